@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from benchmarks.papers.runner import (
     Row,
     Streams,
+    both,
     decoder_rtfx,
     entries_of,
     first,
     measured,
+    ratio,
     select,
-    speed_ups,
     total_rtfx,
     wer_percent,
 )
@@ -132,11 +133,7 @@ def _table_2(rows: Sequence[Row]) -> str:
                 full_greedy, full_beam, greedy_alone, beam_alone = _BATCHES[batch][kind == TDT]
                 published = [f"{10 * full_greedy} / {10 * greedy_alone}", f"{10 * full_beam} / {10 * beam_alone}",
                              f"{full_beam / full_greedy:.2f} / {beam_alone / greedy_alone:.2f}"]  # fmt: skip
-            cells = [
-                f"{three_digits(total_rtfx(r))} / {three_digits(decoder_rtfx(r))}" if r else "-" for r in (greedy, beam)
-            ]
-            for one, base in ((beam, greedy), (beam, nemo)):
-                cells.append(" / ".join(map(three_digits, speed_ups(one, base))) if one and base else "-")
+            cells = [both(greedy), both(beam), ratio(beam, greedy), ratio(beam, nemo)]
             lines.append([f"{kind.upper()} {shape}-{batch}", *published, *cells])
     head = ["", "paper: greedy", "ALSD++", "ratio", "here: greedy", "ALSD++", "ratio", "ALSD++: NeMo to here"]
     return markdown_table(head, lines, left=1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.papers.runner import Row, decoder_rtfx, first, speed_ups, total_rtfx
+from benchmarks.papers.runner import Row, both, decoder_rtfx, first, ratio
 from benchmarks.papers.settings import Settings
 from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
 from benchmarks.random_models import KINDS, RNNT, TDT
@@ -120,13 +120,3 @@ def _graphs(rows: Sequence[Row]) -> str:
                 lines.append([name, *published, both(eager), both(graphs), ratio(graphs, eager)])
     head = ["", "paper, batch 32: eager", "graphs", "here: eager", "graphs", "ratio"]
     return markdown_table(head, lines, left=1)
-
-
-def both(row: Row | None) -> str:
-    """RTFx in all and of the decoder alone."""
-    return f"{three_digits(total_rtfx(row))} / {three_digits(decoder_rtfx(row))}" if row else "-"
-
-
-def ratio(row: Row | None, base: Row | None) -> str:
-    """Speed-up in all and of the decoder alone."""
-    return " / ".join(map(three_digits, speed_ups(row, base))) if row and base else "-"

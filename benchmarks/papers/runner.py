@@ -10,6 +10,7 @@ from benchmarks.results import progress
 from benchmarks.systems import Chunk, System, Unavailable, Variant, decoding_errors
 from penstock.errors import StreamError
 from penstock.evaluation.errors import compare, total
+from penstock.reporting import three_digits
 
 Row = dict[str, Any]
 """What was run, then what was measured: see `measured`, or why it was not: `unavailable`."""
@@ -151,3 +152,13 @@ def speed_ups(row: Row, base: Row) -> tuple[float, float]:
 def wer_percent(row: Row) -> float:
     """Word error rate."""
     return 100 * row["errors"] / row["words"]
+
+
+def both(row: Row | None) -> str:
+    """RTFx in all and of the decoder alone."""
+    return f"{three_digits(total_rtfx(row))} / {three_digits(decoder_rtfx(row))}" if row else "-"
+
+
+def ratio(row: Row | None, base: Row | None) -> str:
+    """Speed-up in all and of the decoder alone."""
+    return " / ".join(map(three_digits, speed_ups(row, base))) if row and base else "-"

@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from penstock.reporting import markdown_table
+
 ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 MODELS = {"RNN-T": "an4-rnnt-hybrid", "TDT": "an4-tdt-hybrid"}
@@ -37,12 +39,14 @@ class Bench:
 
     def __init__(self, dev: Path, lm: Path, speech_free: dict[str, Path], folder: Path):
         """lm: a 3-gram of the training text; folder: for manifests and results."""
-        self._dev, self._lm, self._folder = dev, lm, folder
+        self._dev, self._folder = dev, folder
+        self.with_lm = (f"greedy:lm={lm},lm_weight=0.2", f"{ALSD},lm={lm},lm_weight=0.1")
+        """Decoders with the 3-gram."""
         self.speech_free = {
             name: {model: self._evaluate(model, path, "all", ["greedy"]) for model in MODELS.values()}
             for name, path in speech_free.items()
         }
-        decoders = ["greedy", ALSD, AES, f"greedy:lm={lm},lm_weight=0.2", f"{ALSD},lm={lm},lm_weight=0.1", "ctc"]
+        decoders = ["greedy", ALSD, AES, *self.with_lm, "ctc"]
         self.alone = {model: self._evaluate(model, dev, "all", decoders) for model in MODELS.values()}
         self.put_together = {
             model: self._evaluate(model, dev, "all", ["greedy"], "--join", "10") for model in MODELS.values()
@@ -55,10 +59,6 @@ class Bench:
             self._evaluate(model, self._order(lines, seed), "70,6 70,1", ["greedy", ALSD, "ctc"], *JOINED, state)
             for seed in range(1, ORDERS + 1)
         ]
-
-    def with_lm(self, decoder: str, weight: float) -> str:
-        """The decoder's name with the 3-gram."""
-        return f"{decoder}{',' if ':' in decoder else ':'}lm={self._lm},lm_weight={weight:g}"
 
     def _order(self, lines: Sequence[str], seed: int) -> Path:
         """A manifest of the same utterances in a random order."""
@@ -99,7 +99,7 @@ def card(bench: Bench, model: str) -> str:
     for name, results in bench.speech_free.items():
         counts = [results[model][context, "greedy"]["speech_free"] for context in CONTEXTS]
         rows.append((f"Words per minute on {name}", *(f"{each['inserted_words_per_minute']:.1f}" for each in counts)))
-    return _table(("Context", *CONTEXTS), rows)
+    return markdown_table(("Context", *CONTEXTS), rows, left=1)
 
 
 def training(bench: Bench) -> str:
@@ -108,7 +108,7 @@ def training(bench: Bench) -> str:
         (f"**{name}, bundled**", *(_wer(bench.alone[model][context, "greedy"]) for context in CONTEXTS))
         for name, model in MODELS.items()
     ]
-    return _table(("AN4 dev, greedy, WER %", *CONTEXTS), rows)
+    return markdown_table(("AN4 dev, greedy, WER %", *CONTEXTS), rows, left=1)
 
 
 def decoders(bench: Bench) -> str:
@@ -117,15 +117,15 @@ def decoders(bench: Bench) -> str:
         "`greedy`": "greedy",
         "`alsd`": ALSD,
         "`aes`": AES,
-        "`greedy`, 3-gram of the training text, weight 0.2": bench.with_lm("greedy", 0.2),
-        "`alsd`, the same, weight 0.1": bench.with_lm(ALSD, 0.1),
+        "`greedy`, 3-gram of the training text, weight 0.2": bench.with_lm[0],
+        "`alsd`, the same, weight 0.1": bench.with_lm[1],
     }
     columns = [(name, model, context) for name, model in MODELS.items() for context in ("[70,6]", "[70,0]")]
     rows = [
         (title, *(_wer(bench.alone[model][context, decoder]) for _, model, context in columns))
         for title, decoder in names.items()
     ]
-    return _table(("", *(f"{name} {context}" for name, _, context in columns)), rows)
+    return markdown_table(("", *(f"{name} {context}" for name, _, context in columns)), rows, left=1)
 
 
 def endpoints(bench: Bench) -> str:
@@ -148,7 +148,7 @@ def endpoints(bench: Bench) -> str:
         for decoder in ("greedy", ALSD)
     ]
     rows.append(("both (they share encoder and CTC head), `ctc`", *cells(MODELS["RNN-T"], "ctc")))
-    return _table(("model, decoder", "utterances alone", "`carry`", "`reset`"), rows)
+    return markdown_table(("model, decoder", "utterances alone", "`carry`", "`reset`"), rows, left=1)
 
 
 TABLES: dict[str, Callable[[Bench], str]] = {
@@ -174,7 +174,7 @@ def main() -> None:
         bench = Bench(arguments.dev, lm, speech_free, Path(folder))
         for name, make in TABLES.items():
             text, table = (ROOT / name).read_text(encoding="utf-8"), make(bench)
-            replaced, count = _MARKED.subn(lambda found, table=table: f"{found[1]}{found[2]}{table}", text)
+            replaced, count = _MARKED.subn(lambda found, table=table: f"{found[1]}{found[2]}\n{table}\n\n", text)
             if count != 1:
                 raise SystemExit(f"{name}: expected one marked part, found {count}")
             (ROOT / name).write_text(replaced, encoding="utf-8")
@@ -196,10 +196,6 @@ def _percent(share: float) -> str:
 
 def _wer(result: dict[str, Any]) -> str:
     return _percent(result["speech"]["wer"])
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ("---",) * len(head), *rows)) + "\n"
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ def main() -> None:
     augmenter = Augmenter(GENTLE, noises, random)
     frames = round(100 * arguments.batch_s)
     early, sources = _sources(real, synthetic, augmenter, random, arguments)
-    maker = BatchMaker(early, augmenter, encode, random, frames, 96, arguments.offline, arguments.joined)
+    maker = BatchMaker(
+        early, augmenter, encode, random, frames, is_normalized=arguments.offline, joined=arguments.joined
+    )
     curriculum = Curriculum(maker, augmenter, early, sources)
     validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
     _train(trainer, models, iter(maker), curriculum, validation, arguments.out)

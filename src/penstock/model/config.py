@@ -14,7 +14,6 @@ DEFAULT_CHUNK_MEL_FRAMES = 56
 MAX_BAND = 10_000
 """Encoder frames on either side of local attention."""
 NO_CONTEXTS = "an offline model has no contexts; accepted: none"
-"""What recognizes with offline models."""
 
 
 class AttentionContext(NamedTuple):
@@ -149,9 +148,8 @@ class EncoderConfig:
         menu = LiveMenu(*(tuple(sizes) for sizes in self.live_menu))
         object.__setattr__(self, "live_menu", menu)
         fits = all(sizes and all(type(size) is int and 0 <= size <= MAX_BAND for size in sizes) for sizes in menu)
-        is_full = self.is_offline and self.attention_band is None
-        supported = f"lists of left contexts, chunks and right contexts up to {MAX_BAND}, of an offline model"
-        _require(is_full and fits and min(menu.chunks) > 0, "live_menu", [list(sizes) for sizes in menu], supported)
+        fits = fits and min(menu.chunks) > 0 and self.is_offline and self.attention_band is None
+        _require(fits, "live_menu", [*map(list, menu)], f"left, chunk and right sizes up to {MAX_BAND}, if offline")
 
     @property
     def is_offline(self) -> bool:

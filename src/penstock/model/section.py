@@ -6,6 +6,11 @@ from typing import Any, NoReturn
 from penstock.errors import CheckpointError, shown
 
 MAX_SIZE = 1 << 20
+MAX_LAYERS = 256
+MAX_CONTEXT = 10_000
+MAX_FFT = 1 << 14
+MAX_MEL_BINS = 1024
+"""Limits of untrusted files: layers of a network, encoder frames of a context, samples of a transform."""
 REQUIRED: Any = object()
 """The default of a key that must be present."""
 _UNUSED: tuple[object, ...] = (None, False, [], {})
@@ -73,6 +78,14 @@ class Section:
         if not any(value == one and type(value) is type(one) for one in accepted):
             self.reject(key, value, " or ".join("nothing" if one is None else repr(one) for one in accepted), why)
         return value
+
+    def class_of(self, key: str, accepted: tuple[str, ...]) -> str:
+        """Returns the last part of a class's name, such as a `_target_`, if it is one of `accepted`."""
+        value = self.get(key)
+        name = value.rpartition(".")[2] if isinstance(value, str) else None
+        if name is None or name not in accepted:
+            self.reject(key, value, " or ".join(accepted))
+        return name
 
     def ignore(self, *keys: str) -> None:
         """Accepts keys that change nothing at inference."""

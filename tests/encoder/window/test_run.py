@@ -42,25 +42,20 @@ def test_every_row_of_a_batch_is_the_reference(tmp_path, seed):
         assert_same(encoder.encode([mel])[0], frames)
 
 
-@pytest.mark.parametrize("band", [(4, 4), (8, 3), (3, 8), (0, 0), (300, 20), (1000, 1000)], ids=str)
-def test_a_band_is_the_masked_reference(tmp_path, band):
+BANDS = [Band(4, 4), Band(8, 3), Band(3, 8), Band(0, 0), Band(300, 20), Band(1000, 1000)]
+CHUNKS = [Chunks(14, 5, 4), Chunks(7, 1, 0), Chunks(5, 3, 400), Chunks(0, 2, 1)]
+
+
+@pytest.mark.parametrize("reach", [*BANDS, *CHUNKS], ids=str)
+def test_limited_attention_is_the_masked_reference(tmp_path, reach):
+    """The first chunk begins with the window; chunks do not divide a block of queries."""
     config = random_offline_encoder(1)
     checkpoint = random_checkpoint(tmp_path, 1, config)
     reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
     mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
-    for mel, frames in zip(mels, encoder.encode(mels, [Band(*band)] * len(mels)), strict=True):
-        assert_same(frames, reference.encode(mel, band=band))
-
-
-@pytest.mark.parametrize("chunks", [(14, 5, 4), (7, 1, 0), (5, 3, 400), (0, 2, 1)], ids=str)
-def test_chunks_are_the_masked_reference(tmp_path, chunks):
-    """The first begins with the window; chunks do not divide a block of queries."""
-    config = random_offline_encoder(1)
-    checkpoint = random_checkpoint(tmp_path, 1, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
-    mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
-    for mel, frames in zip(mels, encoder.encode(mels, [Chunks(*chunks)] * len(mels)), strict=True):
-        assert_same(frames, reference.encode(mel, chunks=chunks))
+    limit = {"chunks" if isinstance(reach, Chunks) else "band": reach}
+    for mel, frames in zip(mels, encoder.encode(mels, [reach] * len(mels)), strict=True):
+        assert_same(frames, reference.encode(mel, **limit))
 
 
 def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):

@@ -11,18 +11,15 @@ import torch
 from penstock.errors import CheckpointError
 from penstock.model.config import (
     DEFAULT_MAX_SYMBOLS,
-    MAX_BAND,
-    AttentionContext,
     CtcConfig,
-    EncoderConfig,
     FeatureConfig,
-    LiveMenu,
     ModelConfig,
     PromptConfig,
     TransducerConfig,
 )
 from penstock.model.languages import MAX_PROMPTS, read_languages
-from penstock.model.section import REQUIRED, Section
+from penstock.model.nemo.encoder import MIXED, read_encoder
+from penstock.model.section import MAX_CONTEXT, MAX_FFT, MAX_LAYERS, MAX_MEL_BINS, REQUIRED, Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
 _PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
@@ -31,20 +28,9 @@ _EOU_MODELS = ("EncDecRNNTBPEEOUModel", _HYBRID_EOU_MODEL)
 """Trained in other ways to write end tokens; the networks are those of the same class without `EOU`."""
 MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_PROMPT_MODELS, *_EOU_MODELS)
 USE_BIAS, PREDNET, JOINTNET = "use_bias", "prednet", "jointnet"
-MAX_LAYERS = 256
-MAX_CONTEXT = 10_000
-MAX_FFT = 1 << 14
-MAX_MEL_BINS = 1024
 _DEFAULT_PROMPTS = 128
 _OTHER_PROMPTS = ("initialize_lang_id_prompt", "language_dictionary", "lang_id_prompt_dictionary")
 """Keys of prompts that NeMo builds in other ways."""
-_MIXED = (
-    "causal parts of streaming models (att_context_style 'chunked_limited') and centered parts of offline models "
-    "('regular') cannot be mixed"
-)
-_UNLIMITED = [-1, -1]
-_LOCAL = "rel_pos_local_attn"
-_UNIFIED = "chunked_limited_with_rc"
 _LATER = 1
 """Stands for a size that the tensors have, until they are read."""
 
@@ -71,9 +57,9 @@ class NemoConfig(NamedTuple):
 def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
     """Converts the parsed model_config.yaml; raises CheckpointError with key, value and what is supported."""
     root = Section("", document)
-    class_name = _class_of(root, "target", MODEL_CLASSES)
+    class_name = root.class_of("target", MODEL_CLASSES)
     tokenizer_member = _tokenizer(root.section("tokenizer"))
-    encoder = _encoder(root.section("encoder"))
+    encoder = read_encoder(root.section("encoder"))
     features, mel_band = _features(root.section("preprocessor"), encoder.is_offline)
     transducer, ctc, joint_has_dropout = None, None, False
     if class_name == _CTC_MODEL:
@@ -93,14 +79,6 @@ def _unsettled(root: Section, has_transducer: bool) -> frozenset[str]:
     """What older checkpoints leave out."""
     places = [("encoder", USE_BIAS), *([("decoder", PREDNET), ("joint", JOINTNET)] if has_transducer else [])]
     return frozenset(key for section, key in places if _is_empty(root.section(section), key))
-
-
-def _class_of(section: Section, key: str, accepted: tuple[str, ...]) -> str:
-    value = section.get(key)
-    name = value.rpartition(".")[2] if isinstance(value, str) else None
-    if name is None or name not in accepted:
-        section.reject(key, value, " or ".join(accepted))
-    return name
 
 
 def _prompt(root: Section, class_name: str, d_encoder: int) -> PromptConfig | None:
@@ -129,9 +107,9 @@ def _tokenizer(section: Section) -> str:
 
 
 def _features(section: Section, is_offline: bool) -> tuple[FeatureConfig, MelBand]:
-    _class_of(section, "_target_", ("AudioToMelSpectrogramPreprocessor",))
+    section.class_of("_target_", ("AudioToMelSpectrogramPreprocessor",))
     accepted = (None, "NA", "None", "none", "", *(["per_feature"] if is_offline else []))
-    normalize = section.only("normalize", "per_feature", accepted, "" if is_offline else _MIXED)
+    normalize = section.only("normalize", "per_feature", accepted, "" if is_offline else MIXED)
     section.only("log", True, (True,))
     section.only("log_zero_guard_type", "add", ("add",))
     section.only("exact_pad", False, (False,))
@@ -186,124 +164,12 @@ def _log_guard(section: Section) -> float:
     return named[value] if value in named else section.number("log_zero_guard_value", 2**-24)
 
 
-def _encoder(section: Section) -> EncoderConfig:
-    _class_of(section, "_target_", ("ConformerEncoder",))
-    d_model = section.integer("d_model")
-    _reject_other_architectures(section, d_model)
-    style = section.only("att_context_style", "regular", ("chunked_limited", "regular", _UNIFIED))
-    is_offline = style != "chunked_limited"
-    section.only("causal_downsampling", False, (not is_offline,), _MIXED)
-    section.only("self_attention_model", "rel_pos", ("rel_pos", *([_LOCAL] if style == "regular" else [])))
-    _reject_chunks_of_others(section, style)
-    kernel_size = section.integer("conv_kernel_size", 31)
-    _convolution_context(section, kernel_size, is_offline)
-    conv_norm_type = section.only("conv_norm_type", "batch_norm", ("layer_norm", "batch_norm"))
-    channels = section.get("subsampling_conv_channels", -1)
-    encoder = EncoderConfig(
-        mel_bins=section.integer("feat_in"),
-        n_layers=section.integer("n_layers", maximum=MAX_LAYERS),
-        d_model=d_model,
-        n_heads=section.integer("n_heads", 4),
-        d_feed_forward=d_model * section.integer("ff_expansion_factor", 4),
-        conv_kernel_size=kernel_size,
-        has_conv_layer_norm=conv_norm_type == "layer_norm",
-        use_bias=section.flag("use_bias", True),
-        xscaling=section.flag("xscaling", True),
-        subsampling_factor=section.integer("subsampling_factor", 4),
-        subsampling_channels=d_model if channels == -1 else section.integer("subsampling_conv_channels"),
-        contexts=() if is_offline else _contexts(section),
-        attention_band=_band(section) if is_offline and style != _UNIFIED else None,
-        live_menu=_live_menu(section) if style == _UNIFIED else None,
-    )
-    section.reject_unknown()
-    return encoder
-
-
-def _reject_chunks_of_others(section: Section, style: object) -> None:
-    """Attention and convolutions by chunks, the latter in training only, are those of unified models."""
-    if style != _UNIFIED:
-        section.only("att_chunk_context_size", None, (None,))
-    section.only("conv_context_style", "regular", ("regular", "dcc") if style == _UNIFIED else ("regular",))
-
-
-def _convolution_context(section: Section, kernel_size: int, is_offline: bool) -> None:
-    """Checks that the convolutions are centered in an offline model and causal in others."""
-    value, side = section.get("conv_context_size"), (kernel_size - 1) // 2
-    accepted: tuple[object, ...] = ("causal", [kernel_size - 1, 0])
-    if is_offline:
-        if kernel_size % 2 == 0:
-            section.reject("conv_kernel_size", kernel_size, "an odd number, for centered convolutions")
-        accepted = (None, [side, side])
-    if value not in accepted:
-        section.reject("conv_context_size", value, str([side, side]) if is_offline else "'causal'", _MIXED)
-
-
-def _reject_other_architectures(section: Section, d_model: int) -> None:
-    section.only("subsampling", "striding", ("dw_striding",))
-    section.only("conv_dual_mode", False, (False, None))
-    if section.get("reduction") and section.get("reduction_factor", 1) != 1:
-        section.reject("reduction", section.get("reduction"), "nothing")
-    section.ignore("reduction_position", "reduction_factor")
-    if section.get("feat_out", -1) not in (-1, 0, None, d_model):
-        section.reject("feat_out", section.get("feat_out"), f"-1 or d_model ({d_model})")
-    section.ignore("untie_biases")  # tied ones are stored with every layer
-    section.ignore("pos_emb_max_len", "att_context_probs", "subsampling_conv_chunking_factor", "sync_max_audio_length")
-    section.only("global_tokens", 0, (0, None), "tokens with global attention are not supported")
-    section.ignore("global_tokens_spacing", "global_attn_separate")
-    section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
-    section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
-    section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends")
-
-
-def _contexts(section: Section) -> tuple[AttentionContext, ...]:
-    value = section.get("att_context_size")
-    pairs = [value] if isinstance(value, list) and value and not isinstance(value[0], list) else value
-    supported = "[left, right] or a list of such pairs, in encoder frames"
-    if not isinstance(pairs, list) or not pairs:
-        section.reject("att_context_size", value, supported)
-    for pair in pairs:
-        if not _is_pair(pair):
-            section.reject("att_context_size", value, supported)
-        if min(pair) < 0:
-            section.reject("att_context_size", value, "limited contexts", f"-1 is unlimited: {_MIXED}")
-        if max(pair) > MAX_CONTEXT:
-            section.reject("att_context_size", value, f"at most {MAX_CONTEXT} frames")
-    return tuple(AttentionContext(*pair) for pair in pairs)
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(frames) is int for frames in value)
-
-
-def _band(section: Section) -> tuple[int, int] | None:
-    """Local attention of an offline model, [left, right]; None for attention to everything."""
-    value = section.get("att_context_size")
-    is_local = section.get("self_attention_model") == _LOCAL
-    pair = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if pair in (None, _UNLIMITED) and not is_local:
-        return None
-    if not _is_pair(pair) or not all(0 <= frames <= MAX_BAND for frames in pair):
-        everything = "" if is_local else f"{_UNLIMITED} for everything, or "
-        section.reject("att_context_size", value, f"{everything}[left, right] of local attention, 0 to {MAX_BAND} each")
-    return pair[0], pair[1]
-
-
-def _live_menu(section: Section) -> LiveMenu:
-    """The windows of a unified model: lists of left contexts, chunks and right contexts, in encoder frames."""
-    section.ignore("att_context_size")  # in its place
-    value = section.get("att_chunk_context_size")
-    lists = value if isinstance(value, list) and len(value) == 3 else [None]
-    if not all(isinstance(sizes, list) and sizes and all(type(size) is int for size in sizes) for sizes in lists):
-        section.reject("att_chunk_context_size", value, "lists of left contexts, chunks and right contexts, in frames")
-    return LiveMenu(*map(tuple, lists))
-
-
 def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:
     decoder, joint = root.section("decoder"), root.section("joint")
     vocabulary_size, hidden, layers = _predictor(decoder)
     network = joint.section(JOINTNET, optional=True)
     is_empty = _is_empty(joint, JOINTNET)
-    _class_of(joint, "_target_", ("RNNTJoint",))
+    joint.class_of("_target_", ("RNNTJoint",))
     _same(joint, "num_classes", vocabulary_size, "decoder.vocab_size")
     _same(network, "encoder_hidden", d_encoder, "encoder.d_model")
     if not _is_empty(decoder, PREDNET):
@@ -331,7 +197,7 @@ def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:
 
 def _predictor(decoder: Section) -> tuple[int, int, int]:
     """Returns vocabulary size, hidden width and the number of LSTM layers."""
-    _class_of(decoder, "_target_", ("RNNTDecoder",))
+    decoder.class_of("_target_", ("RNNTDecoder",))
     decoder.only("normalization_mode", None, (None,))
     decoder.only("blank_as_pad", True, (True,))
     decoder.ignore("random_state_sampling")
@@ -414,6 +280,6 @@ def _ctc_head(section: Section, d_encoder: int) -> CtcConfig:
 
 def _convolution(section: Section, d_encoder: int) -> None:
     """Checks that a CTC head is one convolution of width 1 over labels and blank."""
-    _class_of(section, "_target_", ("ConvASRDecoder",))
+    section.class_of("_target_", ("ConvASRDecoder",))
     section.only("add_blank", True, (True,))
     _same(section, "feat_in", d_encoder, "encoder.d_model")

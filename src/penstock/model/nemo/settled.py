@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 
 from penstock.errors import CheckpointError
-from penstock.model.nemo.config import JOINTNET, MAX_LAYERS, PREDNET, USE_BIAS, NemoConfig
+from penstock.model.nemo.config import JOINTNET, PREDNET, USE_BIAS, NemoConfig
+from penstock.model.section import MAX_LAYERS
 from penstock.model.source_tensors import StateDict
 
 _EMBEDDING = "decoder.prediction.embed.weight"

@@ -16,7 +16,7 @@ from penstock.model.config import (
     TransducerConfig,
 )
 from penstock.model.languages import MAX_PROMPTS, read_languages
-from penstock.model.section import Section
+from penstock.model.section import MAX_CONTEXT, MAX_FFT, MAX_LAYERS, MAX_MEL_BINS, Section
 from penstock.model.transformers.files import (
     CONFIG,
     CTC_MODEL_TYPE,
@@ -29,10 +29,6 @@ from penstock.model.transformers.files import (
     read_json,
 )
 
-MAX_LAYERS = 256
-MAX_CONTEXT = 10_000
-MAX_FFT = 1 << 14
-MAX_MEL_BINS = 1024
 LOG_GUARD = 2**-24
 """A constant of Transformers' feature extractors."""
 _WITHOUT_EFFECT = (

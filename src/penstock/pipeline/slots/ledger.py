@@ -12,8 +12,8 @@ import numpy as np
 from penstock.errors import ErrorCode
 
 STAGES = ("encoder", "decoder")
-_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION, _WINDOWS, _WINDOWS_GENERATION = range(7)
-_FIELDS = 7
+_FIELDS = range(7)
+_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION, _WINDOWS, _WINDOWS_GENERATION = _FIELDS
 _CODES = tuple(ErrorCode)
 
 
@@ -26,7 +26,7 @@ class SlotLedger:
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
-        shape = (len(STAGES), _FIELDS, slots)
+        shape = (len(STAGES), len(_FIELDS), slots)
         if path is None:
             self._cells = np.zeros(shape, np.int64)
             return
