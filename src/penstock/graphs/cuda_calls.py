@@ -80,14 +80,13 @@ def end_capture(stream: int) -> Any:
     return check(driver.cuStreamEndCapture(stream))
 
 
-def abandon_capture(stream: int, owns_graph: bool) -> None:
-    """Ends a capture that failed, and destroys its graph if `owns_graph`.
+def abandon_capture(stream: int) -> None:
+    """Ends a capture that failed, and ignores further errors, because the first one is being raised.
 
-    Ignores further errors, because the first one is being raised. A capture that CUDA invalidated has no graph.
+    What was captured is never freed: driver 580 crashes if a graph is destroyed after the capture of a loop's body has
+    failed.
     """
-    status, *graph = driver.cuStreamEndCapture(stream)
-    if owns_graph and status.value == 0 and graph[0] is not None:
-        driver.cuGraphDestroy(graph[0])
+    driver.cuStreamEndCapture(stream)
 
 
 def captured_graph(stream: int) -> Any:

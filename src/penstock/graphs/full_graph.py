@@ -102,7 +102,7 @@ class CudaGraphBuilder:
         # everything that this thread allocates meanwhile comes from the pool, where it is never reused.
         with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.use_mem_pool(self._pool):
             cuda_calls.begin_capture(stream)
-            with torch.cuda.stream(self._streams[0]), _abandoned_on_error(stream, owns_graph=True):
+            with torch.cuda.stream(self._streams[0]), _abandoned_on_error(stream):
                 yield
             self._graph = cuda_calls.end_capture(stream)
 
@@ -117,7 +117,7 @@ class CudaGraphBuilder:
         cuda_calls.begin_capture_to(inside.cuda_stream, body)
         self._depth += 1
         try:
-            with torch.cuda.stream(inside), _abandoned_on_error(inside.cuda_stream, owns_graph=False):
+            with torch.cuda.stream(inside), _abandoned_on_error(inside.cuda_stream):
                 yield
                 self._set_condition(inside.cuda_stream, handle, flag)
             cuda_calls.end_capture(inside.cuda_stream)
@@ -148,10 +148,9 @@ class _ExecutableGraph:
 
 
 @contextmanager
-def _abandoned_on_error(stream: int, owns_graph: bool) -> Iterator[None]:
-    """owns_graph: False for the body of a loop, which belongs to the graph around it."""
+def _abandoned_on_error(stream: int) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        cuda_calls.abandon_capture(stream, owns_graph)
+        cuda_calls.abandon_capture(stream)
         raise
