@@ -1,6 +1,6 @@
 """Measures a GPU: the encoder step, the searches, and real-time streams in one process, with random weights.
 
-    python -m benchmarks.gpu encoder|searches|streams --json FILE [--device cuda] [--tiny]
+    python -m benchmarks.gpu encoder|searches|streams --json FILE [--device cuda] [--precisions N,...] [--tiny]
 
 Each measurement is a line of FILE as soon as it is made, so that a run that ends early keeps what it has. `--tiny
 --device cpu` shows that a benchmark runs; its times mean nothing. docs/gpu.md says how to run all of them.
@@ -12,8 +12,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,20 +26,21 @@ from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerS
 from benchmarks.systems import CHUNKS, Selection, System, Unavailable, decoding_errors, penstock_systems, split_chunks
 from benchmarks.workload import Workload, random_workload
 from penstock.encoder.encoder import TORCH, StreamingEncoder
+from penstock.encoder.precision import AUTO, PRECISIONS, TF32, number_type, prepare_precision
 from penstock.errors import DeviceLostError, StreamError
 from penstock.kernels.capability import FUSED
 from penstock.model.config import AttentionContext
 from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.recognizer import StreamingRecognizer
-from penstock.runtime import check_device, check_device_works, prepare_process
+from penstock.runtime import check_device, check_device_works, freeze_loaded, prepare_process
 
 LEFT, RIGHTS = 56, (0, 3, 13)
 BUCKETS = (64, 128, 256, 512, 1024)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BATCHES, DECODERS, BEAM = (1, 64, 256), ("label-looping", "boosted", "alsd"), 6
 STREAMS, LATE_SHARE = (250, 500, 1000, 2000, 4000), 0.001
 """Streams of the trials, until one is late: more than this share of its chunks, each done a chunk after it was due."""
-_FACTOR, _ENCODER_FRAME_S, _TRIAL_S = 8, 0.08, 30.0
+_FACTOR, _ENCODER_FRAME_S, _FRAMES = 8, 0.08, 1 << 18
 
 
 class Lines:
@@ -63,16 +65,29 @@ class Lines:
             check_device_works(self._device, error)
 
 
-def encoder(lines: Lines, device: str, is_tiny: bool) -> None:
+class Sizes(NamedTuple):
+    """What the command line chooses."""
+
+    device: str
+    is_tiny: bool
+    precisions: Sequence[str]
+    """Of the encoder."""
+    streams: Sequence[int] = STREAMS
+    trial_s: float = 30.0
+
+
+def encoder(lines: Lines, sizes: Sizes) -> None:
     """The step of 24 layers of width 1024 with full caches, eager and (on a GPU) captured."""
-    size, buckets, repeats = ("small", (1, 2), 1) if is_tiny else ("xlarge", BUCKETS, 20)
+    device, is_tiny = sizes.device, sizes.is_tiny
+    size, buckets, repeats = ("small", (1, 2), 1) if is_tiny else ("xlarge", BUCKETS, 8)
     for right in RIGHTS[:1] if is_tiny else RIGHTS:
         context = AttentionContext(LEFT, right)
-        for dtype in DTYPES:
-            case: dict = {"context": [LEFT, right], "dtype": dtype}
+        for precision in sizes.precisions:
+            case: dict = {"context": [LEFT, right], "precision": precision}
 
-            def task(context=context, case=case, dtype=DTYPES[dtype]) -> None:
-                step_of = _encoder_steps(size, context, max(buckets), dtype, device)
+            def task(context=context, case=case, precision=precision) -> None:
+                prepare_precision(precision, device)
+                step_of = _encoder_steps(size, context, max(buckets), number_type(precision, device), device)
                 for rows in buckets:
                     tasks = {"eager": step_of(rows)}
                     if device.startswith("cuda"):
@@ -112,8 +127,9 @@ def _captured(step: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def searches(lines: Lines, device: str, is_tiny: bool) -> None:
+def searches(lines: Lines, sizes: Sizes) -> None:
     """Greedy, boosted and beam search per chunk, in every mode of CUDA graphs and with both kinds of kernels."""
+    device, is_tiny = sizes.device, sizes.is_tiny
     batches, chunks, repeats = ((1, 2), 2, 1) if is_tiny else (BATCHES, 12, 3)
     kernels = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,)
     for right in RIGHTS[:1] if is_tiny else RIGHTS:
@@ -152,26 +168,51 @@ def _add_chunk_times(
             lines.add("search chunk", {**named, "labels": row["labels"]}, ms=ms)
 
 
-def streams(lines: Lines, device: str, is_tiny: bool) -> None:
+def streams(lines: Lines, sizes: Sizes) -> None:
     """Real-time streams in one process, samples to words, without Triton: more of them until chunks are late."""
-    size, widths = ("small", (144, 64, 128)) if is_tiny else ("xlarge", (1024, 640, 1024))
-    for right in RIGHTS[:1] if is_tiny else (RIGHTS[0], RIGHTS[-1]):
+    size, widths = ("small", (144, 64, 128)) if sizes.is_tiny else ("xlarge", (1024, 640, 1024))
+    counts, seconds = ((2,), 0.4) if sizes.is_tiny else (sizes.streams, sizes.trial_s)
+    for right in RIGHTS[:1] if sizes.is_tiny else (RIGHTS[0], RIGHTS[-1]):
         context = AttentionContext(LEFT, right)
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = write_random_bundle(
+                Path(folder) / "bundle", size, TransducerSizes(*widths), context, device=sizes.device
+            )
+            for precision in sizes.precisions[:1] if sizes.is_tiny else sizes.precisions:
+                case = {"context": [LEFT, right], "precision": precision}
 
-        case = {"context": [LEFT, right]}
+                def task(bundle=bundle, context=context, case=case) -> None:
+                    recognizer = StreamingRecognizer(
+                        str(bundle), context, max(counts), sizes.device, precision=case["precision"]
+                    )
+                    frames = torch.randn(_FRAMES, recognizer.config.encoder.d_model, device=sizes.device)
+                    decode_random_frames(recognizer, frames)
+                    freeze_loaded()  # as the server's stages do
+                    for count in counts:
+                        values = run_trial(recognizer, count, seconds)
+                        lines.add("real-time streams", {**case, "streams": count}, **values)
+                        if values["late"] > LATE_SHARE * values["chunks"]:
+                            break
 
-        def task(context=context, case=case) -> None:
-            with tempfile.TemporaryDirectory() as folder:
-                bundle = write_random_bundle(Path(folder) / "bundle", size, TransducerSizes(*widths), context)
-                counts, seconds = ((2,), 0.4) if is_tiny else (STREAMS, _TRIAL_S)
-                recognizer = StreamingRecognizer(str(bundle), context, max(counts), device)
-            for count in counts:
-                values = run_trial(recognizer, count, seconds)
-                lines.add("real-time streams", {**case, "streams": count}, **values)
-                if values["late"] > LATE_SHARE * values["chunks"]:
-                    break
+                lines.attempt("real-time streams", case, task)
 
-        lines.attempt("real-time streams", case, task)
+
+def decode_random_frames(recognizer: StreamingRecognizer, frames: torch.Tensor) -> None:
+    """From now on the decoder gets `frames` [T, D], over and over, after each step of the encoder.
+
+    A random encoder's own are all alike: no stream would have a label, or each a label in every frame.
+    """
+    process, at = recognizer._encoder.process_tickets, 0
+
+    def process_tickets(*arguments, **options) -> list[EncodedRows | StreamError]:
+        nonlocal at
+        (answer,) = process(*arguments, **options)
+        count = len(answer.encoded)
+        at = at if at + count <= len(frames) else 0
+        at += count
+        return [answer._replace(encoded=frames[at - count : at])]
+
+    recognizer._encoder.process_tickets = process_tickets
 
 
 def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> dict:
@@ -180,11 +221,15 @@ def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> 
     chunk_s = samples / recognizer.sample_rate_hz
     noise = 0.05 * np.random.default_rng(0).standard_normal(64 * samples).astype(np.float32)
 
+    labels = 0
+
     def send(names: range | list[int], chunk: np.ndarray, is_start: bool = False, is_end: bool = False) -> None:
+        nonlocal labels
         requests = [AudioRequest(f"{streams}-{name}", chunk, is_start, is_end) for name in names]
         for result in recognizer.process(requests):
             if isinstance(result, StreamError):
                 raise result
+            labels += len(result.tokens)
 
     send(range(streams), noise[:samples], is_start=True)  # all at once: warm-up
     plays = max(1, round(seconds / chunk_s))
@@ -205,6 +250,7 @@ def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> 
     send(range(streams), noise[:0], is_end=True)
     return {
         "chunks": len(waits_s),
+        "labels": labels,
         "late": sum(wait_s > chunk_s for wait_s in waits_s),
         "rows_per_call": len(waits_s) / calls,
         "host_us_per_chunk": 1e6 * cpu_s / len(waits_s),
@@ -216,6 +262,10 @@ def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> 
 BENCHMARKS = {"encoder": encoder, "searches": searches, "streams": streams}
 
 
+def _counts(text: str) -> list[int]:
+    return [int(count) for count in text.split(",")]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status, 3 if the device was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -223,11 +273,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="file of JSON lines, appended to")
     parser.add_argument("--device", default="cuda", help="cuda or cpu (cuda)")
     parser.add_argument("--tiny", action="store_true", help="small sizes: whether it runs at all")
+    names = {"metavar": "N,..."}
+    parser.add_argument("--precisions", **names, type=lambda text: text.split(","), help="of the encoder (all)")
+    parser.add_argument("--streams", **names, type=_counts, default=STREAMS, help="of the trials, ascending")
+    parser.add_argument("--trial-s", metavar="N", type=float, default=30.0, help="seconds of each trial (30)")
     chosen = parser.parse_args(arguments)
     check_device(chosen.device, "--device")
+    precisions = chosen.precisions or [
+        name for name in PRECISIONS if name != AUTO and (name != TF32 or chosen.device.startswith("cuda"))
+    ]
+    sizes = Sizes(chosen.device, chosen.tiny, precisions, chosen.streams, chosen.trial_s)
     prepare_process(1)
     try:
-        BENCHMARKS[chosen.benchmark](Lines(chosen.json, chosen.device), chosen.device, chosen.tiny)
+        BENCHMARKS[chosen.benchmark](Lines(chosen.json, chosen.device), sizes)
     except DeviceLostError as error:
         print(error, file=sys.stderr)
         return 3

@@ -21,19 +21,22 @@ def write_random_bundle(
     context: AttentionContext | None,
     kind: str = RNNT,
     mel_bins: int = 80,
+    device: str = "cpu",
 ) -> Path:
     """Writes a Transducer of a kind of `KINDS`; returns `directory`.
 
-    encoder: a key of `ENCODERS`, or sizes; context: None for an offline model. Raises CheckpointError for a context
-    that no encoder can have, ValueError if the widths of encoder and joint differ.
+    encoder: a key of `ENCODERS`, or sizes; context: None for an offline model; device: where the encoder's values are
+    drawn. Raises CheckpointError for a context that no encoder can have, ValueError if the widths of encoder and joint
+    differ.
     """
-    source = RandomEncoder(ENCODERS[encoder] if isinstance(encoder, str) else encoder, context, mel_bins=mel_bins)
+    encoder_sizes = ENCODERS[encoder] if isinstance(encoder, str) else encoder
+    source = RandomEncoder(encoder_sizes, context, device=device, mel_bins=mel_bins)
     width, features = source.config.encoder.d_model, source.features
     if width != sizes.d_model:
         raise ValueError(f"sizes: d_model is {sizes.d_model}, the encoder has {width}")
     transducer = RandomTransducer(kind, sizes)
     config = ModelConfig(features, source.config.encoder, transducer.config.transducer)
-    tensors = source.tensors("encoder.") | transducer.tensors()
+    tensors = {name: tensor.cpu() for name, tensor in source.tensors("encoder.").items()} | transducer.tensors()
     tensors["features.window"] = hann_window(features.window_samples)
     tensors["features.mel_filterbank"] = mel_filterbank(
         features.sample_rate_hz, features.fft_samples, features.mel_bins

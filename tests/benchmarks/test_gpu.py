@@ -13,6 +13,7 @@ from scripts import gpu_run
 @pytest.mark.parametrize(("name", "lines"), [("encoder", 6), ("searches", 22), ("streams", 1)])
 def test_a_benchmark(tmp_path, monkeypatch, name, lines):
     monkeypatch.setattr(gpu, "prepare_process", lambda threads: None)  # of the tests' process
+    monkeypatch.setattr(gpu, "freeze_loaded", lambda: None)
     path = tmp_path / "x.jsonl"
     assert gpu.main([name, "--json", str(path), "--device", "cpu", "--tiny"]) == 0
     records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -22,9 +23,9 @@ def test_a_benchmark(tmp_path, monkeypatch, name, lines):
 def test_a_late_call_has_one_chunk_of_each_stream(monkeypatch):
     batches: list[list[str]] = []
 
-    def process(requests) -> list[None]:
+    def process(requests) -> list[SimpleNamespace]:
         batches.append([request.stream_id for request in requests])
-        return [None] * len(requests)
+        return [SimpleNamespace(tokens=["a"])] * len(requests)
 
     clock = iter(range(10**9))
     monkeypatch.setattr(gpu.time, "perf_counter", lambda: 0.05 * next(clock))  # each call takes longer than 80 ms
@@ -32,6 +33,7 @@ def test_a_late_call_has_one_chunk_of_each_stream(monkeypatch):
     recognizer = SimpleNamespace(sample_rate_hz=16_000, process=process, chunk_samples=lambda: 1280)
     values = gpu.run_trial(recognizer, 3, 0.8)
     assert values["chunks"] == sum(map(len, batches[1:-1])) == 30 and values["late"] > 0
+    assert values["labels"] == sum(map(len, batches))
     assert all(len(set(names)) == len(names) for names in batches)
 
 

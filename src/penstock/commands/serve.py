@@ -222,11 +222,11 @@ def _check_memory(values: ServeOptions, served: _Served, memory: ServerMemory, c
 def _check_device_memory(values: ServeOptions, served: _Served) -> None:
     import torch
 
-    from penstock.encoder.precision import number_bytes
+    from penstock.encoder.precision import number_type
     from penstock.pipeline.device_memory import device_memory
 
     device = values.device or "cuda"
-    size = number_bytes(values.precision, device)
+    size = number_type(values.precision, device).itemsize
     audio_s = served.max_audio_s
     memory = device_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams, size, audio_s)
     memory.check_fits(torch.cuda.mem_get_info(device)[0], device)

@@ -39,9 +39,9 @@ def resolve_precision(precision: str, device: str | torch.device) -> str:
     return {True: TF32, False: FLOAT32}[is_cuda] if precision == AUTO else precision
 
 
-def number_bytes(precision: str, device: str | torch.device) -> int:
-    """Size of a number of the encoder's weights and state."""
-    return _TYPES.get(resolve_precision(precision, device), torch.float32).itemsize
+def number_type(precision: str, device: str | torch.device) -> torch.dtype:
+    """Type of the numbers of the encoder's weights and state."""
+    return _TYPES.get(resolve_precision(precision, device), torch.float32)
 
 
 def prepare_precision(precision: str, device: str | torch.device) -> torch.device:

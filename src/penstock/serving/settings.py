@@ -274,12 +274,12 @@ def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -
     """Bytes for audio on a CUDA device."""
     import torch
 
-    from penstock.encoder.precision import number_bytes
+    from penstock.encoder.precision import number_type
     from penstock.pipeline.device_memory import device_memory
 
     if not torch.cuda.is_available():  # said where the device is used
         return math.inf
-    size = number_bytes(options.precision, device)
+    size = number_type(options.precision, device).itemsize
     others = device_memory(config, None, options.decoding, options.max_streams, size)
     return _AUDIO_SHARE * torch.cuda.mem_get_info(device)[0] - sum(others)
 
