@@ -83,28 +83,31 @@ def encoder(lines: Lines, sizes: Sizes) -> None:
     for right in RIGHTS[:1] if is_tiny else RIGHTS:
         context = AttentionContext(LEFT, right)
         for precision in sizes.precisions:
-            case: dict = {"context": [LEFT, right], "precision": precision}
+            is_16_bit = number_type(precision, device) != torch.float32
+            for engine in (TORCH, FUSED) if device.startswith("cuda") and is_16_bit else (TORCH,):
+                case: dict = {"context": [LEFT, right], "precision": precision, "engine": engine}
 
-            def task(context=context, case=case, precision=precision) -> None:
-                prepare_precision(precision, device)
-                step_of = _encoder_steps(size, context, max(buckets), number_type(precision, device), device)
-                for rows in buckets:
-                    tasks = {"eager": step_of(rows)}
-                    if device.startswith("cuda"):
-                        tasks["captured"] = _captured(tasks["eager"])
-                    for launch, timing in time_interleaved(tasks, repeats, 3, device).items():
-                        ms = 1e3 * timing.seconds.median
-                        lines.add("encoder step", {**case, "rows": rows, "launch": launch}, ms=ms)
+                def task(context=context, case=case, precision=precision, engine=engine) -> None:
+                    prepare_precision(precision, device)
+                    dtype = number_type(precision, device)
+                    step_of = _encoder_steps(size, context, max(buckets), dtype, device, engine)
+                    for rows in buckets:
+                        tasks = {"eager": step_of(rows)}
+                        if device.startswith("cuda"):
+                            tasks["captured"] = _captured(tasks["eager"])
+                        for launch, timing in time_interleaved(tasks, repeats, 3, device).items():
+                            ms = 1e3 * timing.seconds.median
+                            lines.add("encoder step", {**case, "rows": rows, "launch": launch}, ms=ms)
 
-            lines.attempt("encoder step", case, task)
+                lines.attempt("encoder step", case, task)
 
 
 def _encoder_steps(
-    size: str, context: AttentionContext, streams: int, dtype: torch.dtype, device: str
+    size: str, context: AttentionContext, streams: int, dtype: torch.dtype, device: str, engine: str
 ) -> Callable[[int], Callable[[], object]]:
     """Returns what makes a step of the first n streams."""
     source = RandomEncoder(ENCODERS[size], context, device=device)
-    encoder = StreamingEncoder(source, context, streams, device, dtype, TORCH)
+    encoder = StreamingEncoder(source, context, streams, device, dtype, engine)
     encoder.state.kv_pages.normal_()
     encoder.state.conv_tails.normal_()
     encoder.state.chunks_seen.fill_(10 * encoder.state.pages_per_slot)

@@ -143,7 +143,7 @@ class StreamingRecognizer:
         else:
             self._features = FeatureStage(checkpoint, self.context, self.table, decoding)
             self._encoder = EncoderStage(
-                checkpoint, self.context, slots, ledger, device, decoding.cuda_graphs, precision
+                checkpoint, self.context, slots, ledger, device, decoding.cuda_graphs, precision, decoding.kernels
             )
         self._decoder = DecoderStage(checkpoint, slots, ledger, device, decoding, self.context, precision)
         self._names = itertools.count(1)

@@ -88,5 +88,5 @@ def test_every_choice_has_the_words_of_the_cpu(case, driver, kernels):
     obstacle = obstacle or (why_unavailable("cuda") if kernels == FUSED else None)
     if obstacle:
         pytest.skip(obstacle)
-    decoding = DecodingConfig(case.lm, capture_beams=True, cuda_graphs=driver, kernels=kernels)
+    decoding = DecodingConfig(lm=case.lm, capture_beams=True, cuda_graphs=driver, kernels=kernels)
     assert recognize(case.model, decoding, "cuda") == case.texts

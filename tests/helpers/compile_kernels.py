@@ -28,6 +28,8 @@ from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import empty_states
 from penstock.kernels import capability, trial
+from penstock.kernels.chunk_attention import attend_pages
+from penstock.kernels.chunk_convolution import convolve_chunk
 from penstock.kernels.contracts import PredictorStates
 from penstock.kernels.joint import FusedJoint
 from penstock.kernels.ngram import FusedNgramLookup
@@ -88,11 +90,30 @@ def launch_all(dtype: torch.dtype, odd: int) -> None:
     states = PredictorStates(*(empty(*s.shape, kind=dtype) for s in random_predictor_states(0, predictor, rows)))
     numbers = empty(rows, kind=torch.int64)
     FusedPredictor(on_device(predictor, META))(numbers, empty(rows, kind=torch.bool), states)
+    if dtype != torch.float32:  # the encoder has kernels in 16 bit
+        for frames, has_activation in ((1, True), (14, False)):
+            _step_encoder(dtype, odd, frames, has_activation)
     if dtype == torch.float32:
         queries = torch.zeros(rows, 32 + odd, dtype=torch.int64)
         FusedNgramLookup(random_arcs(0, labels, 50, 6), 6)(queries, queries)
         _search_graph(rows // 2 - odd, odd)
         trial._double_kernel[(1,)](empty(rows), count=8)
+
+
+def _step_encoder(dtype: torch.dtype, odd: int, frames: int, has_activation: bool) -> None:
+    """Attention and convolution of one layer."""
+    heads, head_width, batch = 8, 128 - odd, 32
+    width, taps, pages = heads * head_width, 9 + odd, 56 // frames + 1
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(*shape, dtype=dtype, device=META)
+
+    slots = torch.empty(batch, dtype=torch.int64, device=META)
+    qkv, by_distance = empty(batch * frames, 3 * width), empty(heads, batch * frames, 56 + 2 * frames - 1)
+    attend_pages(qkv, by_distance, empty(64, 2, heads, pages, frames * head_width), slots, slots, slots)
+    bias = None if odd else empty(width)
+    gates, tails, weight = empty(batch * frames, 2 * width), empty(64, taps - 1, width), empty(taps, width)
+    convolve_chunk(gates, tails, slots, weight, bias, has_activation)
 
 
 def _search_graph(batch: int, odd: int) -> None:

@@ -8,8 +8,19 @@ from typing import NamedTuple
 import torch
 
 from penstock.encoder.modules import Tensors, linear, subset
+from penstock.kernels.chunk_attention import attend_pages
 from penstock.linear import Linear
 from penstock.model.config import AttentionContext, EncoderConfig
+
+
+class ChunkRows(NamedTuple):
+    """The streams of one step, [B] int64 each."""
+
+    slots: torch.Tensor
+    chunks_seen: torch.Tensor
+    """Chunks before this one."""
+    valid_frames: torch.Tensor
+    """Encoder frames of this chunk that hold audio."""
 
 
 class PageIndex(NamedTuple):
@@ -26,22 +37,20 @@ class PageIndex(NamedTuple):
 
 
 def index_pages(
-    halves: torch.Tensor, ages: torch.Tensor, chunks_seen: torch.Tensor, valid_frames: torch.Tensor,
-    frames: int, dtype: torch.dtype,
-) -> PageIndex:  # fmt: skip
+    halves: torch.Tensor, ages: torch.Tensor, rows: ChunkRows, frames: int, dtype: torch.dtype
+) -> PageIndex:
     """Builds the index. Keys stay in the order of their pages: softmax and its sums do not depend on it.
 
-    halves: [2 * H, B], and ages: [B, P], from `EncoderState`; chunks_seen: [B]; valid_frames: [B], frames of this chunk
-    that hold audio, of `frames`.
+    halves: [2 * H, B], and ages: [B, P], from `EncoderState`; frames: of a chunk.
     """
     pages, frame = ages.shape[1], torch.arange(frames, device=ages.device)
     # 1) where this chunk is written
-    current = halves * pages + torch.remainder(chunks_seen, pages)
+    current = halves * pages + torch.remainder(rows.chunks_seen, pages)
     # 2) query i has the place of key L + i, so the key at place j lies at distance L + i - j: column T - 1 - i + j
     place = ((pages - 1 - ages) * frames).unsqueeze(2) + frame  # [B, P, T]
     columns = place.flatten(1).unsqueeze(1) + (frames - 1 - frame).unsqueeze(1)
     # 3) visible: chunks that the stream has had, and frames of this one that hold audio
-    last = torch.where(ages == 0, valid_frames.unsqueeze(1), frames * (ages <= chunks_seen.unsqueeze(1)))
+    last = torch.where(ages == 0, rows.valid_frames.unsqueeze(1), frames * (ages <= rows.chunks_seen.unsqueeze(1)))
     is_hidden = (frame >= last.unsqueeze(2)).flatten(1)
     # Finite, so that a padding row without a visible key gives numbers and not NaN.
     masked = torch.finfo(dtype).min / 4
@@ -144,4 +153,12 @@ class Attention:
         # 4) mix values, join heads, project
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
         mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(batch * frames, -1)
+        return self._out.add_to(residual, mixed)
+
+    def step_fused(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
+        """As `step`, by a kernel. pages: this layer's of `EncoderState.kv_pages`."""
+        qkv = self._qkv(x)  # [B * T, 3 * D]
+        query = qkv[:, : residual.shape[1]].view(len(qkv), self._heads, self._d_head).transpose(0, 1)  # [H, B * T, dh]
+        by_distance = torch.baddbmm(self._position_bias, query, self._positions)
+        mixed = attend_pages(qkv, by_distance, pages, rows.slots, rows.chunks_seen, rows.valid_frames)
         return self._out.add_to(residual, mixed)

@@ -13,11 +13,15 @@ from penstock.encoder.captured_step import CapturedStep
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
 from penstock.graphs.driver import Driver
+from penstock.kernels.capability import FUSED, TORCH, available
+from penstock.kernels.chunk_attention import MAX_HEAD_WIDTH, MAX_KEYS
 from penstock.model.bundle import Checkpoint, encoder_shapes
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, EncoderConfig
 from penstock.runtime import prepare_device
 
-TORCH, OPENVINO = "torch", "openvino"
+OPENVINO = "openvino"
+ENGINES = (TORCH, FUSED, OPENVINO)
+"""Of the step: PyTorch, PyTorch with kernels for attention and convolution, OpenVINO."""
 MAX_BATCH = 64
 """Streams of one step without graphs: on a CPU a larger one is not faster."""
 
@@ -25,8 +29,9 @@ MAX_BATCH = 64
 class StreamingEncoder:
     """Encodes one chunk of many streams at a time; the state of each stream lives in a slot.
 
-    engine: TORCH or OPENVINO; by default OpenVINO if it is installed, for float32 on a CPU and models of the bundled
-    ones' size, else PyTorch. PyTorch is the reference; both give the same frames up to rounding (1e-4).
+    engine: of `ENGINES`; by default kernels for 16 bit on a GPU, OpenVINO if it is installed, for float32 on a CPU and
+    models of the bundled ones' size, else PyTorch. PyTorch is the reference; all give the same frames up to rounding
+    (1e-4, more in 16 bit).
     """
 
     def __init__(
@@ -39,12 +44,12 @@ class StreamingEncoder:
         engine: str | None = None,
         driver: Driver | None = None,
     ):
-        """driver: captures the step of `engine` TORCH for a few batch sizes; without one any batch runs as it is."""
+        """driver: captures the step of PyTorch for a few batch sizes; without one any batch runs as it is."""
         config = checkpoint.config.encoder
         device = prepare_device(device)
         self.context = config.select_context(context)
         self.config = config
-        self.engine = engine or (TORCH if driver else _choose_engine(checkpoint, device, dtype))
+        self.engine = engine or _choose_engine(checkpoint, self.context, device, dtype)
         # One slot more for the rows that pad a captured step.
         self.state = EncoderState(config, self.context, slots + (driver is not None), device, dtype)
         self.max_batch = MAX_BATCH
@@ -54,7 +59,7 @@ class StreamingEncoder:
 
             self._step: OpenVinoStep | TorchStep | CapturedStep = OpenVinoStep(checkpoint, self.state)
             return
-        self._step = TorchStep(checkpoint, self.state, dtype)
+        self._step = TorchStep(checkpoint, self.state, dtype, has_kernels=self.engine == FUSED)
         if driver is not None:
             self._step = CapturedStep(self._step, self.state, driver)
             self.max_batch = self._step.max_batch
@@ -98,14 +103,23 @@ def first_batches(largest: int, engine: str) -> list[int]:
 
     Its memory is allocated then, and OpenVINO's models are compiled.
     """
-    if engine == TORCH:
+    if engine != OPENVINO:
         return [largest]
     from penstock.encoder.openvino_step import BATCH_SIZES
 
     return sorted({min(size, largest) for size in BATCH_SIZES}, reverse=True)
 
 
-def _choose_engine(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> str:
-    numbers = sum(map(math.prod, encoder_shapes(checkpoint.config.encoder).values()))
-    fits = device.type == "cpu" and dtype == torch.float32 and numbers in _OPENVINO_NUMBERS
+def _choose_engine(checkpoint: Checkpoint, context: AttentionContext, device: torch.device, dtype: torch.dtype) -> str:
+    config = checkpoint.config.encoder
+    if device.type != "cpu":
+        fits = dtype != torch.float32 and fits_kernels(config, context)
+        return FUSED if fits and available(device) else TORCH
+    fits = dtype == torch.float32 and sum(map(math.prod, encoder_shapes(config).values())) in _OPENVINO_NUMBERS
     return OPENVINO if fits and can_use_openvino() else TORCH
+
+
+def fits_kernels(config: EncoderConfig, context: AttentionContext) -> bool:
+    """True if the kernels of a layer have room for a stream's keys."""
+    keys = context.left // context.chunk_encoder_frames * context.chunk_encoder_frames + context.chunk_encoder_frames
+    return keys <= MAX_KEYS and config.d_head <= MAX_HEAD_WIDTH

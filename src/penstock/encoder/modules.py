@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from penstock.kernels.chunk_convolution import convolve_chunk
 from penstock.linear import Linear
 
 Tensors = dict[str, torch.Tensor]
@@ -52,6 +53,7 @@ class Convolution:
         self._norm = Norm(subset(tensors, "norm"), dtype)
         self._pointwise1 = linear(subset(tensors, "pointwise1"), dtype)
         self._depthwise_weight = tensors["depthwise.weight"].to(dtype)  # [D, k]
+        self._taps = self._depthwise_weight.t().contiguous()  # [k, D], for the kernel
         self._depthwise_bias = tensors["depthwise.bias"].to(dtype) if "depthwise.bias" in tensors else None
         depthwise_norm = subset(tensors, "depthwise_norm")
         self._depthwise_norm = Norm(depthwise_norm, dtype) if depthwise_norm else None
@@ -70,6 +72,12 @@ class Convolution:
         # 2) causal depthwise convolution over the window, then the rest
         return self.finish(x, self.mix(window).view(-1, d))
 
+    def step_fused(self, x: torch.Tensor, tails: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """As `step`, by a kernel. tails: this layer's of `EncoderState.conv_tails`."""
+        has_activation = self._depthwise_norm is None
+        mixed = convolve_chunk(self.gates(x), tails, slots, self._taps, self._depthwise_bias, has_activation)
+        return self._pointwise2.add_to(x, mixed) if has_activation else self.finish(x, mixed)
+
     def gates(self, x: torch.Tensor) -> torch.Tensor:
         """Returns values and gates [M, 2 * D] of x [M, D]; their GLU is the input of `mix`."""
         return self._pointwise1(self._norm(x))
@@ -86,7 +94,8 @@ class Convolution:
 
 
 _FEW_FRAMES = 24
-"""Up to this many frames a sum over taps is faster than the depthwise convolution of the library on the CPU."""
+"""Up to this many frames a sum over taps is faster than the depthwise convolution of the library on the CPU; for one
+frame per stream on a GPU, too."""
 
 
 def depthwise(padded: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -94,7 +103,7 @@ def depthwise(padded: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     batch, length, d = padded.shape
     taps = weight.shape[1]
     frames = length - taps + 1
-    if padded.is_cpu and (frames == 1 or batch * frames <= _FEW_FRAMES):
+    if frames == 1 or (padded.is_cpu and batch * frames <= _FEW_FRAMES):
         out = (padded * weight.t()).sum(1) if frames == 1 else (padded.unfold(1, taps, 1) * weight).sum(-1)
         return out if bias is None else out.add_(bias)
     out = F.conv2d(padded.transpose(1, 2).unsqueeze(2), weight[:, None, None], bias, groups=d)  # [B, D, 1, T]

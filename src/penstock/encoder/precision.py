@@ -12,6 +12,7 @@ from penstock.encoder.encoder import StreamingEncoder
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
 from penstock.graphs.driver import Driver
+from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.runtime import prepare_device
@@ -56,14 +57,17 @@ def open_encoder(
     device: str | torch.device = "cpu",
     precision: str = AUTO,
     driver: Driver | None = None,
+    kernels: str | None = None,
 ) -> StreamingEncoder:
     """Opens the encoder in a precision.
 
-    float16 runs a probe first: where its frames are not finite or too far from those of float32, the encoder is float32
-    (on a CUDA device with TF32), with a warning.
+    kernels: TORCH for none; by default, in 16 bit on a CUDA device, where they run. float16 runs a probe first: where
+    its frames are not finite or too far from those of float32, the encoder is float32 (on a CUDA device with TF32),
+    with a warning.
     """
-    dtype = _choose_type(precision, device, lambda tried: probe(checkpoint, context, device, tried))
-    return StreamingEncoder(checkpoint, context, slots, device, dtype, driver=driver)
+    engine = TORCH if kernels == TORCH else None
+    dtype = _choose_type(precision, device, lambda tried: probe(checkpoint, context, device, tried, engine))
+    return StreamingEncoder(checkpoint, context, slots, device, dtype, engine, driver)
 
 
 def open_window_encoder(
@@ -91,11 +95,17 @@ def _choose_type(
 
 
 @torch.inference_mode()
-def probe(checkpoint: Checkpoint, context: AttentionContext, device: str | torch.device, dtype: torch.dtype) -> float:
+def probe(
+    checkpoint: Checkpoint,
+    context: AttentionContext,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    engine: str | None = None,
+) -> float:
     """Returns the relative error of `dtype` to float32 over random log-mel; NaN or infinity if it overflows."""
     frames = []
     for tried in (torch.float32, dtype):  # one after another, so that one is in memory at a time
-        encoder = StreamingEncoder(checkpoint, context, _PROBE_STREAMS, device, tried)
+        encoder = StreamingEncoder(checkpoint, context, _PROBE_STREAMS, device, tried, engine)
         slots = torch.arange(_PROBE_STREAMS, device=device)
         size = encoder.config.subsampling_factor * context.chunk_encoder_frames
         generator, parts = torch.Generator().manual_seed(_PROBE_SEED), []

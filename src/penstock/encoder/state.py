@@ -8,17 +8,13 @@ import torch
 from penstock.model.config import AttentionContext, EncoderConfig
 
 
-class GatheredState(NamedTuple):
-    """The small states of B streams, gathered for one step. D hidden, k convolution kernel, T frames per chunk."""
+class ConvolutionWindows(NamedTuple):
+    """Of all layers and B streams. D hidden, k convolution kernel, T frames per chunk."""
 
-    chunks_seen: torch.Tensor
-    """[B] int64, chunks before this one."""
-    conv_windows: torch.Tensor
+    all: torch.Tensor
     """[layers, B, k - 1 + T, D]: the last k - 1 inputs of each depthwise convolution, then space for this chunk's."""
-    conv_window_ends: torch.Tensor
+    ends: torch.Tensor
     """[layers, B, T, D], the space for this chunk; a view."""
-    subsampling_columns: tuple[torch.Tensor, ...]
-    """Last input column of each strided layer: [B, F, 1] for the first, [B, F', C] for the others."""
 
 
 class EncoderState:
@@ -64,23 +60,25 @@ class EncoderState:
         tensors = (self.chunks_seen, self.conv_tails, self.kv_pages, *self.subsampling_columns)
         return sum(t.numel() * t.element_size() for t in tensors) // self.slots
 
-    def gather(self, slots: torch.Tensor) -> GatheredState:
-        """Copies the small states of `slots` [B]; keys and values stay where they are."""
+    def columns_of(self, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Copies the last input column of each strided layer of `slots` [B]: [B, F, 1], then [B, F', C]."""
+        return tuple(column.index_select(0, slots) for column in self.subsampling_columns)
+
+    def conv_windows(self, slots: torch.Tensor) -> ConvolutionWindows:
+        """Copies the convolutions' last inputs of `slots` [B]."""
         layers, _, tail, width = self.conv_tails.shape
         frames = self.context.chunk_encoder_frames
         windows = self.conv_tails.new_empty(layers, len(slots), tail + frames, width)  # [layers, B, k - 1 + T, D]
         windows[:, :, :tail] = self.conv_tails.index_select(1, slots)
-        return GatheredState(
-            self.chunks_seen.index_select(0, slots),
-            windows,
-            windows[:, :, tail:],
-            tuple(column.index_select(0, slots) for column in self.subsampling_columns),
-        )
+        return ConvolutionWindows(windows, windows[:, :, tail:])
 
-    def scatter(self, slots: torch.Tensor, state: GatheredState, columns: Sequence[torch.Tensor]) -> None:
-        """Writes the small states of `slots` [B] back after a step; columns: the subsampling's after this chunk."""
-        self.chunks_seen.index_copy_(0, slots, state.chunks_seen + 1)
-        self.conv_tails.index_copy_(1, slots, state.conv_windows[:, :, self.context.chunk_encoder_frames :])
+    def keep_windows(self, slots: torch.Tensor, windows: ConvolutionWindows) -> None:
+        """Writes the convolutions' last inputs of `slots` [B] back after a step."""
+        self.conv_tails.index_copy_(1, slots, windows.all[:, :, self.context.chunk_encoder_frames :])
+
+    def advance(self, slots: torch.Tensor, chunks_seen: torch.Tensor, columns: Sequence[torch.Tensor]) -> None:
+        """Counts a chunk of `slots` [B] and writes the subsampling's columns; chunks_seen: [B], before it."""
+        self.chunks_seen.index_copy_(0, slots, chunks_seen + 1)
         for column, new in zip(self.subsampling_columns, columns, strict=True):
             column.index_copy_(0, slots, new)
 
@@ -95,8 +93,8 @@ class EncoderState:
         """Writes all of a step's state for `slots` [B] but `chunks_seen`.
 
         pages: [B * 2 * heads] int64, the page of each half that this chunk's are, counted from the first slot's;
-        keys_values: [layers, B * 2 * heads, chunk_frames * d_head]; conv_tails: [layers, B, k - 1, D]; columns: as in
-        `scatter`.
+        keys_values: [layers, B * 2 * heads, chunk_frames * d_head]; conv_tails: [layers, B, k - 1, D]; columns: as
+        `columns_of` copies them.
         """
         self._all_pages.index_copy_(1, pages, keys_values)
         self.conv_tails.index_copy_(1, slots, conv_tails)

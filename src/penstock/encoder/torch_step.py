@@ -1,10 +1,13 @@
-"""The encoder step in PyTorch: the reference, and the one for GPUs and for large models."""
+"""The encoder step in PyTorch: the reference, and the one for GPUs and for large models.
+
+On a GPU kernels may take attention and convolution of a layer; the rest is the same.
+"""
 
 from typing import NamedTuple
 
 import torch
 
-from penstock.encoder.attention import Attention, PageIndex, index_pages, relative_positions
+from penstock.encoder.attention import Attention, ChunkRows, PageIndex, index_pages, relative_positions
 from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
@@ -48,11 +51,20 @@ class ConformerLayer:
         x = self._convolution.step(x, conv_window, conv_window_end)
         return self._norm_out(self._feed_forward2.step(x))
 
+    def step_fused(
+        self, x: torch.Tensor, pages: torch.Tensor, conv_tails: torch.Tensor, rows: ChunkRows
+    ) -> torch.Tensor:
+        """As `step`, by kernels over this layer's `EncoderState.kv_pages` and `conv_tails`."""
+        x = self._feed_forward1.step(x)
+        x = self._attention.step_fused(self._attention_norm(x), x, pages, rows)
+        x = self._convolution.step_fused(x, conv_tails, rows.slots)
+        return self._norm_out(self._feed_forward2.step(x))
+
 
 class TorchStep:
     """One step of the network over the state, on any device."""
 
-    def __init__(self, checkpoint: Checkpoint, state: EncoderState, dtype: torch.dtype):
+    def __init__(self, checkpoint: Checkpoint, state: EncoderState, dtype: torch.dtype, has_kernels: bool = False):
         config, device = state.config, state.chunks_seen.device
         folded = torch.promote_types(dtype, torch.float32)
 
@@ -62,7 +74,7 @@ class TorchStep:
             return {name.removeprefix(f"encoder.{part}."): t.to(device, folded) for name, t in tensors.items()}
 
         self._state = state
-        self._dtype = dtype
+        self._dtype, self._has_kernels = dtype, has_kernels
         self._subsampling = Subsampling(config, read("subsampling"), dtype)
         positions = relative_positions(state.context, config.d_model, device, folded)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
@@ -74,27 +86,39 @@ class TorchStep:
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
         """As `StreamingEncoder.step`."""
         state = self._state
-        # 1) gather the small states; keys and values stay in their pages
-        gathered = state.gather(slots)
-        # 2) subsample in time, [B, N, F] -> [B * T, D]
-        is_first = gathered.chunks_seen == 0
+        # 1) subsample in time, [B, N, F] -> [B * T, D]
+        chunks_seen = state.chunks_seen.index_select(0, slots)
         subsampled = self._subsampling.step(
-            mel.to(self._dtype), gathered.subsampling_columns, is_first, valid_mel_frames
+            mel.to(self._dtype), state.columns_of(slots), chunks_seen == 0, valid_mel_frames
         )
-        # 3) index the pages once for all layers
+        # 2) run the layers; keys and values stay in their pages
+        rows = ChunkRows(slots, chunks_seen, subsampled.valid_encoder_frames)
+        run = self._run_kernels if self._has_kernels else self._run_layers
+        x = run(subsampled.frames, rows)
+        # 3) write the small states back
+        state.advance(slots, chunks_seen, subsampled.columns)
+        return Encoded(x.view(len(slots), -1, state.config.d_model), subsampled.valid_encoder_frames)
+
+    def _run_layers(self, x: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
+        """Maps x [B * T, D] to the same shape; the pages are indexed once for all layers."""
+        state = self._state
         index = index_pages(
-            state.halves_of(slots),
-            state.page_ages(gathered.chunks_seen),
-            gathered.chunks_seen,
-            subsampled.valid_encoder_frames,
+            state.halves_of(rows.slots),
+            state.page_ages(rows.chunks_seen),
+            rows,
             state.context.chunk_encoder_frames,
             self._dtype,
         )
-        # 4) run the layers
-        x = subsampled.frames
-        memory = zip(state.flat_pages, state.flat_halves, gathered.conv_windows, gathered.conv_window_ends, strict=True)
+        windows = state.conv_windows(rows.slots)
+        memory = zip(state.flat_pages, state.flat_halves, windows.all, windows.ends, strict=True)
         for layer, (pages, halves, window, window_end) in zip(self._layers, memory, strict=True):
             x = layer.step(x, pages, halves, index, window, window_end)
-        # 5) write the small states back
-        state.scatter(slots, gathered, subsampled.columns)
-        return Encoded(x.view(len(slots), -1, state.config.d_model), subsampled.valid_encoder_frames)
+        state.keep_windows(rows.slots, windows)
+        return x
+
+    def _run_kernels(self, x: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
+        """As `_run_layers`, with what the state keeps where it lies."""
+        memory = zip(self._layers, self._state.kv_pages, self._state.conv_tails, strict=True)
+        for layer, pages, conv_tails in memory:
+            x = layer.step_fused(x, pages, conv_tails, rows)
+        return x

@@ -25,6 +25,8 @@ def encoder_stage(settings: Settings) -> EncoderStage | WindowEncoderStage:
     if settings.context is None:
         board = settings.open_board()
         return WindowEncoderStage(checkpoint, slots, ledger, board, settings.device, settings.precision)
+    decoding = settings.decoding
     return EncoderStage(
-        checkpoint, settings.context, slots, ledger, settings.device, settings.decoding.cuda_graphs, settings.precision
-    )
+        checkpoint, settings.context, slots, ledger, settings.device, decoding.cuda_graphs, settings.precision,
+        decoding.kernels,
+    )  # fmt: skip

@@ -165,8 +165,9 @@ class DecodingConfig(Options):
         default=False, description="also capture CUDA graphs of beam searches at startup"
     )
     kernels: Annotated[
-        Kernels | None, About("NAME", unset="torch, and auto for the decoder `wfst`", page="internals/kernels.md")
-    ] = Field(default=None, description="implementation of joint, predictor and lookups")
+        Kernels | None,
+        About("NAME", unset="torch, and auto for `wfst` and for the encoder in 16 bit", page="internals/kernels.md"),
+    ] = Field(default=None, description="implementation of the decoders' steps and of attention")
 
     @model_validator(mode="after")
     def _check_language_model(self) -> Self:

@@ -47,14 +47,15 @@ class EncoderStage:
         device: str = "cpu",
         cuda_graphs: str = AUTO,
         precision: str = FLOAT32,
+        kernels: str | None = None,
     ):
-        """cuda_graphs: as `DecodingConfig.cuda_graphs`; the step has no loops, so there are graphs or none.
+        """cuda_graphs, kernels: as in `DecodingConfig`; the step has no loops, so there are graphs or none.
 
         precision: of `PRECISIONS`. Frames are float32 in any case.
         """
         check_device(device)
         driver = select_step_driver(cuda_graphs, device)
-        self._encoder = open_encoder(checkpoint, context, slots, device, precision, driver)
+        self._encoder = open_encoder(checkpoint, context, slots, device, precision, driver, kernels)
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)

@@ -1,0 +1,90 @@
+"""The encoder's gated causal convolution of one chunk, its inputs of earlier chunks read and replaced in their slot.
+
+One launch for the gate, the window of inputs, the depthwise convolution and, where no norm follows, its activation.
+"""
+# ruff: noqa: PLR0913 - a kernel's arguments are pointers and the sizes it is compiled for
+
+import torch
+
+from penstock.kernels.blocks import sigmoid, tl, triton
+
+_NUMBERS = 1024
+"""Of a program's result: 8 for each of 128 threads."""
+
+
+def convolve_chunk(
+    gates: torch.Tensor,
+    tails: torch.Tensor,
+    slots: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    has_activation: bool,
+) -> torch.Tensor:
+    """Returns the depthwise convolution [B * T, D] of glu(gates), after silu with `has_activation`; updates `tails`.
+
+    gates: [B * T, 2 * D], values and gates; tails: one layer's of `EncoderState.conv_tails`, [S, k - 1, D], the last
+    inputs of each stream; slots: [B] int64; weight: [k, D]; bias: [D] or None. The reference is `Convolution.step`.
+    Never synchronizes.
+    """
+    taps, width = weight.shape
+    frames = len(gates) // len(slots)
+    mixed = gates.new_empty(len(gates), width)
+    frame_block = triton.next_power_of_2(frames)
+    column_block = max(16, min(_NUMBERS // frame_block, triton.next_power_of_2(width)))
+    _convolve_kernel[(len(slots), triton.cdiv(width, column_block))](
+        gates, tails, slots, weight, weight if bias is None else bias, mixed,
+        width=width, frames=frames, taps=taps, frame_block=frame_block,
+        tail_block=triton.next_power_of_2(taps - 1), column_block=column_block, has_bias=bias is not None,
+        has_activation=has_activation,
+    )  # fmt: skip
+    return mixed
+
+
+@triton.jit
+def _window_rows(
+    place, in_range, column, column_mask, gates_at, tail_at, width: tl.constexpr, tail: tl.constexpr
+):  # fmt: skip
+    """Rows `place` of a stream's window: its tail, then this chunk's gated inputs, rounded as memory holds them."""
+    is_old = place < tail
+    old_mask = (in_range & is_old)[:, None] & column_mask[None, :]
+    new_mask = (in_range & (place >= tail))[:, None] & column_mask[None, :]
+    old = tl.load(tail_at + place[:, None] * width + column[None, :], mask=old_mask, other=0.0)
+    new_at = (place - tail)[:, None] * (2 * width) + column[None, :]
+    value = tl.load(gates_at + new_at, mask=new_mask, other=0.0).to(tl.float32)
+    gate = tl.load(gates_at + new_at + width, mask=new_mask, other=0.0).to(tl.float32)
+    return tl.where(is_old[:, None], old, (value * sigmoid(gate)).to(old.dtype))
+
+
+@triton.jit
+def _convolve_kernel(
+    gates, tails, slots, weight, bias, mixed,
+    width: tl.constexpr, frames: tl.constexpr, taps: tl.constexpr, frame_block: tl.constexpr, tail_block: tl.constexpr,
+    column_block: tl.constexpr, has_bias: tl.constexpr, has_activation: tl.constexpr,
+):  # fmt: skip
+    """Programs (stream, block of columns)."""
+    stream = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * column_block + tl.arange(0, column_block)
+    column_mask = column < width
+    tail: tl.constexpr = taps - 1
+    gates_at, tail_at = gates + stream * (frames * 2 * width), tails + tl.load(slots + stream) * (tail * width)
+    # 1) sum over taps of the window's rows
+    frame = tl.arange(0, frame_block)
+    frame_mask = frame < frames
+    total = tl.zeros([frame_block, column_block], tl.float32)
+    if has_bias:
+        total += tl.load(bias + column, mask=column_mask, other=0.0).to(tl.float32)[None, :]
+    for tap in tl.static_range(taps):
+        rows = _window_rows(frame + tap, frame_mask, column, column_mask, gates_at, tail_at, width, tail)
+        factor = tl.load(weight + tap * width + column, mask=column_mask, other=0.0).to(tl.float32)
+        total += rows.to(tl.float32) * factor[None, :]
+    # 2) the window's last rows are the tail of the next chunk; it is read whole before it is written
+    kept = tl.arange(0, tail_block)
+    kept_mask = kept < tail
+    rows = _window_rows(kept + frames, kept_mask, column, column_mask, gates_at, tail_at, width, tail)
+    tl.debug_barrier()
+    tl.store(tail_at + kept[:, None] * width + column[None, :], rows, mask=kept_mask[:, None] & column_mask[None, :])
+    # 3) activation
+    if has_activation:
+        total = total * sigmoid(total)
+    mixed_at = (stream * frames + frame)[:, None] * width + column[None, :]
+    tl.store(mixed + mixed_at, total.to(rows.dtype), mask=frame_mask[:, None] & column_mask[None, :])
