@@ -1,6 +1,6 @@
-"""Measures a GPU: the encoder step, the searches, and real-time streams in one process, with random weights.
+"""Measures a GPU with random weights: encoder step, searches, real-time streams in one process and in a server.
 
-    python -m benchmarks.gpu encoder|searches|streams --json FILE [--device cuda] [--precisions N,...] [--tiny]
+    python -m benchmarks.gpu encoder|searches|streams|server --json FILE [--device cuda] [--precisions N,...] [--tiny]
 
 Each measurement is a line of FILE as soon as it is made, so that a run that ends early keeps what it has. `--tiny
 --device cpu` shows that a benchmark runs; its times mean nothing. docs/gpu.md says how to run all of them.
@@ -262,7 +262,34 @@ def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> 
     }
 
 
-BENCHMARKS = {"encoder": encoder, "searches": searches, "streams": streams}
+def server(lines: Lines, sizes: Sizes) -> None:
+    """Real-time streams in a server, as `streams` has them in one process; its streams have no labels."""
+    from benchmarks.gpu_server import gpu_server, run_server_trial  # here, because it needs tritonclient
+
+    size, widths = ("small", (144, 64, 128)) if sizes.is_tiny else ("xlarge", (1024, 640, 1024))
+    counts, seconds = ((4,), 4.0) if sizes.is_tiny else (sizes.streams, sizes.trial_s)
+    for right in RIGHTS[:1] if sizes.is_tiny else (RIGHTS[0], RIGHTS[-1]):
+        context = AttentionContext(LEFT, right)
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = Path(folder) / "bundle"
+            write_random_bundle(bundle, size, TransducerSizes(*widths), context, device=sizes.device)
+            chunk_samples = round(16_000 * _ENCODER_FRAME_S * context.chunk_encoder_frames)
+            for precision in sizes.precisions[:1] if sizes.is_tiny else sizes.precisions:
+                case = {"context": [LEFT, right], "precision": precision}
+
+                def task(bundle=bundle, case=case, right=right, chunk_samples=chunk_samples) -> None:
+                    settings = {"CONTEXT": f"{LEFT},{right}", "DEVICE": sizes.device, "PRECISION": case["precision"]}
+                    with gpu_server(bundle, max(counts), settings) as running:
+                        for count in counts:
+                            values = run_server_trial(running, count, chunk_samples, seconds)
+                            lines.add("server", {**case, "streams": count}, **values)
+                            if values["late"] > LATE_SHARE * values["chunks"]:
+                                break
+
+                lines.attempt("server", case, task)
+
+
+BENCHMARKS = {"encoder": encoder, "searches": searches, "streams": streams, "server": server}
 
 
 def _counts(text: str) -> list[int]:

@@ -119,7 +119,7 @@ def test_a_network_that_overflows_fails_the_probe(tmp_path):
     ("device", "given", "expected"),
     [
         ("cpu", "auto", "float32"),
-        ("cuda", "auto", "tf32"),
+        ("cuda", "auto", "float16"),
         ("cuda:1", "float32", "float32"),
         ("cpu", "float16", "float16"),
     ],

@@ -77,7 +77,7 @@ def test_warm_up_runs_every_step_on_every_stream_that_captures(cuda):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_step_that_fails_ends_all_captures(cuda, depth):
+def test_a_step_that_fails_ends_the_capture(cuda, depth):
     def fail() -> None:
         if "cuStreamBeginCapture" in cuda.calls:
             raise RuntimeError("a step failed")
@@ -89,7 +89,8 @@ def test_a_step_that_fails_ends_all_captures(cuda, depth):
     with pytest.raises(RuntimeError, match="a step failed"):
         driver.prepare(Program(FLAGS, body))
     begun = [call for call in cuda.calls if call.startswith("cuStreamBeginCapture")]
-    assert len(begun) == cuda.calls.count("cuStreamEndCapture") == depth + 1
+    assert len(begun) == depth + 1
+    assert cuda.calls.count("cuStreamEndCapture") == 1, "those of loops are left: the driver would crash"
     cuda.calls.clear()
     run = driver.prepare(Program(FLAGS, (noting(cuda, "begin"), While(0, (noting(cuda, "again"),)))))
     assert cuda.calls[-3:] == ["cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy"]

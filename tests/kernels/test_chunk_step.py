@@ -13,7 +13,7 @@ SLOTS = 6
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 """Of frames, which end in a norm; as between two engines in tests/encoder/test_encoder.py."""
 # Kernels of 2, 3, 5, 9 and 12 taps, heads of 4 to 8 columns, with and without a norm after the convolution.
-CASES = [(seed, context) for seed in range(4) for context in ((6, 0), (4, 1), (3, 2))]
+CASES = list(enumerate(((6, 0), (4, 1), (3, 2), (8, 3))))
 
 
 def pair(checkpoint: Checkpoint, context: tuple, device: str, dtype=torch.float32) -> list[StreamingEncoder]:
@@ -48,7 +48,7 @@ def check(encoders: list[StreamingEncoder], chunks: int, device: str, tolerance:
 @pytest.mark.parametrize(("seed", "context"), CASES)
 def test_steps_of_any_network(kernel_device, tmp_path, seed, context):
     checkpoint = random_checkpoint(tmp_path, seed, random_encoder(seed))
-    check(pair(checkpoint, context, kernel_device), 14, kernel_device, TOLERANCE[torch.float32])
+    check(pair(checkpoint, context, kernel_device), 12, kernel_device, TOLERANCE[torch.float32])
 
 
 @torch.inference_mode()
@@ -57,7 +57,7 @@ def test_steps_of_any_network(kernel_device, tmp_path, seed, context):
 def test_steps_of_the_bundled_model_in_16_bit(kernel_device, bundled_model, context, dtype):
     if kernel_device == "cpu" and (dtype == torch.bfloat16 or context == (70, 13)):
         pytest.skip("the interpreter is too slow, and cannot multiply bfloat16")
-    chunks = 3 if kernel_device == "cpu" else 80
+    chunks = 2 if kernel_device == "cpu" else 80
     check(pair(Checkpoint(bundled_model), context, kernel_device, dtype), chunks, kernel_device, TOLERANCE[dtype])
 
 

@@ -138,12 +138,12 @@ def _check_device(args: argparse.Namespace, values: ServeOptions) -> None:
     import torch
 
     from penstock.graphs.select import select_driver
-    from penstock.kernels.capability import TORCH, resolve
+    from penstock.kernels.capability import resolve
 
     device = values.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cpu" and needs_cuda:
         select_driver(values.cuda_graphs, device)
-    resolve(values.kernels or TORCH, device)
+    resolve(values.kernels, device)
 
 
 def _check_files(args: argparse.Namespace, values: ServeOptions) -> None:

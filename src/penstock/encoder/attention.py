@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 
 from penstock.encoder.modules import Tensors, linear, subset
-from penstock.kernels.chunk_attention import attend_pages
 from penstock.linear import Linear
 from penstock.model.config import AttentionContext, EncoderConfig
 
@@ -157,6 +156,8 @@ class Attention:
 
     def step_fused(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
         """As `step`, by a kernel. pages: this layer's of `EncoderState.kv_pages`."""
+        from penstock.kernels.chunk_attention import attend_pages  # here, because it imports Triton
+
         qkv = self._qkv(x)  # [B * T, 3 * D]
         query = qkv[:, : residual.shape[1]].view(len(qkv), self._heads, self._d_head).transpose(0, 1)  # [H, B * T, dh]
         by_distance = torch.baddbmm(self._position_bias, query, self._positions)

@@ -14,7 +14,7 @@ from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
 from penstock.graphs.driver import Driver
 from penstock.kernels.capability import FUSED, TORCH, available
-from penstock.kernels.chunk_attention import MAX_HEAD_WIDTH, MAX_KEYS
+from penstock.kernels.contracts import MAX_HEAD_WIDTH, MAX_KEYS
 from penstock.model.bundle import Checkpoint, encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig
 from penstock.runtime import prepare_device

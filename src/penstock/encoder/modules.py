@@ -3,7 +3,6 @@
 import torch
 import torch.nn.functional as F
 
-from penstock.kernels.chunk_convolution import convolve_chunk
 from penstock.linear import Linear
 
 Tensors = dict[str, torch.Tensor]
@@ -74,6 +73,8 @@ class Convolution:
 
     def step_fused(self, x: torch.Tensor, tails: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """As `step`, by a kernel. tails: this layer's of `EncoderState.conv_tails`."""
+        from penstock.kernels.chunk_convolution import convolve_chunk  # here, because it imports Triton
+
         has_activation = self._depthwise_norm is None
         mixed = convolve_chunk(self.gates(x), tails, slots, self._taps, self._depthwise_bias, has_activation)
         return self._pointwise2.add_to(x, mixed) if has_activation else self.finish(x, mixed)

@@ -12,6 +12,7 @@ from penstock.encoder.encoder import StreamingEncoder
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
 from penstock.graphs.driver import Driver
+from penstock.kernels.capability import AUTO as KERNELS_AUTO
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
@@ -37,7 +38,7 @@ def resolve_precision(precision: str, device: str | torch.device) -> str:
     if precision == TF32 and not is_cuda:
         accepted = ", ".join(one for one in PRECISIONS if one != TF32)
         raise SettingError(f"precision 'tf32' needs a CUDA device, not {device}; accepted: {accepted}")
-    return {True: TF32, False: FLOAT32}[is_cuda] if precision == AUTO else precision
+    return {True: FLOAT16, False: FLOAT32}[is_cuda] if precision == AUTO else precision
 
 
 def number_type(precision: str, device: str | torch.device) -> torch.dtype:
@@ -57,11 +58,11 @@ def open_encoder(
     device: str | torch.device = "cpu",
     precision: str = AUTO,
     driver: Driver | None = None,
-    kernels: str | None = None,
+    kernels: str = KERNELS_AUTO,
 ) -> StreamingEncoder:
     """Opens the encoder in a precision.
 
-    kernels: TORCH for none; by default, in 16 bit on a CUDA device, where they run. float16 runs a probe first: where
+    kernels: TORCH for none, else in 16 bit on a CUDA device where they run. float16 runs a probe first: where
     its frames are not finite or too far from those of float32, the encoder is float32 (on a CUDA device with TF32),
     with a warning.
     """

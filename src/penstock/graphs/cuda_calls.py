@@ -81,11 +81,7 @@ def end_capture(stream: int) -> Any:
 
 
 def abandon_capture(stream: int) -> None:
-    """Ends a capture that failed, and ignores further errors, because the first one is being raised.
-
-    What was captured is never freed: driver 580 crashes if a graph is destroyed after the capture of a loop's body has
-    failed.
-    """
+    """Ends a capture that failed, and ignores further errors, because the first one is being raised."""
     driver.cuStreamEndCapture(stream)
 
 

@@ -52,7 +52,7 @@ class FullGraphDriver:
         self._builder = builder
 
     def prepare(self, program: Program) -> Runner:
-        """Captures the whole program."""
+        """Captures the whole program. After a capture that CUDA has invalidated, the process cannot capture again."""
         self._builder.warm_up(program)
         with self._builder.graph():
             self._capture(program.body, program.flags)
@@ -102,8 +102,15 @@ class CudaGraphBuilder:
         # everything that this thread allocates meanwhile comes from the pool, where it is never reused.
         with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.use_mem_pool(self._pool):
             cuda_calls.begin_capture(stream)
-            with torch.cuda.stream(self._streams[0]), _abandoned_on_error(stream):
-                yield
+            try:
+                with torch.cuda.stream(self._streams[0]):
+                    yield
+            except BaseException:
+                # The driver (580) crashes if a loop's capture that it has invalidated is ended, too, or if the graph is
+                # destroyed: both are left, and the streams are not used again.
+                self._streams.clear()
+                cuda_calls.abandon_capture(stream)
+                raise
             self._graph = cuda_calls.end_capture(stream)
 
     @contextmanager
@@ -117,7 +124,7 @@ class CudaGraphBuilder:
         cuda_calls.begin_capture_to(inside.cuda_stream, body)
         self._depth += 1
         try:
-            with torch.cuda.stream(inside), _abandoned_on_error(inside.cuda_stream):
+            with torch.cuda.stream(inside):
                 yield
                 self._set_condition(inside.cuda_stream, handle, flag)
             cuda_calls.end_capture(inside.cuda_stream)
@@ -145,12 +152,3 @@ class _ExecutableGraph:
     def __call__(self) -> None:
         with torch.cuda.device(self._device):
             cuda_calls.launch(self._executable, torch.cuda.current_stream().cuda_stream)
-
-
-@contextmanager
-def _abandoned_on_error(stream: int) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        cuda_calls.abandon_capture(stream)
-        raise

@@ -28,11 +28,11 @@ def convolve_chunk(
     """
     taps, width = weight.shape
     frames = len(gates) // len(slots)
-    mixed = gates.new_empty(len(gates), width)
+    gated, mixed = gates.new_empty(2, len(gates), width).unbind()
     frame_block = triton.next_power_of_2(frames)
     column_block = max(16, min(_NUMBERS // frame_block, triton.next_power_of_2(width)))
     _convolve_kernel[(len(slots), triton.cdiv(width, column_block))](
-        gates, tails, slots, weight, weight if bias is None else bias, mixed,
+        gates, tails, slots, weight, weight if bias is None else bias, gated, mixed,
         width=width, frames=frames, taps=taps, frame_block=frame_block,
         tail_block=triton.next_power_of_2(taps - 1), column_block=column_block, has_bias=bias is not None,
         has_activation=has_activation,
@@ -41,23 +41,19 @@ def convolve_chunk(
 
 
 @triton.jit
-def _window_rows(
-    place, in_range, column, column_mask, gates_at, tail_at, width: tl.constexpr, tail: tl.constexpr
-):  # fmt: skip
-    """Rows `place` of a stream's window: its tail, then this chunk's gated inputs, rounded as memory holds them."""
+def _window_rows(place, in_range, column, column_mask, tail_at, gated_at, width: tl.constexpr, tail: tl.constexpr):
+    """Rows `place` of a stream's window: its tail, then this chunk's gated inputs."""
     is_old = place < tail
     old_mask = (in_range & is_old)[:, None] & column_mask[None, :]
     new_mask = (in_range & (place >= tail))[:, None] & column_mask[None, :]
     old = tl.load(tail_at + place[:, None] * width + column[None, :], mask=old_mask, other=0.0)
-    new_at = (place - tail)[:, None] * (2 * width) + column[None, :]
-    value = tl.load(gates_at + new_at, mask=new_mask, other=0.0).to(tl.float32)
-    gate = tl.load(gates_at + new_at + width, mask=new_mask, other=0.0).to(tl.float32)
-    return tl.where(is_old[:, None], old, (value * sigmoid(gate)).to(old.dtype))
+    new = tl.load(gated_at + (place - tail)[:, None] * width + column[None, :], mask=new_mask, other=0.0)
+    return tl.where(is_old[:, None], old, new)
 
 
 @triton.jit
 def _convolve_kernel(
-    gates, tails, slots, weight, bias, mixed,
+    gates, tails, slots, weight, bias, gated, mixed,
     width: tl.constexpr, frames: tl.constexpr, taps: tl.constexpr, frame_block: tl.constexpr, tail_block: tl.constexpr,
     column_block: tl.constexpr, has_bias: tl.constexpr, has_activation: tl.constexpr,
 ):  # fmt: skip
@@ -66,25 +62,31 @@ def _convolve_kernel(
     column = tl.program_id(1) * column_block + tl.arange(0, column_block)
     column_mask = column < width
     tail: tl.constexpr = taps - 1
-    gates_at, tail_at = gates + stream * (frames * 2 * width), tails + tl.load(slots + stream) * (tail * width)
-    # 1) sum over taps of the window's rows
+    tail_at, gated_at = tails + tl.load(slots + stream) * (tail * width), gated + stream * (frames * width)
+    # 1) gated inputs, rounded as memory holds them, for other threads of this program
     frame = tl.arange(0, frame_block)
     frame_mask = frame < frames
+    mask = frame_mask[:, None] & column_mask[None, :]
+    input_at = (stream * frames + frame)[:, None] * (2 * width) + column[None, :]
+    value = tl.load(gates + input_at, mask=mask, other=0.0)
+    gate = tl.load(gates + input_at + width, mask=mask, other=0.0).to(tl.float32)
+    at = frame[:, None] * width + column[None, :]
+    tl.store(gated_at + at, (value.to(tl.float32) * sigmoid(gate)).to(value.dtype), mask=mask)
+    tl.debug_barrier()
+    # 2) sum over taps of the window's rows
     total = tl.zeros([frame_block, column_block], tl.float32)
     if has_bias:
         total += tl.load(bias + column, mask=column_mask, other=0.0).to(tl.float32)[None, :]
     for tap in tl.static_range(taps):
-        rows = _window_rows(frame + tap, frame_mask, column, column_mask, gates_at, tail_at, width, tail)
+        rows = _window_rows(frame + tap, frame_mask, column, column_mask, tail_at, gated_at, width, tail)
         factor = tl.load(weight + tap * width + column, mask=column_mask, other=0.0).to(tl.float32)
         total += rows.to(tl.float32) * factor[None, :]
-    # 2) the window's last rows are the tail of the next chunk; it is read whole before it is written
-    kept = tl.arange(0, tail_block)
-    kept_mask = kept < tail
-    rows = _window_rows(kept + frames, kept_mask, column, column_mask, gates_at, tail_at, width, tail)
-    tl.debug_barrier()
-    tl.store(tail_at + kept[:, None] * width + column[None, :], rows, mask=kept_mask[:, None] & column_mask[None, :])
-    # 3) activation
     if has_activation:
         total = total * sigmoid(total)
-    mixed_at = (stream * frames + frame)[:, None] * width + column[None, :]
-    tl.store(mixed + mixed_at, total.to(rows.dtype), mask=frame_mask[:, None] & column_mask[None, :])
+    tl.store(mixed + stream * (frames * width) + at, total.to(value.dtype), mask=mask)
+    # 3) the window's last rows are the tail of the next chunk; it is read whole before it is written
+    kept = tl.arange(0, tail_block)
+    kept_mask = kept < tail
+    rows = _window_rows(kept + frames, kept_mask, column, column_mask, tail_at, gated_at, width, tail)
+    tl.debug_barrier()
+    tl.store(tail_at + kept[:, None] * width + column[None, :], rows, mask=kept_mask[:, None] & column_mask[None, :])

@@ -90,7 +90,7 @@ class _ProcessOptions(Options):
         About("DEVICE", unset="cuda if available, else cpu", accepted="cpu, cuda, cuda:NUMBER"),
     ] = Field(default=None, description="device of the models")
     precision: Annotated[Precision, About("NAME")] = Field(
-        default="auto", description="precision of the encoder; auto is tf32 on a CUDA device and float32 on a CPU"
+        default="auto", description="precision of the encoder; auto is float16 on a CUDA device and float32 on a CPU"
     )
     threads: Annotated[int, Field(ge=1, le=256), About("N")] = Field(
         default=1, description="CPU threads of each model process"

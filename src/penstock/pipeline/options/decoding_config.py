@@ -164,10 +164,9 @@ class DecodingConfig(Options):
     capture_beams: Annotated[bool, About(page="internals/cuda_graphs.md")] = Field(
         default=False, description="also capture CUDA graphs of beam searches at startup"
     )
-    kernels: Annotated[
-        Kernels | None,
-        About("NAME", unset="torch, and auto for `wfst` and for the encoder in 16 bit", page="internals/kernels.md"),
-    ] = Field(default=None, description="implementation of the decoders' steps and of attention")
+    kernels: Annotated[Kernels, About("NAME", page="internals/kernels.md")] = Field(
+        default="auto", description="implementation of the decoders' steps, and of attention in 16 bit"
+    )
 
     @model_validator(mode="after")
     def _check_language_model(self) -> Self:

@@ -85,7 +85,7 @@ class DecoderStage:
         """The prompt of each slot's stream."""
         self.driver_name = choice.driver.name
         """CUDA graph mode of the searches, for the log."""
-        self.kernels = TORCH if offer.ilm else resolve(decoding.kernels or TORCH, self._device, torch.float32)
+        self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
         # Of each slot's stream:
         self._options = [StreamOptions()] * slots

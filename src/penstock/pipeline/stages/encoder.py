@@ -47,7 +47,7 @@ class EncoderStage:
         device: str = "cpu",
         cuda_graphs: str = AUTO,
         precision: str = FLOAT32,
-        kernels: str | None = None,
+        kernels: str = AUTO,
     ):
         """cuda_graphs, kernels: as in `DecodingConfig`; the step has no loops, so there are graphs or none.
 

@@ -16,7 +16,6 @@ from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartStates
 from penstock.decoding.wfst.state import WfstStateStore
 from penstock.graphs.driver import Driver
-from penstock.kernels.capability import AUTO, TORCH
 from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
@@ -54,7 +53,7 @@ def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str,
     searches = SearchFactory(parts.decoding, parts.driver, parts.max_batch, parts.chunk_encoder_frames)
     decoders: dict[str, StreamDecoder] = {}
     if GREEDY in offer.names:
-        network = open_network(parts.checkpoint, parts.device, kernels=parts.decoding.kernels or TORCH)
+        network = open_network(parts.checkpoint, parts.device, kernels=parts.decoding.kernels)
         decoders[GREEDY] = GreedyStreamDecoder(searches, network, parts.slots, parts.fusion)
         decoders |= _beam_decoders(TRANSDUCER_BEAMS, searches, network, parts)
     if CTC in offer.names:
@@ -87,9 +86,7 @@ def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     limits = WfstLimits(
         decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank, decoding.wfst_lattice_beam
     )
-    # In PyTorch a frame of this search is hundreds of operations over all memory, with kernels a dozen.
-    kernels = decoding.kernels or AUTO
-    search = WfstSearch(DeviceGraph(graph, device), WfstSizes(decoding.wfst_max_active), limits, kernels)
+    search = WfstSearch(DeviceGraph(graph, device), WfstSizes(decoding.wfst_max_active), limits, decoding.kernels)
     no_rows = torch.zeros(0, dtype=torch.int64, device=device)
     boosts = StreamBoosts(words.table, no_rows, parts.fusion.phrases)
     driven = wfst_with_driver(search, parts.driver, parts.max_batch, parts.chunk_encoder_frames, boosts)

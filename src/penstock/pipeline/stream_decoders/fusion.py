@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 
 from penstock.decoding.host_copy import copy_to_device
-from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
@@ -28,7 +27,7 @@ class StreamFusion:
         self._lm = None
         if config.lm:
             names = read_token_names(checkpoint.tokenizer_path)
-            self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels or TORCH)
+            self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels)
         self._phrases = PhraseCache(tokenizer, config.phrase_memory_mib * 2**20, device)
         self.fusion = Fusion(self._lm, self._phrases.automaton, _is_textless(checkpoint.config, device))
         """The scores for a search; only for batches in which it `is_used`."""
