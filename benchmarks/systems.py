@@ -65,7 +65,7 @@ class Variant:
     span: str = CHUNKS
     """`CHUNKS` as in serving, or the `WHOLE` utterance at once."""
     kernels: str = TORCH
-    """`TORCH`, the server's default, or `FUSED`."""
+    """`TORCH` or `FUSED`."""
     has_lm: bool = False
     """True with the language model of `Selection.streams`."""
 

@@ -23,6 +23,7 @@ from penstock.reporting import commit, date_utc, package_versions
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "numpy")
 NO_TESTS_COLLECTED = 5
+_SHORTER = {name: ("--precisions", "float16", "--trial-s", "10") for name in ("streams", "server")}
 # A signal does not reach Python while it waits for a graph that never ends.
 PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-o", "timeout_method=thread")
 
@@ -45,7 +46,8 @@ def main() -> int:
         lines.add("tests", {"file": file, "status": status, "summary": output.rstrip().rpartition("\n")[2]})
         has_failed |= status not in (0, NO_TESTS_COLLECTED)
     for name in BENCHMARKS:
-        options = ["--json", str(path), "--device", chosen.device, *(["--tiny"] if chosen.tiny else [])]
+        sizes = ["--tiny"] if chosen.tiny else _SHORTER.get(name, ())
+        options = ["--json", str(path), "--device", chosen.device, *sizes]
         status, _ = run(["-m", "benchmarks.gpu", name, *options], log, chosen.limit_s)
         if status != 0:
             lines.add("benchmark", {"benchmark": name, "status": status})

@@ -89,13 +89,13 @@ def test_a_cpu_takes_torch_and_rejects_by_name(tmp_path, monkeypatch):
         open_network(checkpoint, kernels="quick")
 
 
-def test_auto_depends_on_the_device(monkeypatch):
-    monkeypatch.setattr(capability, "available", lambda device: True)
+def test_auto_depends_on_the_device(monkeypatch, caplog):
+    monkeypatch.setattr(capability, "why_unavailable", lambda device: None)
     assert capability.resolve("auto", "cuda") == "fused"
     assert capability.resolve("auto", "cuda", torch.float64) == "torch"
     assert capability.resolve("torch", "cuda") == "torch"
-    monkeypatch.setattr(capability, "available", lambda device: False)
-    assert capability.resolve("auto", "cuda") == "torch"
+    monkeypatch.setattr(capability, "why_unavailable", lambda device: "no C compiler")
+    assert capability.resolve("auto", "cuda") == "torch" and "kernels do not run here" in caplog.text
 
 
 @pytest.mark.parametrize("kind", SEARCHES)

@@ -10,9 +10,12 @@ from signal import signal as handle_signal
 import pytest
 import torch
 
+from penstock.encoder import encoder as encoder_module
 from penstock.encoder import subsampling
 from penstock.encoder.encoder import OPENVINO, TORCH, StreamingEncoder, can_use_openvino, first_batches
+from penstock.encoder.precision import open_encoder
 from penstock.encoder.state import EncoderState
+from penstock.encoder.torch_step import ConformerLayer
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.fresh_process import in_fresh_process
@@ -205,6 +208,35 @@ def test_the_engine_is_chosen_by_device_type_and_size(golden_bundle, bundled_mod
     assert StreamingEncoder(bundled, context, slots=1, dtype=dtype).engine == expected
     monkeypatch.setitem(sys.modules, "openvino", None)  # its import fails
     assert StreamingEncoder(bundled, context, slots=1, dtype=dtype).engine == TORCH, "not installed"
+
+
+@pytest.mark.parametrize(("dtype", "context", "has_kernels", "expected"), [
+    (torch.float16, (70, 6), True, "fused"), (torch.bfloat16, (70, 0), True, "fused"),
+    (torch.float16, (70, 6), False, TORCH), (torch.float32, (70, 6), True, TORCH),
+])  # fmt: skip
+def test_kernels_are_chosen_in_16_bit_on_a_gpu(bundled_model, monkeypatch, dtype, context, has_kernels, expected):
+    monkeypatch.setattr(encoder_module, "available", lambda device: has_kernels)
+    checkpoint, device = Checkpoint(bundled_model), torch.device("cuda")
+    assert encoder_module._choose_engine(checkpoint, AttentionContext(*context), device, dtype) == expected
+
+
+def test_kernels_that_fail_are_not_used(golden_bundle, monkeypatch, caplog):
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of resources")
+
+    monkeypatch.setattr(encoder_module, "_choose_engine", lambda *_: "fused")
+    monkeypatch.setattr(ConformerLayer, "step_fused", fail)
+    checkpoint, context = golden_bundle("rnnt_hybrid"), AttentionContext(6, 1)
+    encoder = StreamingEncoder(checkpoint, context, slots=1)
+    assert encoder.engine == TORCH and "its kernels failed, PyTorch is used: RuntimeError: out of" in caplog.text
+    mel = random_mel(0, 40, encoder.config.mel_bins)
+    assert_same(encode_alone(encoder, mel), encode_alone(StreamingEncoder(checkpoint, context, 1, engine=TORCH), mel))
+
+
+def test_a_setting_for_gpus_changes_nothing_on_a_cpu(bundled_model):
+    checkpoint, context = Checkpoint(bundled_model), AttentionContext(70, 6)
+    engines = {open_encoder(checkpoint, context, 1, kernels=kernels).engine for kernels in ("auto", "torch")}
+    assert engines == {StreamingEncoder(checkpoint, context, slots=1).engine}
 
 
 @pytest.mark.parametrize(

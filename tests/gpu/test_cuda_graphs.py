@@ -67,7 +67,6 @@ def make(tmp_path):
 
 @pytest.fixture(params=[TORCH, FUSED])
 def kernels(request) -> str:
-    """The server runs torch by default."""
     obstacle = why_unavailable("cuda") if request.param == FUSED else None
     if obstacle:
         pytest.skip(obstacle)

@@ -1,5 +1,7 @@
 """The recognizer on a CUDA device: same words as on the CPU, and steps that never wait for the host."""
 
+from difflib import SequenceMatcher
+
 import numpy as np
 import pytest
 import torch
@@ -19,10 +21,10 @@ pytestmark = pytest.mark.gpu
 CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
 
 
-def recognize(model, context, device: str) -> list[tuple[list[int], list[int], str]]:
+def recognize(model, context, device: str, precision: str = "float32") -> list[tuple[list[int], list[int], str]]:
     """Tokens, timestamps and text of every golden utterance, all streams in one batch, 0.3 s at a time."""
     samples = [read_audio(utterance.path, 16000) for utterance in golden_utterances()]
-    recognizer = StreamingRecognizer(model, context, max_streams=len(samples), device=device, precision="float32")
+    recognizer = StreamingRecognizer(model, context, max_streams=len(samples), device=device, precision=precision)
     tokens = [[] for _ in samples]
     texts = ["" for _ in samples]
     longest = max(map(len, samples))
@@ -40,6 +42,16 @@ def recognize(model, context, device: str) -> list[tuple[list[int], list[int], s
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_words_equal_those_of_the_cpu(bundled_model, context):
     assert recognize(bundled_model, context, "cuda") == recognize(bundled_model, context, "cpu")
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_words_in_the_default_precision_hardly_differ(bundled_model, context):
+    found, expected = (
+        " ".join(text for _, _, text in recognize(bundled_model, context, *where)).split()
+        for where in (("cuda", "auto"), ("cpu",))
+    )
+    matching = SequenceMatcher(None, expected, found, autojunk=False).get_matching_blocks()
+    assert sum(block.size for block in matching) >= 0.98 * max(len(expected), len(found)) - 1
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

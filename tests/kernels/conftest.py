@@ -1,10 +1,12 @@
 """Where kernels are tested: interpreted on the CPU, compiled on a CUDA device (marker `gpu`)."""
 
+import importlib
 import os
 
 import pytest
 import torch
 
+KERNELS = ("chunk_attention", "chunk_convolution", "graph_frame", "joint", "ngram", "predictor", "trial")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 # Triton decides when it is imported whether it interprets, for the whole process; other tests never see the variable.
@@ -12,7 +14,10 @@ with pytest.MonkeyPatch.context() as patch:
     if not torch.cuda.is_available():
         patch.setenv("TRITON_INTERPRET", "1")
     IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-    from penstock.kernels import blocks, graph_frame, joint, ngram, predictor, trial  # noqa: F401 - decorated now
+    from penstock.kernels import blocks
+
+    for name in KERNELS:  # decorated now
+        importlib.import_module(f"penstock.kernels.{name}")
 
 
 @pytest.fixture(params=DEVICES)

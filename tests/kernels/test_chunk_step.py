@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from penstock.encoder.encoder import FUSED, TORCH, StreamingEncoder, fits_kernels
+from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.kernel_inputs import generator
@@ -12,7 +13,7 @@ from tests.helpers.random_models import random_checkpoint, random_encoder
 SLOTS = 6
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 """Of frames, which end in a norm; as between two engines in tests/encoder/test_encoder.py."""
-# Kernels of 2, 3, 5, 9 and 12 taps, heads of 4 to 8 columns, with and without a norm after the convolution.
+# Heads of 4 to 8 columns, several numbers of taps, with and without a norm after the convolution.
 CASES = list(enumerate(((6, 0), (4, 1), (3, 2), (8, 3))))
 
 
@@ -38,10 +39,15 @@ def check(encoders: list[StreamingEncoder], chunks: int, device: str, tolerance:
             ours, theirs = (one.frames[row, :frames].float() for one in (found, expected))
             torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
     reference, fused = (encoder.state for encoder in encoders)
-    assert torch.equal(fused.chunks_seen, reference.chunks_seen)
-    for ours, theirs in ((fused.kv_pages, reference.kv_pages), (fused.conv_tails, reference.conv_tails)):
+    assert torch.equal(fused.chunks_seen[:SLOTS], reference.chunks_seen)
+    states = (
+        (fused.kv_pages[:, :SLOTS], reference.kv_pages),
+        (fused.conv_tails[:, :SLOTS], reference.conv_tails),
+    )
+    for ours, theirs in states:
         assert theirs.abs().max() > 0.1
-        torch.testing.assert_close(ours.float(), theirs.float(), atol=8 * tolerance, rtol=8 * tolerance)
+        error = (ours.float() - theirs.float()).norm() / theirs.float().norm()
+        assert error <= tolerance
 
 
 @torch.inference_mode()
@@ -59,6 +65,18 @@ def test_steps_of_the_bundled_model_in_16_bit(kernel_device, bundled_model, cont
         pytest.skip("the interpreter is too slow, and cannot multiply bfloat16")
     chunks = 2 if kernel_device == "cpu" else 80
     check(pair(Checkpoint(bundled_model), context, kernel_device, dtype), chunks, kernel_device, TOLERANCE[dtype])
+
+
+@torch.inference_mode()
+def test_captured_steps_pad_with_one_spare_slot(kernel_device, tmp_path):
+    """Rows of several padding streams write to it in any order."""
+    checkpoint = random_checkpoint(tmp_path, 1, random_encoder(1))
+    context = AttentionContext(4, 1)
+    encoders = [
+        StreamingEncoder(checkpoint, context, SLOTS, kernel_device, engine=engine, driver=driver)
+        for engine, driver in ((TORCH, None), (FUSED, EagerDriver()))
+    ]
+    check(encoders, 4, kernel_device, TOLERANCE[torch.float32])
 
 
 def test_what_has_no_room(bundled_model):

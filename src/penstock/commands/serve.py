@@ -143,7 +143,8 @@ def _check_device(args: argparse.Namespace, values: ServeOptions) -> None:
     device = values.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cpu" and needs_cuda:
         select_driver(values.cuda_graphs, device)
-    resolve(values.kernels, device)
+    if values.kernels == "fused":
+        resolve(values.kernels, device)
 
 
 def _check_files(args: argparse.Namespace, values: ServeOptions) -> None:

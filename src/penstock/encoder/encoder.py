@@ -4,6 +4,7 @@ The output equals the same network run over the whole utterance with the same at
 """
 
 import importlib
+import logging
 import math
 import os
 
@@ -17,11 +18,11 @@ from penstock.kernels.capability import FUSED, TORCH, available
 from penstock.kernels.contracts import MAX_HEAD_WIDTH, MAX_KEYS
 from penstock.model.bundle import Checkpoint, encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig
-from penstock.runtime import prepare_device
+from penstock.runtime import check_device_works, prepare_device
 
 OPENVINO = "openvino"
-ENGINES = (TORCH, FUSED, OPENVINO)
-"""Of the step: PyTorch, PyTorch with kernels for attention and convolution, OpenVINO."""
+_log = logging.getLogger(__name__)
+
 MAX_BATCH = 64
 """Streams of one step without graphs: on a CPU a larger one is not faster."""
 
@@ -29,9 +30,9 @@ MAX_BATCH = 64
 class StreamingEncoder:
     """Encodes one chunk of many streams at a time; the state of each stream lives in a slot.
 
-    engine: of `ENGINES`; by default kernels for 16 bit on a GPU, OpenVINO if it is installed, for float32 on a CPU and
-    models of the bundled ones' size, else PyTorch. PyTorch is the reference; all give the same frames up to rounding
-    (1e-4, more in 16 bit).
+    engine: TORCH, FUSED (PyTorch with kernels for attention and convolution) or OPENVINO; by default kernels for 16 bit
+    on a GPU, OpenVINO if it is installed, for float32 on a CPU and models of the bundled ones' size, else PyTorch.
+    PyTorch is the reference; all give the same frames up to rounding (1e-4, more in 16 bit).
     """
 
     def __init__(
@@ -59,10 +60,28 @@ class StreamingEncoder:
 
             self._step: OpenVinoStep | TorchStep | CapturedStep = OpenVinoStep(checkpoint, self.state)
             return
-        self._step = TorchStep(checkpoint, self.state, dtype, has_kernels=self.engine == FUSED)
+        step = TorchStep(checkpoint, self.state, dtype, has_kernels=self.engine == FUSED)
+        if self.engine == FUSED and engine is None and not self._runs(step):
+            self.engine, step.has_kernels = TORCH, False
+        self._step = step
         if driver is not None:
             self._step = CapturedStep(self._step, self.state, driver)
             self.max_batch = self._step.max_batch
+
+    @torch.inference_mode()
+    def _runs(self, step: TorchStep) -> bool:
+        """Whether the kernels compile for this network and run; resets the state."""
+        device = self.state.chunks_seen.device
+        slots = torch.zeros(1, dtype=torch.int64, device=device)
+        size = self.config.subsampling_factor * self.context.chunk_encoder_frames
+        try:
+            step(slots, torch.zeros(1, size, self.config.mel_bins, device=device), torch.full_like(slots, size))
+            self.state.clear()
+        except Exception as error:  # noqa: BLE001 - of the compiler or of the device
+            check_device_works(device, error)
+            _log.warning("encoder: its kernels failed, PyTorch is used: %s: %s", type(error).__name__, error)
+            return False
+        return True
 
     def open(self, slots: torch.Tensor) -> None:
         """Assigns `slots` [n] int64 to new streams."""
@@ -121,5 +140,4 @@ def _choose_engine(checkpoint: Checkpoint, context: AttentionContext, device: to
 
 def fits_kernels(config: EncoderConfig, context: AttentionContext) -> bool:
     """True if the kernels of a layer have room for a stream's keys."""
-    keys = context.left // context.chunk_encoder_frames * context.chunk_encoder_frames + context.chunk_encoder_frames
-    return keys <= MAX_KEYS and config.d_head <= MAX_HEAD_WIDTH
+    return context.left + context.chunk_encoder_frames <= MAX_KEYS and config.d_head <= MAX_HEAD_WIDTH

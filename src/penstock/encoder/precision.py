@@ -66,9 +66,11 @@ def open_encoder(
     its frames are not finite or too far from those of float32, the encoder is float32 (on a CUDA device with TF32),
     with a warning.
     """
-    engine = TORCH if kernels == TORCH else None
+    engine = TORCH if kernels == TORCH and torch.device(device).type == "cuda" else None
     dtype = _choose_type(precision, device, lambda tried: probe(checkpoint, context, device, tried, engine))
-    return StreamingEncoder(checkpoint, context, slots, device, dtype, engine, driver)
+    encoder = StreamingEncoder(checkpoint, context, slots, device, dtype, engine, driver)
+    _log.info("encoder: engine `%s`, %s", encoder.engine, dtype)
+    return encoder
 
 
 def open_window_encoder(
@@ -84,14 +86,17 @@ def _choose_type(
 ) -> torch.dtype:
     """The type of the encoder's numbers; probe_error: the relative error of a type."""
     chosen = resolve_precision(precision, device)
-    prepare_precision(chosen, device)
     dtype = _TYPES.get(chosen, torch.float32)
     if dtype == torch.float16:
+        prepare_precision(FLOAT32, device)  # the reference is without TF32
         error = probe_error(dtype)
         if not error <= MAX_PROBE_ERROR:  # NaN, too
-            message = "encoder: float16 has a relative error of %.2g, above %g: float32 is used"
+            message = (
+                "encoder: float16 has a relative error of %.2g, above %g: float32 is used, which takes twice the memory"
+            )
             _log.warning(message, error, MAX_PROBE_ERROR)
             dtype = torch.float32
+    prepare_precision(chosen, device)
     return dtype
 
 
@@ -114,6 +119,7 @@ def probe(
             mel = 3.0 * torch.randn(_PROBE_STREAMS, size, encoder.config.mel_bins, generator=generator) - 6.0
             parts.append(encoder.step(slots, mel.to(device), torch.full_like(slots, size)).frames.float())
         frames.append(torch.cat(parts, dim=1))
+        del encoder
     return relative_error(frames[1], frames[0])
 
 

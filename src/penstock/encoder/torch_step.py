@@ -74,7 +74,7 @@ class TorchStep:
             return {name.removeprefix(f"encoder.{part}."): t.to(device, folded) for name, t in tensors.items()}
 
         self._state = state
-        self._dtype, self._has_kernels = dtype, has_kernels
+        self._dtype, self.has_kernels = dtype, has_kernels
         self._subsampling = Subsampling(config, read("subsampling"), dtype)
         positions = relative_positions(state.context, config.d_model, device, folded)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
@@ -93,7 +93,7 @@ class TorchStep:
         )
         # 2) run the layers; keys and values stay in their pages
         rows = ChunkRows(slots, chunks_seen, subsampled.valid_encoder_frames)
-        run = self._run_kernels if self._has_kernels else self._run_layers
+        run = self._run_kernels if self.has_kernels else self._run_layers
         x = run(subsampled.frames, rows)
         # 3) write the small states back
         state.advance(slots, chunks_seen, subsampled.columns)

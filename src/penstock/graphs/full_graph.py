@@ -82,6 +82,7 @@ class CudaGraphBuilder:
         self._streams: list[torch.cuda.Stream] = []  # one per depth of loops
         self._depth = 0
         self._graph: Any = None
+        self._is_broken = False
 
     def warm_up(self, program: Program) -> None:
         """Runs every step on every stream that captures steps: libraries keep one workspace per stream."""
@@ -95,6 +96,8 @@ class CudaGraphBuilder:
     @contextmanager
     def graph(self) -> Iterator[None]:
         """Captures what is launched inside."""
+        if self._is_broken:
+            raise GraphError("an earlier capture failed inside a loop, and this process cannot capture again")
         gc.collect()  # freeing memory during a capture could break it
         self._depth, self._graph = 0, None
         stream = self._streams[0].cuda_stream
@@ -106,9 +109,6 @@ class CudaGraphBuilder:
                 with torch.cuda.stream(self._streams[0]):
                     yield
             except BaseException:
-                # The driver (580) crashes if a loop's capture that it has invalidated is ended, too, or if the graph is
-                # destroyed: both are left, and the streams are not used again.
-                self._streams.clear()
                 cuda_calls.abandon_capture(stream)
                 raise
             self._graph = cuda_calls.end_capture(stream)
@@ -128,6 +128,9 @@ class CudaGraphBuilder:
                 yield
                 self._set_condition(inside.cuda_stream, handle, flag)
             cuda_calls.end_capture(inside.cuda_stream)
+        except BaseException:
+            self._is_broken = True  # the driver (580) crashes if a capture that it has invalidated is ended: it is left
+            raise
         finally:
             self._depth -= 1
 

@@ -37,8 +37,8 @@ class Choice(NamedTuple):
 def select_driver(mode: str, device: str | torch.device) -> Choice:
     """Returns the driver of `mode` on `device` and logs it.
 
-    auto takes no_while_loops, and no_graphs without a CUDA device. full_graph must be configured: it has not run on a
-    device yet, and a WHILE graph that does not end cannot be interrupted. Raises SettingError if the mode is unknown or
+    auto takes no_while_loops, and no_graphs without a CUDA device. full_graph must be configured: a WHILE graph that
+    does not end cannot be interrupted. Raises SettingError if the mode is unknown or
     the machine does not support it.
     """
     check_mode(mode)

@@ -1,6 +1,7 @@
 """Decides where kernels run. Imports Triton only to check that it loads and runs a kernel."""
 
 import importlib
+import logging
 import os
 from functools import lru_cache
 
@@ -16,6 +17,8 @@ KERNELS = (AUTO, TORCH, FUSED)
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Types that kernels calculate in."""
 
+_log = logging.getLogger(__name__)
+
 _MIN_COMPUTE_CAPABILITY = (8, 0)  # bfloat16 products on tensor cores
 
 
@@ -27,7 +30,10 @@ def resolve(kernels: str, device: torch.device | str, dtype: torch.dtype = torch
     if kernels not in KERNELS:
         raise SettingError(f"kernels {kernels!r} are unknown: one of {', '.join(KERNELS)}")
     if kernels == AUTO:
-        return FUSED if dtype in TYPES and available(device) else TORCH
+        reason = why_unavailable(device)
+        if reason is not None and torch.device(device).type == "cuda":
+            _warn_once(reason)
+        return FUSED if dtype in TYPES and reason is None else TORCH
     if kernels == FUSED:
         reason = why_impossible(device)
         if dtype not in TYPES:
@@ -56,6 +62,11 @@ def why_unavailable(device: torch.device | str) -> str | None:
         minimum = ".".join(map(str, _MIN_COMPUTE_CAPABILITY))
         return f"the device's compute capability is below {minimum}"
     return why_no_triton() or _why_trial_fails(device)
+
+
+@lru_cache
+def _warn_once(reason: str) -> None:
+    _log.warning("kernels do not run here, PyTorch is used: %s", reason)
 
 
 @lru_cache

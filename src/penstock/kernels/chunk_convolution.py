@@ -9,7 +9,7 @@ import torch
 from penstock.kernels.blocks import sigmoid, tl, triton
 
 _NUMBERS = 1024
-"""Of a program's result: 8 for each of 128 threads."""
+"""Of a program's result, 8 for each of 128 threads; of its inputs of earlier chunks at most eight times as many."""
 
 
 def convolve_chunk(
@@ -29,12 +29,13 @@ def convolve_chunk(
     taps, width = weight.shape
     frames = len(gates) // len(slots)
     gated, mixed = gates.new_empty(2, len(gates), width).unbind()
-    frame_block = triton.next_power_of_2(frames)
-    column_block = max(16, min(_NUMBERS // frame_block, triton.next_power_of_2(width)))
+    frame_block, tail_block = triton.next_power_of_2(frames), triton.next_power_of_2(taps - 1)
+    column_block = min(_NUMBERS // frame_block, 8 * _NUMBERS // tail_block, triton.next_power_of_2(width))
+    column_block = max(16, column_block)
     _convolve_kernel[(len(slots), triton.cdiv(width, column_block))](
         gates, tails, slots, weight, weight if bias is None else bias, gated, mixed,
         width=width, frames=frames, taps=taps, frame_block=frame_block,
-        tail_block=triton.next_power_of_2(taps - 1), column_block=column_block, has_bias=bias is not None,
+        tail_block=tail_block, column_block=column_block, has_bias=bias is not None,
         has_activation=has_activation,
     )  # fmt: skip
     return mixed
