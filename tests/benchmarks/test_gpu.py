@@ -11,7 +11,7 @@ from scripts import gpu_run
 
 
 @pytest.mark.parametrize(("name", "lines"), [
-    ("encoder", 6), ("searches", 22), ("streams", 1), pytest.param("server", 1, marks=pytest.mark.server),
+    ("encoder", 6), ("searches", 22), ("streams", 1), pytest.param("server", 1, marks=[pytest.mark.server, pytest.mark.nightly]),
 ])  # fmt: skip
 def test_a_benchmark(tmp_path, monkeypatch, name, lines):
     monkeypatch.setattr(gpu, "prepare_process", lambda threads: None)  # of the tests' process
