@@ -10,9 +10,10 @@ from benchmarks import gpu
 from scripts import gpu_run
 
 
-@pytest.mark.parametrize(("name", "lines"), [
-    ("encoder", 6), ("searches", 22), ("streams", 1), pytest.param("server", 1, marks=[pytest.mark.server, pytest.mark.nightly]),
-])  # fmt: skip
+SERVER = pytest.param("server", 1, marks=[pytest.mark.server, pytest.mark.nightly])
+
+
+@pytest.mark.parametrize(("name", "lines"), [("encoder", 6), ("searches", 22), ("streams", 1), SERVER])
 def test_a_benchmark(tmp_path, monkeypatch, name, lines):
     monkeypatch.setattr(gpu, "prepare_process", lambda threads: None)  # of the tests' process
     monkeypatch.setattr(gpu, "freeze_loaded", lambda: None)
