@@ -9,7 +9,6 @@ import pytest
 from benchmarks import gpu
 from scripts import gpu_run
 
-
 SERVER = pytest.param("server", 1, marks=[pytest.mark.server, pytest.mark.nightly])
 
 

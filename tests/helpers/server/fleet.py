@@ -42,13 +42,13 @@ class Fleet:
     key: str | None = None
 
     def __init__(self, model: Path, slots: int, gateways: int = 1, logs: Path | None = None):
-        """gateways: 2 have HAProxy before them, as docker/edge has it. logs: the folder for those of gateways."""
+        """gateways: 2 have HAProxy before them, as docker/edge has it. logs: a folder for them."""
         environment = server_environment(model, slots, IDLE_S) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
         options = ServerOptions(
             find_model_repository(), drain_s=8, environment=environment, information=information(environment)
         )
         self.slots = slots
-        self.servers = [TritonServer(find_triton(), options) for _ in range(2)]
+        self.servers = [TritonServer(find_triton(), options, _log_to(logs, f"server-{i}.log")) for i in range(2)]
         self.gateways: list[RunningGateway] = []
         self.gateway_fault_s = 0.0
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
@@ -152,6 +152,18 @@ class Fleet:
         replicas = f"file:{self._folder / 'replicas'}"
         opened = fresh_gateway(replicas, *itertools.chain(*flags), kept_log=log)
         return self._open[number].enter_context(opened)
+
+
+def _log_to(folder: Path | None, name: str) -> Callable[[str], object] | None:
+    """Keeps a server's lines; None without a folder."""
+    if folder is None:
+        return None
+
+    def append(line: str) -> None:
+        with (folder / name).open("a", encoding="utf-8") as file:
+            file.write(line if line.endswith("\n") else f"{line}\n")
+
+    return append
 
 
 def _moves(gateway: RunningGateway) -> tuple[float, float]:
