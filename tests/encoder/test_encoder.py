@@ -16,6 +16,7 @@ from penstock.encoder.encoder import OPENVINO, TORCH, StreamingEncoder, can_use_
 from penstock.encoder.precision import open_encoder
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import ConformerLayer
+from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.fresh_process import in_fresh_process
@@ -237,6 +238,7 @@ def test_a_setting_for_gpus_changes_nothing_on_a_cpu(bundled_model):
     checkpoint, context = Checkpoint(bundled_model), AttentionContext(70, 6)
     engines = {open_encoder(checkpoint, context, 1, kernels=kernels).engine for kernels in ("auto", "torch")}
     assert engines == {StreamingEncoder(checkpoint, context, slots=1).engine}
+    assert StreamingEncoder(checkpoint, context, slots=1, driver=EagerDriver()).engine == TORCH, "programs are PyTorch's"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,10 @@ class StreamingEncoder:
         device = prepare_device(device)
         self.context = config.select_context(context)
         self.config = config
-        self.engine = engine or _choose_engine(checkpoint, self.context, device, dtype)
+        is_captured_on_cpu = driver is not None and device.type == "cpu"
+        self.engine = engine or (
+            TORCH if is_captured_on_cpu else _choose_engine(checkpoint, self.context, device, dtype)
+        )
         # One slot more for the rows that pad a captured step.
         self.state = EncoderState(config, self.context, slots + (driver is not None), device, dtype)
         self.max_batch = MAX_BATCH
@@ -76,12 +79,13 @@ class StreamingEncoder:
         size = self.config.subsampling_factor * self.context.chunk_encoder_frames
         try:
             step(slots, torch.zeros(1, size, self.config.mel_bins, device=device), torch.full_like(slots, size))
-            self.state.clear()
+            has_run = True
         except Exception as error:  # noqa: BLE001 - of the compiler or of the device
             check_device_works(device, error)
             _log.warning("encoder: its kernels failed, PyTorch is used: %s: %s", type(error).__name__, error)
-            return False
-        return True
+            has_run = False
+        self.state.clear()
+        return has_run
 
     def open(self, slots: torch.Tensor) -> None:
         """Assigns `slots` [n] int64 to new streams."""

@@ -52,7 +52,7 @@ class FullGraphDriver:
         self._builder = builder
 
     def prepare(self, program: Program) -> Runner:
-        """Captures the whole program. After a capture that CUDA has invalidated, the process cannot capture again."""
+        """Captures the whole program. After a capture that fails inside a loop, GraphError: there can be no other."""
         self._builder.warm_up(program)
         with self._builder.graph():
             self._capture(program.body, program.flags)
