@@ -13,7 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,8 +74,9 @@ class Sizes(NamedTuple):
     is_tiny: bool
     precisions: Sequence[str]
     """Of the encoder."""
-    streams: Sequence[int] = STREAMS
-    trial_s: float = 30.0
+    counts: Sequence[int]
+    """Of streams in the trials."""
+    trial_s: float
 
 
 def encoder(lines: Lines, sizes: Sizes) -> None:
@@ -174,32 +176,39 @@ def _add_chunk_times(
 
 def streams(lines: Lines, sizes: Sizes) -> None:
     """Real-time streams in one process, samples to words, without Triton: more of them until chunks are late."""
+    for bundle, context, case in random_bundles(sizes):
+
+        def task(bundle=bundle, context=context, case=case) -> None:
+            forget_recognizers()
+            most = max(sizes.counts)
+            recognizer = StreamingRecognizer(str(bundle), context, most, sizes.device, precision=case["precision"])
+            frames = torch.randn(_FRAMES, recognizer.config.encoder.d_model, device=sizes.device)
+            decode_random_frames(recognizer, frames)
+            freeze_loaded()  # as the server's stages do
+            add_trials(lines, "real-time streams", case, sizes, partial(run_trial, recognizer))
+
+        lines.attempt("real-time streams", case, task)
+
+
+def random_bundles(sizes: Sizes) -> Iterator[tuple[Path, AttentionContext, dict]]:
+    """A model of each context, once for each precision, and the case of its lines."""
     size, widths = ("small", (144, 64, 128)) if sizes.is_tiny else ("xlarge", (1024, 640, 1024))
-    counts, seconds = ((2,), 0.4) if sizes.is_tiny else (sizes.streams, sizes.trial_s)
     for right in RIGHTS[:1] if sizes.is_tiny else (RIGHTS[0], RIGHTS[-1]):
         context = AttentionContext(LEFT, right)
         with tempfile.TemporaryDirectory() as folder:
-            bundle = write_random_bundle(
-                Path(folder) / "bundle", size, TransducerSizes(*widths), context, device=sizes.device
-            )
+            bundle = Path(folder) / "bundle"
+            write_random_bundle(bundle, size, TransducerSizes(*widths), context, device=sizes.device)
             for precision in sizes.precisions[:1] if sizes.is_tiny else sizes.precisions:
-                case = {"context": [LEFT, right], "precision": precision}
+                yield bundle, context, {"context": [LEFT, right], "precision": precision}
 
-                def task(bundle=bundle, context=context, case=case) -> None:
-                    forget_recognizers()
-                    recognizer = StreamingRecognizer(
-                        str(bundle), context, max(counts), sizes.device, precision=case["precision"]
-                    )
-                    frames = torch.randn(_FRAMES, recognizer.config.encoder.d_model, device=sizes.device)
-                    decode_random_frames(recognizer, frames)
-                    freeze_loaded()  # as the server's stages do
-                    for count in counts:
-                        values = run_trial(recognizer, count, seconds)
-                        lines.add("real-time streams", {**case, "streams": count}, **values)
-                        if values["late"] > LATE_SHARE * values["chunks"]:
-                            break
 
-                lines.attempt("real-time streams", case, task)
+def add_trials(lines: Lines, name: str, case: dict, sizes: Sizes, trial: Callable[[int, float], dict]) -> None:
+    """A line per number of streams, until chunks are late. trial: of a number of streams and seconds."""
+    for count in sizes.counts:
+        values = trial(count, sizes.trial_s)
+        lines.add(name, {**case, "streams": count}, **values)
+        if values["late"] + values.get("unanswered", 0) > LATE_SHARE * values["chunks"]:
+            break
 
 
 def decode_random_frames(recognizer: StreamingRecognizer, frames: torch.Tensor) -> None:
@@ -277,27 +286,19 @@ def server(lines: Lines, sizes: Sizes) -> None:
     except ImportError as error:
         lines.add("server", {}, unavailable=str(error))
         return
-    size, widths = ("small", (144, 64, 128)) if sizes.is_tiny else ("xlarge", (1024, 640, 1024))
-    counts, seconds = ((4,), 4.0) if sizes.is_tiny else (sizes.streams, sizes.trial_s)
-    for right in RIGHTS[:1] if sizes.is_tiny else (RIGHTS[0], RIGHTS[-1]):
-        context = AttentionContext(LEFT, right)
-        with tempfile.TemporaryDirectory() as folder:
-            bundle = Path(folder) / "bundle"
-            write_random_bundle(bundle, size, TransducerSizes(*widths), context, device=sizes.device)
-            chunk_samples = round(16_000 * _ENCODER_FRAME_S * context.chunk_encoder_frames)
-            for precision in sizes.precisions[:1] if sizes.is_tiny else sizes.precisions:
-                case = {"context": [LEFT, right], "precision": precision}
+    for bundle, context, case in random_bundles(sizes):
+        chunk_samples = round(16_000 * _ENCODER_FRAME_S * context.chunk_encoder_frames)
+        settings = {
+            "CONTEXT": f"{context.left},{context.right}",
+            "DEVICE": sizes.device,
+            "PRECISION": case["precision"],
+        }
 
-                def task(bundle=bundle, case=case, right=right, chunk_samples=chunk_samples) -> None:
-                    settings = {"CONTEXT": f"{LEFT},{right}", "DEVICE": sizes.device, "PRECISION": case["precision"]}
-                    with gpu_server(bundle, max(counts), settings) as running:
-                        for count in counts:
-                            values = run_server_trial(running, count, chunk_samples, seconds)
-                            lines.add("server", {**case, "streams": count}, **values)
-                            if values["late"] + values["unanswered"] > LATE_SHARE * values["chunks"]:
-                                break
+        def task(bundle=bundle, case=case, settings=settings, chunk_samples=chunk_samples) -> None:
+            with gpu_server(bundle, max(sizes.counts), settings) as running:
+                add_trials(lines, "server", case, sizes, partial(run_server_trial, running, chunk_samples))
 
-                lines.attempt("server", case, task)
+        lines.attempt("server", case, task)
 
 
 BENCHMARKS = {"encoder": encoder, "searches": searches, "streams": streams, "server": server}
@@ -323,7 +324,10 @@ def main(arguments: list[str] | None = None) -> int:
     precisions = chosen.precisions or [
         name for name in PRECISIONS if name != AUTO and (name != TF32 or chosen.device.startswith("cuda"))
     ]
-    sizes = Sizes(chosen.device, chosen.tiny, precisions, chosen.streams, chosen.trial_s)
+    counts, trial_s = chosen.streams, chosen.trial_s
+    if chosen.tiny:
+        counts, trial_s = (2,), 4.0 if chosen.benchmark == "server" else 0.4  # a server's first 2 s are left out
+    sizes = Sizes(chosen.device, chosen.tiny, precisions, counts, trial_s)
     prepare_process(1)
     try:
         BENCHMARKS[chosen.benchmark](Lines(chosen.json, chosen.device), sizes)

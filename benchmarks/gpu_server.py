@@ -50,7 +50,7 @@ def gpu_server(bundle: Path, max_streams: int, settings: dict[str, str]) -> Iter
         server.stop(drain=False)
 
 
-def run_server_trial(server: TritonServer, streams: int, chunk_samples: int, seconds: float) -> dict:
+def run_server_trial(server: TritonServer, chunk_samples: int, streams: int, seconds: float) -> dict:
     """Sends each chunk when it is due, the streams staggered over one chunk.
 
     A chunk's time lasts until the reply to its request. Those of the first two seconds are left out, and the last ones,
