@@ -238,7 +238,7 @@ def test_a_setting_for_gpus_changes_nothing_on_a_cpu(bundled_model):
     checkpoint, context = Checkpoint(bundled_model), AttentionContext(70, 6)
     engines = {open_encoder(checkpoint, context, 1, kernels=kernels).engine for kernels in ("auto", "torch")}
     assert engines == {StreamingEncoder(checkpoint, context, slots=1).engine}
-    assert StreamingEncoder(checkpoint, context, slots=1, driver=EagerDriver()).engine == TORCH, "programs are PyTorch's"
+    assert StreamingEncoder(checkpoint, context, slots=1, driver=EagerDriver()).engine == TORCH
 
 
 @pytest.mark.parametrize(
