@@ -123,9 +123,9 @@ class StreamOptions(Options):
     decoder: Annotated[Decoder | None, About("NAME", unset="greedy; ctc without a transducer", page="decoding.md")] = (
         Field(None, description="search (`penstock-client --info` names those of a server)")
     )
-    beam_size: Annotated[BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md", decoders=BEAM_DECODERS)] = (
-        Field(None, description="hypotheses per stream, at most the server's beam size")
-    )
+    beam_size: Annotated[
+        BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md#settings", decoders=BEAM_DECODERS)
+    ] = Field(None, description="hypotheses per stream, at most the server's beam size")
     n_best: Annotated[int, Field(ge=0, le=32), About("N", page="beam_search.md", decoders=N_BEST_DECODERS)] = Field(
         default=0, description="alternatives in a final result, at most the beam size"
     )

@@ -1,6 +1,6 @@
 """The options of a recognizer's decoder. A field of `DecodingConfig` is the only declaration of its option.
 
-Flags, environment variables, `compose.yaml` and the tables in docs/ follow from it (`scripts/settings_tables.py`).
+Flags, environment variables, `compose.yaml` and the tables in docs/ follow from it (`scripts/declared_tables.py`).
 Does not import torch.
 """
 
@@ -69,7 +69,7 @@ class DecodingConfig(Options):
     lm_weight: Annotated[LmWeight, About("W", decoders=LM_DECODERS)] = Field(
         default=0.0, description="default weight of the language model"
     )
-    beam_size: Annotated[BeamSize, About("K", page="beam_search.md", decoders=BEAM_DECODERS)] = Field(
+    beam_size: Annotated[BeamSize, About("K", page="beam_search.md#settings", decoders=BEAM_DECODERS)] = Field(
         default=4, description="maximum hypotheses per stream"
     )
     lm_fusion: Annotated[LmFusion, About("NAME", page="beam_search.md#settings", decoders=TRANSDUCER_BEAMS)] = Field(
