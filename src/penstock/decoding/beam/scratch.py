@@ -11,7 +11,7 @@ import torch
 from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensor_tree import flatten, gather, map_tensors, overwrite, unflatten
+from penstock.decoding.tensor_tree import flatten, gather, map_tensors, overwrite, rows_at, unflatten
 from penstock.decoding.transducer import IlmWeights, PredictorState, TransducerNetwork
 from penstock.scoring.fusion import Fusion, FusionStates
 
@@ -128,10 +128,9 @@ class TransducerOperations(BeamOperations):
 
     def score(self, scratch: BeamScratch, is_forced: torch.Tensor) -> FusedScores:
         """Scores all labels for the B * K hypotheses; is_forced: [B, K] bool, where only a blank is possible."""
-        width = scratch.projected_frames.shape[2]
         place = scratch.hyps.beam.next_frames - scratch.first_frames.unsqueeze(1)
-        place = place.clamp(0, scratch.projected_frames.shape[1] - 1).unsqueeze(2).expand(-1, -1, width)
-        frames = scratch.projected_frames.gather(1, place)  # [B, K, J]
+        place = place.clamp(0, scratch.projected_frames.shape[1] - 1)
+        frames = rows_at(scratch.projected_frames, place)  # [B, K, J]
         context = scratch.context
         predictions = context.projected_predictions.flatten(0, 1)
         scores = self._transducer.score(frames.flatten(0, 1), predictions, flatten(context.ilm))

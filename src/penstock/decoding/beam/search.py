@@ -21,7 +21,7 @@ from penstock.decoding.beam.sizes import AesLimits
 from penstock.decoding.beam.state import BeamStates
 from penstock.decoding.beam.workspace import BeamWorkspace
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.tensor_tree import map_tensors, rows_at
 from penstock.graphs.program import Program, Step, While, run_eagerly
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import FusionStrategy
@@ -152,12 +152,11 @@ class BeamSearch:
         # 3) carry the last R frames: [B, R, J]
         carried = states.carried_frames.shape[1]
         newest = lengths.unsqueeze(1) + torch.arange(carried, device=lengths.device)
-        newest = newest.unsqueeze(2).expand(-1, -1, scratch.projected_frames.shape[2])
         return update, states._replace(
             hypotheses=hypotheses,
             unstable=split.unstable,
             context=scratch.context,
-            carried_frames=scratch.projected_frames.gather(1, newest),
+            carried_frames=rows_at(scratch.projected_frames, newest),
             frames_seen=end_frames,
             forced_blanks=states.forced_blanks + scratch.forced_blanks,
             pruned_hypotheses=states.pruned_hypotheses + is_pruned.sum(dim=1),

@@ -4,7 +4,7 @@ import torch
 
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.tensor_tree import copy_into, first, leaves, map_tensors
+from penstock.decoding.tensor_tree import copy_into, first, leaves, map_tensors, rows_at
 from penstock.decoding.transducer import TransducerNetwork
 
 IS_SEARCHING, IS_EMITTING = 0, 1
@@ -77,8 +77,7 @@ class GreedyWorkspace:
         """[B, W, J], the projected frames at `frames` [B, W] int64; beyond the end, the last one."""
         if self.max_frames == frames.shape[1] == 1:
             return self.projected_frames
-        index = frames.clamp(max=self.max_frames - 1).unsqueeze(2).expand(-1, -1, self.projected_frames.shape[2])
-        return self.projected_frames.gather(1, index)
+        return rows_at(self.projected_frames, frames.clamp(max=self.max_frames - 1))
 
     @property
     def max_frames(self) -> int:
