@@ -136,6 +136,10 @@ class ServerError(PenstockError):
     code = ErrorCode.SERVER_FAILED
 
 
+class ServerCrashError(ServerError):
+    """A signal has ended a server before it was ready: nothing that it was given."""
+
+
 class DeviceLostError(PenstockError):
     """No call of this process can use its CUDA device again; a new process can. Never the error of one stream."""
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from penstock.errors import PortError, ServerError, SettingError
+from penstock.errors import PortError, ServerCrashError, ServerError, SettingError
 from penstock.serving import supervisor
 from penstock.serving.ports import Ports
 from penstock.serving.supervisor import MAX_RESTARTS, STABLE_S, Backoff, Console, serve_until_signal
@@ -138,6 +138,12 @@ def test_a_crashed_server_is_started_again(capsys):
         "error server: SERVER_FAILED: the server exited unexpectedly: it crashed; starting again in 0.001 s",
         "error server: PORT_UNAVAILABLE: http port 1 is in use; starting again in 0.002 s",
     ]
+
+
+def test_a_first_start_that_crashes_is_repeated():
+    server = Server(ServerCrashError("it crashed"), PortError("http port 1 is in use"), "stop")
+    serve_until_signal(server, Console(), 8, restarts=True)
+    assert server.starts == 3
 
 
 @pytest.mark.parametrize("error", [SettingError("no"), ServerError("no"), PortError("no")])

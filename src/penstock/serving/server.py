@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import PenstockError, ServerError
+from penstock.errors import PenstockError, ServerCrashError, ServerError
 from penstock.serving.drain import drain_streams
 from penstock.serving.health import probe
 from penstock.serving.launch import (
@@ -36,6 +36,7 @@ START_LIMIT_S = 600.0
 """A server that is not ready after this long has failed."""
 _EXIT_GRACE_S = 5.0  # after the drain; Triton 2.51 takes 3.9 s to exit, and may hang when its drain has timed out
 _POLL_S = 0.05
+_STARTS = 3
 _PROBE_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -118,14 +119,15 @@ class TritonServer:
         """Returns True once all models are loaded, False once `is_cancelled` returns True.
 
         ServerError has the models' messages as soon as a model fails to load, if the server has ended, and if it is
-        not ready in time. on_wait: called several times per second.
+        not ready in time; ServerCrashError if it has crashed. on_wait: called several times per second.
         """
         log, deadline = self._started().log, time.monotonic() + timeout_s
         while not is_cancelled():
             if reason := log.load_failure():  # Triton ends only when the other models are loaded
                 raise ServerError(f"the server did not start: {reason}")
             if self.has_ended():
-                raise ServerError(f"the server did not start: {self.end_reason()}")
+                kind = ServerCrashError if self._started().process.returncode < 0 else ServerError
+                raise kind(f"the server did not start: {self.end_reason()}")
             if self._is_ready():
                 log.release()
                 return True
@@ -184,12 +186,16 @@ class TritonServer:
                 os.killpg(self._running.process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "TritonServer":
-        try:
-            self.start()
-            self.wait_ready()
-        except BaseException:
-            self.stop(drain=False)
-            raise
+        """Starts again after a crash, up to two times: Triton's Python backend may crash at any time."""
+        for starts_left in reversed(range(_STARTS)):
+            try:
+                self.start()
+                self.wait_ready()
+                break
+            except BaseException as error:
+                self.stop(drain=False)
+                if not isinstance(error, ServerCrashError) or not starts_left:
+                    raise
         return self
 
     def __exit__(self, *_: object) -> None:
