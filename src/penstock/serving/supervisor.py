@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from penstock.errors import PortError, ServerError
+from penstock.errors import PortError, ServerCrashError, ServerError
 from penstock.runtime import available_memory_bytes
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.server import START_LIMIT_S, TritonServer
@@ -77,10 +77,10 @@ def serve_until_signal(
 ) -> None:
     """Serves until SIGTERM or SIGINT; a further signal kills the server. `companion` is stopped at each signal.
 
-    A server that does not get ready raises ServerError. So does a crash after that unless `restarts`: then the server
-    is started again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
+    A server that does not start raises ServerError. So does a crash unless `restarts`: then the server is started
+    again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
     """
-    backoff, was_ready = Backoff(), False
+    backoff, has_crashed = Backoff(), False
     with _stop_signals(server, companion.stop if companion else None) as stop:
         while not stop.is_set():
             run = _Run(server, console, drain_s, companion)
@@ -89,8 +89,8 @@ def serve_until_signal(
             except (ServerError, PortError) as error:
                 if stop.is_set():  # a second signal has killed the server
                     break
-                was_ready |= run.ready_since_s is not None
-                wait_s = backoff.next_wait_s(run.ready_s()) if restarts and was_ready else None
+                has_crashed |= run.ready_since_s is not None or isinstance(error, ServerCrashError)
+                wait_s = backoff.next_wait_s(run.ready_s()) if restarts and has_crashed else None
                 if wait_s is None:
                     raise
                 console.say(f"{error}; starting again in {wait_s:g} s", "error", code=error.code.name, wait_s=wait_s)
@@ -117,8 +117,7 @@ class _Run:
             if server.wait_ready(is_cancelled=stop.is_set, on_wait=self._progress(started_s)):
                 self.ready_since_s = time.monotonic()
                 self._wait_for_companion(stop)
-                self._announce(time.monotonic() - started_s)
-                self._watch(stop)
+                self._watch(stop, start_s=time.monotonic() - started_s)
         except BaseException:
             server.stop(drain=False)
             raise
@@ -158,10 +157,11 @@ class _Run:
         urls += f"metrics http://{LOOPBACK}:{ports.metrics}/metrics"
         self._console.say(f"ready after {math.ceil(start_s)} s: {urls}", start_s=start_s, **ports._asdict())
 
-    def _watch(self, stop: threading.Event) -> None:
+    def _watch(self, stop: threading.Event, start_s: float) -> None:
         """Waits for `stop`; ServerError if the server ends, or loses a model, without which it cannot drain."""
         server = self._server
         with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
+            self._announce(start_s)  # only now: a model that is lost from here on is reported as lost
             while not stop.wait(_POLL_S):
                 if server.has_ended():
                     raise ServerError(f"the server exited unexpectedly: {server.end_reason()}")
