@@ -42,6 +42,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MMAP_BYTES = 8 << 20
 """Twice the largest request to a server."""
 _KEPT_BYTES = 64 << 20
+_TRIM_S = 60.0
 _NEW_OBJECTS = 20_000
 """Between two collections of garbage. Python's 700 are less than the messages of 200 streams in 100 ms."""
 
@@ -76,11 +77,13 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     stop = _Stop()
     serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
     following = asyncio.create_task(_follow_files(shared.keys.refresh, config, http))
+    trimming = asyncio.create_task(_trim_memory())
     try:
         await stop.asked.wait()
         await drain(streams, config.drain_seconds, stop)
     finally:
         following.cancel()
+        trimming.cancel()
         http.should_exit = True
         await asyncio.gather(serving, rpc.stop(_FINISH_S), return_exceptions=True)
         await streams.close()
@@ -97,8 +100,15 @@ async def _follow_files(refresh_keys: Follow, config: Config, http: uvicorn.Serv
         follow()
 
 
+async def _trim_memory() -> None:
+    """Gives back what bursts have taken: glibc keeps freed memory that lies below memory in use."""
+    while (libc := _glibc()) is not None:
+        await asyncio.sleep(_TRIM_S)
+        libc.malloc_trim(0)
+
+
 def prepare_process() -> None:
-    """Keeps freed memory within the process, and looks for garbage less often. Call it when all is loaded.
+    """Keeps freed memory for a minute, and looks for garbage less often. Call it when all is loaded.
 
     By default glibc returns every block above 128 KiB to the system when it is freed, and the collector traverses the
     objects of all live streams many times per second.
@@ -106,12 +116,17 @@ def prepare_process() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS)
+    if (libc := _glibc()) is not None:
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """None where another library allocates, with other habits."""
     try:
-        libc = ctypes.CDLL("libc.so.6")
-    except OSError:  # not glibc: another allocator with other habits
-        return
-    libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        return ctypes.CDLL("libc.so.6")
+    except OSError:
+        return None
 
 
 class HttpServer(uvicorn.Server):
