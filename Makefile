@@ -19,7 +19,7 @@ GPU_OUT ?= build/gpu
 DEVICE ?= cpu
 LOADTEST := $(BIN)/python -m loadtest
 # More processes than cores: some tests wait for servers and networks.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/nightly
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
 # Only these files are collected for a marker that few tests have.

@@ -143,8 +143,9 @@ async def test_words_at_a_pace(gateway, direct, pace):
 
 async def test_words_beside_other_streams(gateway, direct):
     async def others(number: int) -> None:
+        """Streams that end before the next one starts; a connection only closed gives its slot back later."""
         while True:
-            await openai_words(gateway, PATHS[number % len(PATHS)])
+            await riva_words(gateway, PATHS[number % len(PATHS)])
 
     busy = [asyncio.create_task(others(number)) for number in range(OTHER_STREAMS)]
     try:
