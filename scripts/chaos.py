@@ -1,9 +1,10 @@
 """Random faults under streams of all kinds: two servers, two gateways, HAProxy before them where it is installed.
 
-    python scripts/chaos.py [--minutes 30] [--seed 1] [--streams 20] [--json docs/reliability.json]
+    python scripts/chaos.py [--minutes 30] [--seed 1] [--streams 20] [--context 70,6] [--json docs/reliability.json]
 
 The seed chooses the faults and the pauses between them; a fault waits until everything runs again. Every stream must
-tell each word of an undisturbed run once, in order; a stream whose gateway was killed begins anew. At the end no audio
+tell each word of an undisturbed run once, in order; a stream whose gateway was killed, or for which there is no room
+while a server is down, begins anew. At the end no audio
 is kept for moves. The run is added to the JSON file, which has the sums of all runs; logs of the gateways are in
 build/chaos. The exit status is 1 where a word was wrong, or where memory of the gateway that is never killed grew by
 2 MiB per hour or more in a run of half an hour.
@@ -18,7 +19,8 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ from benchmarks.results import environment, progress  # noqa: E402
 from loadtest.processes import read_usage  # noqa: E402
 from loadtest.soak import Readings, memory_slope  # noqa: E402
 from penstock.model.bundle import Checkpoint  # noqa: E402
-from penstock.model.config import parse_context  # noqa: E402
+from penstock.model.config import AttentionContext, parse_context  # noqa: E402
 from tests.helpers.server.fleet import FAULTS, Fleet  # noqa: E402
 from tests.helpers.server.fleet_streams import Run, make_streams, run_during, undisturbed  # noqa: E402
 from tests.helpers.server.recordings import make_recordings  # noqa: E402
@@ -37,13 +39,16 @@ from tests.helpers.server.resources import wait_until_free  # noqa: E402
 from tests.helpers.server.running import CONTEXT  # noqa: E402
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
-SUMS = ("chunks", "streams", "words", "words_changed", "moved", "replayed_s", "reconnections", "problems")
+SUMS = (
+    *("chunks", "streams", "words", "words_changed", "moved", "replayed_s"),
+    *("reconnections", "rejections", "problems", "server_crashes"),
+)
 _SPARE_SLOTS = 6
 _PAUSE_S = (5.0, 30.0)
 _READ_S = 5.0
-_WARM_UP_SHARE = 1 / 6
 _MAX_SLOPE_MIB_PER_H, _SLOPE_MINUTES = 2.0, 30.0
 _ZERO_S = 30.0
+_PARTS, _WARM_UP_PARTS = 24, 4
 
 
 class Event(NamedTuple):
@@ -69,7 +74,7 @@ def main(words: list[str] | None = None) -> int:
     args = read_arguments(words)
     where = environment(1)
     row = {name: where[name] for name in ("date", "commit", "hardware", "load_average_before")}
-    row |= {"minutes": args.minutes, "seed": args.seed, "parallel_streams": args.streams}
+    row |= {"minutes": args.minutes, "seed": args.seed, "parallel_streams": args.streams, "context": list(args.context)}
     row |= run_chaos(args)
     if args.json:
         add_run(args.json, row)
@@ -83,6 +88,9 @@ def read_arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="until the last fault (30)")
     parser.add_argument("--seed", type=int, default=1, help="chooses the faults (1)")
     parser.add_argument("--streams", type=int, default=20, help="live streams at a time (20)")
+    parser.add_argument(
+        "--context", type=parse_context, default=AttentionContext(*CONTEXT), metavar="L,R", help="of the servers (70,6)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="the sums of all runs, to which this one is added")
     return parser.parse_args(words)
 
@@ -95,7 +103,7 @@ def run_chaos(args: argparse.Namespace) -> dict:
     logs.mkdir(parents=True, exist_ok=True)
     for log in logs.glob("*.log"):
         log.unlink()
-    with Fleet(BUNDLE, args.streams + _SPARE_SLOTS, gateways, logs) as fleet:
+    with Fleet(BUNDLE, args.streams + _SPARE_SLOTS, gateways, logs, args.context) as fleet:
         streams = make_streams(recordings, args.streams)
         expected = asyncio.run(undisturbed(fleet, streams))
         progress(f"{sum(map(len, expected))} words without a fault")
@@ -103,11 +111,14 @@ def run_chaos(args: argparse.Namespace) -> dict:
         with Readings(lambda: read_usage(gateway_id=fleet.gateways[0].process_id), _READ_S) as taken:
             run = asyncio.run(run_during(fleet, streams, expected, work(fleet, args, faults)))
         moved, replayed_s = fleet.moves()
-        figures = figures_of(run) | {"moved": int(moved), "replayed_s": round(replayed_s), "faults": Counter(faults)}
+        figures = figures_of(run, args.context) | {"moved": int(moved), "replayed_s": round(replayed_s)}
+        figures |= {"faults": Counter(faults), "server_crashes": fleet.crashes}
         for number in range(2):
             wait_until_free(fleet.running(number), _ZERO_S)
         figures["replay_bytes"] = bytes_kept(fleet)
-        figures["gateway_mib_per_hour"] = slope(taken) if gateways > 1 else None
+        least = least_memory(taken)
+        figures["gateway_mib"] = [round(mib, 1) for _, mib in least]
+        figures["gateway_mib_per_hour"] = slope(least) if gateways > 1 else None
         return figures
 
 
@@ -122,6 +133,7 @@ def work(fleet: Fleet, args: argparse.Namespace, done: list[str]) -> Callable[[]
                 return
             time.sleep(event.pause_s)
             after_s = time.monotonic() - begin_s
+            fleet.wait_until_up()
             progress(f"{event.fault} {event.number} after {after_s:.0f} s, load {os.getloadavg()[0]:.1f}")
             FAULTS[event.fault](fleet, event.number)
             done.append(event.fault)
@@ -129,15 +141,16 @@ def work(fleet: Fleet, args: argparse.Namespace, done: list[str]) -> Callable[[]
     return run
 
 
-def figures_of(run: Run) -> dict:
+def figures_of(run: Run, context: AttentionContext) -> dict:
     """Of the streams."""
-    chunk_s = Checkpoint(BUNDLE).config.chunk_ms(parse_context(",".join(map(str, CONTEXT)))) / 1000
+    chunk_s = Checkpoint(BUNDLE).config.chunk_ms(context) / 1000
     return {
         "streams": len(run.played),
         "chunks": round(run.audio_s / chunk_s),
         "words": run.words,
         "words_changed": run.changed,
         "reconnections": run.reconnections,
+        "rejections": run.rejections,
         "text_late_s_max": round(run.late_s(), 2),
         "problems": len(run.problems),
         "reasons": [problem[:400] for problem in run.problems[:20]],
@@ -152,11 +165,20 @@ def bytes_kept(fleet: Fleet) -> int:
     return int(kept)
 
 
-def slope(taken: Readings) -> float:
-    """Of the memory of the gateway that is never killed."""
-    counted = taken.readings[round(_WARM_UP_SHARE * len(taken.readings)) :]
-    found = memory_slope([each.time_s for each in counted], [each.pss_mib["gateway"] for each in counted])
-    return round(found, 2)
+def least_memory(taken: Readings) -> list[tuple[float, float]]:
+    """Of the gateway that is never killed: seconds and MiB of the least reading in each part of the run.
+
+    What streams and their audio need comes and goes by tens of MiB; memory that is lost raises the least, too.
+    """
+    found = [(each.time_s - taken.readings[0].time_s, each.pss_mib["gateway"]) for each in taken.readings]
+    parts = (found[i * len(found) // _PARTS : (i + 1) * len(found) // _PARTS] for i in range(_PARTS))
+    return [min(part, key=itemgetter(1)) for part in parts if part]
+
+
+def slope(least: Sequence[tuple[float, float]]) -> float:
+    """MiB per hour after the warm-up."""
+    times_s, sizes_mib = zip(*least[_WARM_UP_PARTS:], strict=True)
+    return round(memory_slope(times_s, sizes_mib), 2)
 
 
 def is_failed(row: dict) -> bool:

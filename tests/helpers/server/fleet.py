@@ -23,7 +23,7 @@ from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
-from tests.helpers.server.running import RunningServer, information, server_environment
+from tests.helpers.server.running import CONTEXT, RunningServer, information, server_environment
 
 IDLE_S = 10.0
 """Of servers behind gateways, which keep their streams open every 3.3 s."""
@@ -41,9 +41,11 @@ class Fleet:
 
     key: str | None = None
 
-    def __init__(self, model: Path, slots: int, gateways: int = 1, logs: Path | None = None):
+    def __init__(
+        self, model: Path, slots: int, gateways: int = 1, logs: Path | None = None, context: tuple[int, int] = CONTEXT
+    ):
         """gateways: 2 have HAProxy before them, as docker/edge has it. logs: a folder for them."""
-        environment = server_environment(model, slots, IDLE_S) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
+        environment = server_environment(model, slots, IDLE_S, context) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
         options = ServerOptions(
             find_model_repository(), drain_s=8, environment=environment, information=information(environment)
         )
@@ -52,6 +54,8 @@ class Fleet:
         self.gateways: list[RunningGateway] = []
         self.gateway_fault_s = 0.0
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
+        self.crashes = 0
+        """Of servers, that no fault has ended."""
         self._count, self._logs = gateways, logs
         self._open: list[ExitStack] = []
         """Of each gateway."""
@@ -115,12 +119,22 @@ class Fleet:
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
-        """Waits until each gateway has both servers."""
+        """Waits until each gateway has both servers. One that has crashed starts again, as under `penstock serve`."""
         deadline_s = time.monotonic() + _UP_S
         for gateway in self.gateways:
             while sum(_values(_metrics(gateway), "penstock_gateway_replicas_up")) < len(self.servers):
                 assert time.monotonic() < deadline_s, "a server is not up for a gateway"
+                self._start_crashed()
                 time.sleep(0.2)
+
+    def _start_crashed(self) -> None:
+        """Triton may crash after a stop of all its processes (docs/reliability.md)."""
+        for server in self.servers:
+            if server.has_ended():
+                self.crashes += 1
+                server.stop(drain=False)
+                server.start()
+                server.wait_ready()
 
     def end_gateway(self, number: int, how: signal.Signals) -> None:
         """Kills or drains a gateway, and starts it again on the same ports."""
@@ -228,6 +242,7 @@ def slow_server(fleet: Fleet, number: int) -> None:
         time.sleep(_SLOW_TURN_S[0])
         _signal(server, signal.SIGCONT)
         time.sleep(_SLOW_TURN_S[1])
+    fleet.wait_until_up()
 
 
 def stall_gateway(fleet: Fleet, number: int) -> None:

@@ -27,8 +27,12 @@ _PART_SAMPLES = RATE_HZ // 10
 _PHRASES = riva_pb2.SpeechContext(phrases=["RUBOUT", "ENTER SIX"], boost=50)
 _SAME_PLACE_MS, _MAX_CHANGED = 400, 2
 _RETRY_S, _WAIT_S, _STAGGER_S = 0.2, 300.0, 0.13
+_MAX_REJECTIONS = 200
+"""Of one stream: for most of a minute."""
 _NEVER = ("the server of the stream failed", "replicas are full", "no replica answers", "FIELD_INVALID")
 """In errors that the death of a gateway does not excuse."""
+_NO_ROOM = ("replicas are full", "HTTP 429", "RST_STREAM with error code 8")
+"""In errors of a stream that was rejected; HAProxy 2.6 hides the status of a call that ends before its audio."""
 _BEFORE_S = 12.0
 Parts = AsyncIterator[np.ndarray]
 
@@ -91,6 +95,8 @@ class Played:
     """Of each text: when it came, and the seconds since the end of the audio that it covers was spoken. Without those
     of a stream that began anew."""
     reconnections: int = 0
+    rejections: int = 0
+    """Attempts to start for which there was no room, as while a server is down."""
     changed: int = 0
     """Words that were recognized differently."""
 
@@ -112,7 +118,9 @@ class Stream:
         return (await self._read(Played(), KINDS[self.kind](fleet, _unpaced(self.samples)), 0.0)).words
 
     async def play(self, fleet: Fleet, expected: Sequence[Word]) -> Played:
-        """At the pace of speech. A stream whose gateway ended begins anew. AssertionError for other words or errors."""
+        """At the pace of speech. A stream begins anew if its gateway ended, or if there was no room for it.
+        AssertionError for other words or errors.
+        """
         begin_s, played = time.monotonic(), Played()
         while True:
             attempt_s, played.words = time.monotonic(), []
@@ -121,6 +129,11 @@ class Stream:
                 await asyncio.wait_for(self._read(played, texts, begin_s), self.seconds + _WAIT_S)
             except (httpx2.HTTPError, *CONNECTION_ERRORS) as error:
                 self._check(played.words, expected[: len(played.words)])
+                if not played.words and any(text in str(error) for text in _NO_ROOM):
+                    played.rejections += 1
+                    assert played.rejections < _MAX_REJECTIONS, f"{self.kind}: no room: {error}"
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 is_excused = attempt_s <= fleet.gateway_fault_s and not any(text in str(error) for text in _NEVER)
                 assert is_excused, f"{self.kind}: {type(error).__name__}: {error}"
                 played.reconnections += 1
@@ -144,7 +157,7 @@ class Stream:
     async def _read(self, played: Played, opened: Texts, begin_s: float) -> Played:
         async with aclosing(opened) as texts:
             async for text in texts:
-                if text.processed_s is not None and not played.reconnections:
+                if text.processed_s is not None and not played.reconnections + played.rejections:
                     now_s = time.monotonic()
                     played.lates.append((now_s, now_s - begin_s - text.processed_s))
                 if text.is_final:
@@ -209,6 +222,11 @@ class Run:
     def reconnections(self) -> int:
         """Of streams whose gateway ended."""
         return sum(played.reconnections for _, played in self.played)
+
+    @property
+    def rejections(self) -> int:
+        """Attempts to start for which there was no room."""
+        return sum(played.rejections for _, played in self.played)
 
     def late_s(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
         """Of the latest text within these times."""

@@ -29,11 +29,13 @@ class RunningServer:
         return f"127.0.0.1:{getattr(self.ports, protocol)}"
 
 
-def server_environment(model: Path, max_streams: int, idle_s: float) -> dict[str, str]:
+def server_environment(
+    model: Path, max_streams: int, idle_s: float, context: tuple[int, int] = CONTEXT
+) -> dict[str, str]:
     """Environment of a server's models."""
     return {
         "PENSTOCK_MODEL": str(model),
-        "PENSTOCK_CONTEXT": ",".join(map(str, CONTEXT)),
+        "PENSTOCK_CONTEXT": ",".join(map(str, context)),
         "PENSTOCK_MAX_STREAMS": str(max_streams),
         "PENSTOCK_IDLE_SECONDS": str(idle_s),
         "PENSTOCK_QUEUE_DELAY_MS": "0",  # a test sends its requests one after the other
