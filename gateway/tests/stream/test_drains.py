@@ -78,6 +78,37 @@ async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
     await until(lambda: group.replicas[0].live == 0)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
+    """Those that wait are rescued if their replica is lost meanwhile."""
+    with (
+        contextlib.closing(FleetServer(max_streams=9)) as first,
+        contextlib.closing(FleetServer(max_streams=9)) as second,
+    ):
+        async with open_streams(first, second) as streams:
+            (group,) = streams._groups
+            old, new = group.replicas
+            new.note_full(3600.0)
+            opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(6)]
+            new.note_full(0.0)
+            first.batch.is_draining = True
+            await group.probe()
+            second.may_answer.clear()
+            for place in streams._streams.values():
+                streams._moves.leave(place, time.monotonic())
+            await until(lambda: new.live == 2)
+            assert old.live == 6 and all(place.is_moving for place in streams._streams.values())
+            if is_lost:
+                first.close()
+                await until(lambda: all(place.upstream.is_adrift for place in streams._streams.values()))
+            second.may_answer.set()
+            await until(lambda: (old.live, new.live) == (0, 6))
+            for stream in opened:
+                await stream.push(speech(5))
+                await stream.finish()
+                assert await text_of(stream) == "w5"
+
+
 async def test_where_no_other_replica_has_room_streams_stay(drained, until):
     streams, first, second, (silent, _) = drained
     second.batch.recognizer.max_streams = 0

@@ -27,6 +27,8 @@ _MAX_APART_S = 0.25
 """However far the server is behind: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
+ALIVE_S = 1.0
+"""Within this time a server answers an empty stream over another connection, or it is dead."""
 STALL_S = 0.5
 """A watch that wakes this late has not seen whether the server replies: this process or its machine was stalled."""
 _CLOSE_POLL_S = 0.01
@@ -188,20 +190,23 @@ class Link:
     async def _watch(self) -> None:
         """Fails the streams if the server leaves a request unanswered for the timeout."""
         timeout_s = limit_s = self._endpoint.timeout_s
+        is_asked, ask_s = False, math.inf
+        if self._is_alive is not None and self._slow_s > timeout_s:
+            ask_s = max(timeout_s - ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
         while True:
             waited_s = self.now_s() - self._last_activity_s if self._in_flight else 0.0
-            if waited_s < timeout_s:
-                limit_s = timeout_s
+            if waited_s < ask_s:
+                limit_s, is_asked = timeout_s, False
+            elif not is_asked and self._is_alive is not None:
+                is_asked = True
+                limit_s = self._slow_s if await self._is_alive() else timeout_s
+                continue
             if waited_s >= limit_s:
-                if limit_s < self._slow_s and self._is_alive is not None and await self._is_alive():
-                    limit_s = self._slow_s
-                    continue
-                if not self._in_flight or self.now_s() - self._last_activity_s < limit_s:
-                    continue  # it has replied meanwhile
                 self._fail_all(ReplyTimeoutError, f"no reply from the server at {self._endpoint.url} for {limit_s:g} s")
                 self._call.cancel()
                 return
-            due_s = self.now_s() + min(limit_s - waited_s, timeout_s / 4)
+            next_s = limit_s if is_asked else min(ask_s, limit_s)
+            due_s = self.now_s() + min(next_s - waited_s, timeout_s / 4)
             await asyncio.sleep(due_s - self.now_s())
             if self.now_s() - due_s > STALL_S:
                 self._last_activity_s = self.now_s()

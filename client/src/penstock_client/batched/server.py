@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
-from penstock_client.batched.link import STALL_S, Link
+from penstock_client.batched.link import ALIVE_S, STALL_S, Link
 from penstock_client.batched.results import OnAnswer
 from penstock_client.batched.rows import Part
 from penstock_client.batched.stream import BatchedStream
@@ -22,9 +22,6 @@ from penstock_client.options import StreamOptions
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay
-
-_ALIVE_S = 1.0
-"""Within this time a server answers an empty stream over another connection, or it is dead."""
 
 
 class Probe(NamedTuple):
@@ -109,12 +106,12 @@ class Server:
 
     async def is_alive(self) -> bool:
         """True if it answers an empty stream over a connection of its own; also where this process was stalled."""
-        link = Link(replace(self.endpoint, timeout_s=_ALIVE_S))
+        link = Link(replace(self.endpoint, timeout_s=ALIVE_S))
         begin_s = link.now_s()
         try:
             await _rejection(link)
         except ClientError:
-            return link.now_s() - begin_s > _ALIVE_S + STALL_S
+            return link.now_s() - begin_s > ALIVE_S + STALL_S
         finally:
             await link.close(at_once=True)
         return True

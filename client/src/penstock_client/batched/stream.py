@@ -58,8 +58,8 @@ class BatchedStream:
         self._polls = polls
         self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
-        self._in_flight_samples = self._visit = self._fruitless_moves = 0
-        """In flight: on this visit of a server."""
+        self._sent_samples = self._answered_samples = self._visit = self._fruitless_moves = 0
+        """Sent and answered: on this visit of a server."""
         self._backlog: deque[Part] = deque()
         """Parts that wait for those before them, while the stream moves."""
         self._is_adrift = self._is_moving = False
@@ -187,7 +187,7 @@ class BatchedStream:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
         if self._failure or pushed.visit != self._visit or self._is_adrift:
             return  # also where it comes late, from a server that the stream has left
-        self._in_flight_samples -= len(pushed.row.samples)
+        self._answered_samples += len(pushed.row.samples)
         flags = pushed.flags
         if error is not None:
             failure = stream_error(self.stream_id, error)
@@ -276,8 +276,8 @@ class BatchedStream:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
         geometry: of the model's chunks. The server that has the stream keeps it until the other one has accepted it.
-        Raises ClientError where that does not happen, and where the other one loses it before it has received all:
-        then the stream is on no server, and waits for another call.
+        Returns when the other one has answered the segment. Raises ClientError where it does not accept the stream, and
+        where it loses it before that: then the stream is on no server, and waits for another call.
         """
         if self._replay is None:
             raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")
@@ -318,14 +318,20 @@ class BatchedStream:
         self._link = link
         self._visit += 1
         self._fruitless_moves += 1
-        self._in_flight_samples, self._is_ended, self._is_adrift = 0, False, False
-        self.replayed_samples += sum(part.samples for part in self._backlog)
+        self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
+        repeated_samples = sum(part.samples for part in self._backlog)
+        self.replayed_samples += repeated_samples
         link.add(self)
         while self._backlog:
             self._send(self._backlog.popleft())
-            await self._wait_until(lambda: self._is_adrift or self._in_flight_samples <= _MAX_REPLAYED_SAMPLES)
+            await self._wait_for_answers(self._sent_samples - _MAX_REPLAYED_SAMPLES)
+        await self._wait_for_answers(repeated_samples)
         if self._is_adrift:
             raise self._move_error
+
+    async def _wait_for_answers(self, samples: int) -> None:
+        """Returns when this server has answered so many samples, or has lost the stream."""
+        await self._wait_until(lambda: self._is_adrift or self._answered_samples >= samples)
 
     def _check_whole(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
         if self.is_over or not replay.is_whole(geometry):
@@ -364,7 +370,7 @@ class BatchedStream:
             self._send(part)
 
     def _send(self, part: Part) -> None:
-        self._in_flight_samples += part.samples
+        self._sent_samples += part.samples
         self._is_ended |= bool(part.flags & END)
         row = part.row(self.stream_id)
         self._link.enqueue(Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._visit))

@@ -125,15 +125,16 @@ class Moves:
     async def _leave(self, place: Place) -> None:
         """To the first replica that takes the stream; where none does, it stays until the next call."""
         before = _Before(place)
-        for target in self._targets(place):
-            try:
-                await target.take(place.upstream)
-            except ClientError as error:
-                place.lost = error
-                if place.upstream.is_adrift:
+        async with place.replica.leaving:
+            for target in self._targets(place):
+                if place.upstream.is_adrift:  # its replica was lost meanwhile
                     return
-            else:
-                return self._note_moved(place, before, "SERVER_DRAINING")
+                try:
+                    await target.take(place.upstream)
+                except ClientError as error:
+                    place.lost = error
+                else:
+                    return self._note_moved(place, before, "SERVER_DRAINING")
 
     async def _rescue(self, place: Place) -> None:
         before, error = _Before(place), place.lost

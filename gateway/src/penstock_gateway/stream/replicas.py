@@ -34,6 +34,10 @@ _DRAIN_S = 8.0
 """Of a server that does not tell it."""
 _LEAVE_S = 3.0
 """Before the end of a drain all streams are gone."""
+_LEAVING_PART = 8
+"""One of so many streams of a replica that drains moves at a time, and at least `_MIN_LEAVING`: the more do, the later
+are the texts of each, and all have to be gone in time."""
+_MIN_LEAVING = 2
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
 _SLOW_S = 10.0
@@ -65,6 +69,8 @@ class Replica:
             max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
         self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
+        self.leaving = asyncio.Semaphore()
+        """Taken by each stream that moves while it drains."""
         self.information: ServerInfo | None = None
         """None while it does not answer, or serves another model than its group."""
         self.live = 0
@@ -146,6 +152,7 @@ class Replica:
             left_s = max(0.0, float(found.information.parameters.get("drain_s", _DRAIN_S)) - PROBE_S - _LEAVE_S)
             log.info("replica %s is draining: its %d streams move within %g s", self.address, self.live, left_s)
             self.leave_by_s = time.monotonic() + left_s
+            self.leaving = asyncio.Semaphore(max(_MIN_LEAVING, self.live // _LEAVING_PART))
         return found.information
 
     async def close(self) -> None:
