@@ -23,6 +23,7 @@ from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
+from penstock.serving.watchdog import Watchdog
 from tests.helpers.server.running import CONTEXT, RunningServer, information, server_environment
 
 IDLE_S = 10.0
@@ -226,11 +227,13 @@ def drain_server(fleet: Fleet, number: int) -> None:
 
 
 def kill_stage(fleet: Fleet, number: int) -> None:
-    """SIGKILL of the process of one model; Triton lives on, as does its port."""
+    """SIGKILL of the process of one model: the server starts again as soon as `penstock serve --restart` would."""
     server = fleet.servers[number % 2]
     (process,) = server_processes(server.process_id)[_STAGES[number // 2]]
-    os.kill(process, signal.SIGKILL)
-    time.sleep(_STALL_S)
+    with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
+        os.kill(process, signal.SIGKILL)
+        while not watch.loss:
+            time.sleep(0.05)
     fleet.restart_server(number % 2)
 
 
