@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ _SILENCE_S = 25.0
 """Two borders of a segment without words; `make chaos` has 3 minutes."""
 _BACK_S = 60.0
 _ROUNDS = 3
-_ATTEMPTS_S, _PART_SAMPLES = 15.0, 1600
+_ATTEMPTS_S = 15.0
+_SHORT = Stream("segments", np.zeros(1600, np.int16))
 _PACED = sum(kind != "file" for kind, _ in zip(itertools.cycle(KINDS), range(_STREAMS), strict=False))
 """Streams that stay open: a file's does only while it is recognized."""
 
@@ -82,16 +84,20 @@ def rolling_restart(model: Path, recordings: list[Recording]) -> Figures:
 
 
 def scaled(model: Path, recordings: list[Recording]) -> Figures:
-    """Of two servers one, two and one are in the gateway's file: no stream fails, and new ones use the second."""
+    """The gateway's file names one server, then two, then one: new streams use the second, and end there."""
     found: dict[str, float] = {}
 
     def scale(fleet: Fleet) -> None:
-        begin_s = time.monotonic()
+        added = fleet.running(1)
+        before, begin_s = read_metrics(added)["streams_started_total"], time.monotonic()
         fleet.offer(0, 1)
-        while not read_metrics(fleet.running(1))["streams_live"]:
+        while read_metrics(added)["streams_started_total"] == before:
             assert time.monotonic() < begin_s + _BACK_S, "no stream on the new server"
-            time.sleep(0.1)
+            asyncio.run(_SHORT.expected(fleet))
         found["new_server_used_s"] = time.monotonic() - begin_s
+        while not read_metrics(added)["streams_live"]:  # those of the trial begin anew
+            assert time.monotonic() < begin_s + _BACK_S, "no live stream on the new server"
+            time.sleep(0.1)
         fleet.offer(0)
 
     return _trial(model, recordings, scale, moves=False, offered=(0,)) | found
@@ -102,13 +108,13 @@ def overloaded(model: Path, recordings: list[Recording]) -> Figures:
     took_s: list[float] = []
 
     def attempt(fleet: Fleet) -> None:
-        end_s, samples = time.monotonic() + _ATTEMPTS_S, np.zeros(_PART_SAMPLES, np.int16)
+        end_s = time.monotonic() + _ATTEMPTS_S
         for kind in itertools.cycle(("segments", "one segment")):
             if time.monotonic() > end_s:
                 return
             begin_s = time.monotonic()
             try:
-                asyncio.run(Stream(kind, samples).expected(fleet))
+                asyncio.run(replace(_SHORT, kind=kind).expected(fleet))
             except (GatewayFullError, websockets.InvalidStatus) as error:
                 assert not isinstance(error, websockets.InvalidStatus) or error.response.status_code == 429, error
                 took_s.append(time.monotonic() - begin_s)
@@ -156,6 +162,7 @@ def _trial(
     with Fleet(model, slots, gateways) as fleet:
         expected = asyncio.run(undisturbed(fleet, streams))
         fleet.offer(*offered)
+        fleet.wait_until_up()
         figures = disturb(fleet, streams, expected, lambda: fault(fleet), moves)
         return figures | {"slots_back_s": max(wait_until_free(fleet.running(number), _BACK_S) for number in range(2))}
 

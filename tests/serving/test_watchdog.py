@@ -23,7 +23,7 @@ BUSY = "while True: pass"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    limits = {"POLL_S": 0.02, "PROBE_INTERVAL_S": 0.05, "PROBE_TIMEOUT_S": 0.2}
+    limits = {"POLL_S": 0.02, "SECOND_PROBE_S": 0.02, "PROBE_INTERVAL_S": 0.05, "PROBE_TIMEOUT_S": 0.2}
     for name, value in limits.items():
         monkeypatch.setattr(watchdog, name, value)
 

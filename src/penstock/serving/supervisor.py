@@ -22,7 +22,7 @@ STABLE_S = 60.0
 MAX_RESTARTS = 10
 """Restarts in a row of which none was stable."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
-_POLL_S = 0.2
+_POLL_S = 0.1
 _PROGRESS_S = 5.0
 _COMPANION_LIMIT_S, _COMPANION_POLL_S = 60.0, 0.05
 

@@ -15,7 +15,8 @@ import psutil
 
 from penstock.serving.health import Health, probe
 
-POLL_S = 0.5
+POLL_S = 0.1
+SECOND_PROBE_S = 0.5
 PROBE_INTERVAL_S = 3.0
 PROBE_TIMEOUT_S = 2.0
 STOPPED_LIMIT_S = 2.0
@@ -79,7 +80,7 @@ class Watchdog:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         for thread in self._threads:
-            thread.join(POLL_S)  # a thread that waits for a probe ends by itself
+            thread.join(SECOND_PROBE_S)  # a thread that waits for a probe ends by itself
 
     def _watch_processes(self) -> None:
         while not self._is_over.wait(POLL_S):
@@ -102,7 +103,7 @@ class Watchdog:
         return "has been stopped" if time.monotonic() - since >= STOPPED_LIMIT_S else None
 
     def _watch_probes(self) -> None:
-        while not self._is_over.wait(PROBE_INTERVAL_S if not self._bad_probes else POLL_S):
+        while not self._is_over.wait(PROBE_INTERVAL_S if not self._bad_probes else SECOND_PROBE_S):
             started, worked_s = time.monotonic(), self._cpu_use()[0]
             health = self._probe(self._address, PROBE_TIMEOUT_S)
             elapsed_s = time.monotonic() - started

@@ -55,6 +55,7 @@ class Fleet:
         self.gateways: list[RunningGateway] = []
         self.gateway_fault_s = 0.0
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
+        self._offered = 0
         self.crashes = 0
         """Of servers, that no fault has ended."""
         self._count, self._logs = gateways, logs
@@ -90,6 +91,7 @@ class Fleet:
 
     def offer(self, *numbers: int) -> None:
         """The gateways use these servers from now on."""
+        self._offered = len(numbers)
         lines = [f"{LOOPBACK}:{self.servers[number].ports.grpc}\n" for number in numbers]
         new = self._folder / "new"
         new.write_text("".join(lines))
@@ -120,11 +122,13 @@ class Fleet:
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
-        """Waits until each gateway has both servers. One that has crashed starts again, as under `penstock serve`."""
+        """Waits until each gateway has the servers that it is offered. One that has crashed starts again, as under
+        `penstock serve`.
+        """
         deadline_s = time.monotonic() + _UP_S
         for gateway in self.gateways:
-            while sum(_values(_metrics(gateway), "penstock_gateway_replicas_up")) < len(self.servers):
-                assert time.monotonic() < deadline_s, "a server is not up for a gateway"
+            while sum(_values(_metrics(gateway), "penstock_gateway_replicas_up")) != self._offered:
+                assert time.monotonic() < deadline_s, "a gateway has not the servers that it is offered"
                 self._start_crashed()
                 time.sleep(0.2)
 
