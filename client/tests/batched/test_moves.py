@@ -329,3 +329,37 @@ def test_a_planned_move_and_one_that_is_rejected(servers):
 
     assert told(asyncio.run(run())) == expected
     assert [flags for _, _, flags in first.batch.rows].count(END) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize(("begin", "end"), [(2, 5), (5, 12), (8, 22), (13, BLOCKS - 1)])
+def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_has_caught_up(servers, begin, end, is_lost):
+    """Also over borders, and where it is lost before that."""
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+
+    async def run():
+        async with connected(first) as source, connected(second) as target:
+            moves = []
+
+            async def move(stream, i):
+                if i == begin:
+                    second.may_answer.clear()
+                    moves.append(asyncio.create_task(target.take(stream)))
+                    await until(lambda: stream._is_moving)
+                if i == end:
+                    assert not second.batch.rows
+                    if is_lost:
+                        await asyncio.to_thread(first.close)
+                        await until(lambda: stream.is_adrift)
+                    second.may_answer.set()
+                    await moves[0]
+                    await until(lambda: len(second.batch.streams) == 1 and (is_lost or not first.batch.streams))
+
+            source._servers[0]._settings = source._servers[0]._settings._replace(max_replay_samples=16_000_000)
+            return await play(source, move)
+
+    results = asyncio.run(run())
+    assert told(results) == expected
+    partials = [one.audio_processed_s for one in results]
+    assert partials == sorted(partials)

@@ -1,8 +1,8 @@
-"""Rows between a stream and its link, and the start of a stream on the server that it moves to."""
+"""Rows between a stream and its link, and the stream on the server that it moves to."""
 
-import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from penstock_client.alignment import Samples
 from penstock_client.batched.wire import END, FINALIZE, START, Row
-from penstock_client.errors import ClientError, StreamClosedError, StreamError
+from penstock_client.errors import ClientError, StreamClosedError, StreamError, StreamNotOpenError
 from penstock_client.protocol import Parameter, Result, stream_error
+from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.resuming import RESUMABLE
 
 MOVABLE = frozenset({*RESUMABLE, StreamError.code})
@@ -137,50 +138,67 @@ class RowSender(Protocol):
 
 
 class Arrival:
-    """The start of a stream on the server that it moves to, before anything is taken from the one that it leaves."""
+    """A stream on the server that another one moves to, before anything is taken from the one that it leaves."""
 
     has_words = True
 
     def __init__(self, link: RowSender, parameters: Mapping[str, Parameter]):
-        self._link = link
         self.stream_id = link.next_number()
-        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._link = link
+        self._answers: list[Sequence[Result]] = []
+        self._sent_samples = self._answered_samples = 0
+        self._failure: ClientError | None = None
+        self._is_open = True
+        """The server may hold it open."""
+        self._changed = AsyncSignal()
         link.add(self)
-        row = Part(NO_SAMPLES, START, 0, -1, parameters).row(self.stream_id)
-        link.enqueue(Pushed(self, row, 0, link.now_s()))
+        self._send(Part(NO_SAMPLES, START, 0, -1, parameters))
 
-    async def accepted(self) -> None:
-        """Returns once the server has accepted the stream. Raises ClientError; cancelled, it ends the stream."""
-        try:
-            await self._answered
-        except asyncio.CancelledError:  # of the future, too
-            self.cancel()
-            raise
-        finally:
-            self._link.forget(self)
+    async def rehearse(self, parts: Sequence[Part], max_in_flight_samples: int) -> list[Sequence[Result]]:
+        """Sends these parts once the server has accepted the stream; returns the answers to them. Raises ClientError.
+
+        max_in_flight_samples: on their way at a time.
+        """
+        await self._wait_until(lambda: bool(self._answers))
+        for part in parts:
+            self._send(part)
+            await self._wait_until(lambda: self._sent_samples - self._answered_samples <= max_in_flight_samples)
+        await self._wait_until(lambda: len(self._answers) > len(parts))
+        return self._answers[1:]
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
-        """Takes the answer to the start. Called by the link."""
+        """Takes the answer to a row. Called by the link."""
         if error is not None:
-            self.fail(stream_error(self.stream_id, error))
-        elif not self._answered.done():
-            self._answered.set_result(None)
+            failure = stream_error(self.stream_id, error)
+            self.fail(failure, is_open=not (pushed.flags & START or isinstance(failure, StreamNotOpenError)))
+            return
+        self._answered_samples += len(pushed.row.samples)
+        self._answers.append(results)
+        self._changed.give()
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
-        """Takes the rejection of the start's request. Called by the link."""
+        """Takes the rejection of a row's request. Called by the link."""
         self.fail(error, is_open=True)
 
     def fail(self, error: ClientError, is_open: bool | None = None) -> None:
-        """The start is lost; where it may have been accepted, its end is sent."""
-        if not self._answered.done():
-            self._answered.set_exception(error)
-            if is_open:
-                self.cancel()
+        """The stream is lost there."""
+        if self._failure is None:
+            self._failure, self._is_open = error, bool(is_open)
+            self._changed.give()
 
     def cancel(self) -> None:
-        """Ends the stream on the server."""
-        if not self._answered.done():
-            self._answered.set_exception(StreamClosedError(self.stream_id, "the client was closed"))
+        """Ends the stream on the server, if it may be open there."""
         unsent = self._link.forget(self)
-        if not unsent & START:
+        if self._is_open and not unsent & START:
             self._link.enqueue(Pushed(self, Row(self.stream_id, NO_SAMPLES, END), 0, self._link.now_s()))
+        self.fail(StreamClosedError(self.stream_id, "the client was closed"))
+
+    def _send(self, part: Part) -> None:
+        self._sent_samples += part.samples
+        self._link.enqueue(Pushed(self, part.row(self.stream_id), part.end_samples, self._link.now_s()))
+
+    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
+        while self._failure is None and not is_met():
+            await self._changed.wait(math.inf)
+        if self._failure is not None:
+            raise self._failure

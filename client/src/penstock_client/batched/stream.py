@@ -3,6 +3,7 @@
 It moves to another server by `move`: that one receives the current segment again (`Replay`).
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -288,46 +289,51 @@ class BatchedStream:
             self._is_moving = False
 
     async def _go_to(self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
-        was_adrift = self._is_adrift
-        self._check_whole(replay, geometry)
-        if was_adrift:  # so that no border can come before its start is accepted
-            self._backlog = self._repeated(replay, geometry)
-        arrival = Arrival(link, self._backlog[0].parameters if was_adrift else replay.parameters)
-        try:
-            await arrival.accepted()
-            try:
-                self._check_whole(replay, geometry)
-                if link.is_lost:
-                    raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
-            except ClientError:
-                arrival.cancel()
-                raise
-        except BaseException:
-            self._backlog.clear()
-            raise
-        if was_adrift:
-            self.stream_id = arrival.stream_id
-            start = self._backlog.popleft()
-            self._backlog.appendleft(start.again(start.samples))
-        else:
-            if not self._is_adrift:
-                self._leave(is_open=None)
-            arrival.cancel()  # its slot is taken by another start in the same request
-            self.stream_id = link.next_number()
-            self._backlog = self._repeated(replay, geometry)
-        self._link = link
+        arrival, answers = await self._arrived(link, replay, geometry)
+        if not self._is_adrift:
+            self._leave(is_open=None)
+        link.forget(arrival)
+        self.stream_id, self._link = arrival.stream_id, link
         self._visit += 1
         self._fruitless_moves += 1
         self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
+        replay.restart(geometry)
+        self._backlog.extend(_repeated(replay, geometry)[1])
         repeated_samples = sum(part.samples for part in self._backlog)
         self.replayed_samples += repeated_samples
         link.add(self)
+        for results in answers:
+            self.answer(self._pushed(self._backlog.popleft()), results, None)
         while self._backlog:
             self._send(self._backlog.popleft())
             await self._wait_for_answers(self._sent_samples - _MAX_REPLAYED_SAMPLES)
         await self._wait_for_answers(repeated_samples)
         if self._is_adrift:
             raise self._move_error
+
+    async def _arrived(
+        self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None
+    ) -> tuple[Arrival, list[Sequence[Result]]]:
+        """The stream on the other server. If this one still has it, with the answers to what it receives again.
+
+        So no result is late: only what comes meanwhile has still to be sent.
+        """
+        while True:
+            self._check_whole(replay, geometry)
+            place, (parameters, parts) = replay.place(geometry), _repeated(replay, geometry)
+            rehearsed = [] if self._is_adrift else list(itertools.takewhile(lambda part: not part.is_final, parts))
+            arrival = Arrival(link, parameters)
+            try:
+                answers = await arrival.rehearse(rehearsed, _MAX_REPLAYED_SAMPLES)
+                self._check_whole(replay, geometry)
+                if link.is_lost:
+                    raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
+                if replay.place(geometry) == place:
+                    return arrival, answers
+            except BaseException:
+                arrival.cancel()
+                raise
+            arrival.cancel()  # a segment has ended meanwhile
 
     async def _wait_for_answers(self, samples: int) -> None:
         """Returns when this server has answered so many samples, or has lost the stream."""
@@ -337,11 +343,6 @@ class BatchedStream:
         if self.is_over or not replay.is_whole(geometry):
             message = "the stream is over, or too long since its last border, and cannot be moved"
             raise self._failure or StreamClosedError(self.stream_id, message)
-
-    def _repeated(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> deque[Part]:
-        """What another server has to receive; the first part is a start."""
-        start = Part(NO_SAMPLES, START, self._end_samples, -1, replay.parameters)
-        return deque(replay.restart(geometry) or [start])
 
     async def _flush(self, samples: npt.ArrayLike, is_end: bool = False) -> None:
         array = self._copied(samples)
@@ -370,10 +371,14 @@ class BatchedStream:
             self._send(part)
 
     def _send(self, part: Part) -> None:
+        self._link.enqueue(self._pushed(part))
+
+    def _pushed(self, part: Part) -> Pushed:
+        """The part on its way to this server."""
         self._sent_samples += part.samples
-        self._is_ended |= bool(part.flags & END)
+        self._is_ended |= part.is_end
         row = part.row(self.stream_id)
-        self._link.enqueue(Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._visit))
+        return Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._visit)
 
     async def _next_answer(self) -> Answer | None:
         """None once the stream is complete."""
@@ -392,3 +397,11 @@ class BatchedStream:
             if self._failure:
                 raise self._failure
             await self._changed.wait(math.inf)
+
+
+def _repeated(replay: Replay[Part], geometry: ChunkGeometry | None) -> tuple[Mapping[str, Parameter], list[Part]]:
+    """The parameters of a start on another server, and what that has to receive after it."""
+    parts = replay.requests(geometry)
+    if not parts:
+        return replay.parameters, []
+    return parts[0].parameters, [parts[0].again(parts[0].samples), *parts[1:]]
