@@ -10,10 +10,10 @@ import pytest
 from client.tests.helpers.batched_client import WAIT_S, results_of, until
 from client.tests.helpers.fake_fleet import BLOCK
 from client.tests.helpers.fakes import RejectionError
-from client.tests.helpers.moved_streams import BLOCKS, connected, play, told, undisturbed
+from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, read, told, undisturbed
 from penstock_client import ClientError, StreamOptions
 from penstock_client.batched import client as batched_client
-from penstock_client.batched.wire import END
+from penstock_client.batched.wire import END, FINALIZE
 
 
 @pytest.mark.parametrize("marks", [(), (13,)])
@@ -88,6 +88,23 @@ def test_words_of_the_last_row_are_not_lost_between_finish_and_the_last_final(se
     assert any(flags & END for _, _, flags in second.batch.rows)
 
 
+def test_a_server_that_is_lost_with_the_end_of_a_segment_on_its_way(servers):
+    expected = undisturbed(servers, marks=(13,))
+    first, second = servers(), servers()
+
+    def die(samples, flags):
+        if flags & FINALIZE:
+            raise ConnectionError("this server is dead")
+
+    async def run():
+        first.batch.before_row = die
+        async with connected(first, second) as client:
+            return await play(client, marks=(13,))
+
+    assert told(asyncio.run(run())) == expected
+    assert any(flags & FINALIZE for _, _, flags in second.batch.rows)
+
+
 @pytest.mark.parametrize("row", [1, 2, 4, 8])
 def test_a_server_that_is_lost_during_a_replay_is_the_second_of_three(servers, row):
     expected = undisturbed(servers)
@@ -124,7 +141,7 @@ def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has_arriv
                 if i != 12:
                     return
                 link, first.batch.answer = stream._link, reject
-                client._down_until_s[client._servers[0]] = math.inf
+                client._servers[0].down_until_s = math.inf
                 for count in (1, 2):
                     await stream.push([])
                     await until(lambda count=count: len(link._in_flight) == count)
@@ -363,3 +380,49 @@ def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_has_caug
     assert told(results) == expected
     partials = [one.audio_processed_s for one in results]
     assert partials == sorted(partials)
+
+
+@pytest.mark.parametrize("how", ["cancel", "finish", "end_segment"])
+@pytest.mark.parametrize("begin", [0, 5, 9])
+def test_a_stream_that_ends_or_ends_its_segment_while_it_catches_up(servers, begin, how):
+    first, second = servers(), servers()
+
+    async def run():
+        async with connected(first) as source, connected(second) as target:
+            source._servers[0]._settings = source._servers[0]._settings._replace(max_replay_samples=16_000_000)
+            stream = await source.open_stream(StreamOptions(endpoint_silence_ms=800))
+            results: list = []
+            reading = asyncio.create_task(read(stream, results))
+            for i in range(begin):
+                await stream.push(SPEECH[i * BLOCK : (i + 1) * BLOCK])
+            await until(lambda: stream.is_answered)
+            second.may_answer.clear()
+            move = asyncio.create_task(target.take(stream))
+            await until(lambda: stream._arrival is not None)
+            if how == "end_segment":
+                await stream.end_segment()
+                await until(lambda: stream.is_answered)
+                await stream.push(SPEECH[:BLOCK])
+            elif how == "finish":
+                await stream.finish()
+                await until(lambda: stream.is_over)
+            else:
+                stream.cancel()
+            second.may_answer.set()
+            if how == "end_segment":
+                await move
+                await stream.push(SPEECH[BLOCK : 2 * BLOCK])
+                await stream.finish()
+            else:
+                with pytest.raises(ClientError):
+                    await move
+            await asyncio.wait([reading], timeout=WAIT_S)
+            await until(lambda: not first.batch.streams and not second.batch.streams)
+            return [word.text for result in results for word in result.new_words]
+
+    words = asyncio.run(run())
+    spoken = ["w1", "w2", "w3", "w4", "w5"][: min(begin, 5)]
+    if how == "end_segment":
+        assert words == [*spoken, "w1", "w2"]
+    elif how == "finish":
+        assert words == spoken

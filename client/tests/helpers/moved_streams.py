@@ -28,7 +28,7 @@ async def play(client, before_block=None, marks=(), options=OPTIONS, before_last
     """
     results = []
     async with await client.open_stream(options) as stream:
-        reading = asyncio.create_task(_read(stream, results))
+        reading = asyncio.create_task(read(stream, results))
         with contextlib.suppress(ClientError):  # reading has it, too
             for i in range(BLOCKS):
                 if before_block:
@@ -44,7 +44,8 @@ async def play(client, before_block=None, marks=(), options=OPTIONS, before_last
     return results
 
 
-async def _read(stream, results):
+async def read(stream, results):
+    """Appends the results."""
     async for result in stream:
         results.append(result)
 

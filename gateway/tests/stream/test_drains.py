@@ -1,7 +1,6 @@
-"""Live streams leave a replica that drains: at a border of a segment, the rest before the drain ends."""
+"""Live streams leave a replica that drains."""
 
 import contextlib
-import time
 
 import pytest
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.anyio
 async def drained(open_streams):
     """Two streams on a replica that drains, the second within a segment, beside an empty one."""
     with contextlib.ExitStack() as stack:
-        first, second = FleetServer(max_streams=9, drain_s="8"), FleetServer(drain_s="8")
+        first, second = FleetServer(max_streams=9), FleetServer()
         stack.callback(second.close)
         stack.callback(first.close)
         async with open_streams(first, second) as streams:
@@ -32,25 +31,18 @@ async def text_of(stream):
     return [event.text async for event in stream.events()][-1]
 
 
-async def test_streams_move_at_their_border_or_in_time(drained, until):
+async def test_streams_leave_at_a_border_and_within_a_segment(drained, until):
     streams, first, second, (silent, speaking) = drained
     places = [streams._streams[stream] for stream in (silent, speaking)]
     await until(lambda: places[1].upstream.has_words)
     first.batch.is_draining = True
-    before_s = time.monotonic()
     (group,) = streams._groups
     await group.probe()
     assert group.candidates() == [group.replicas[1]]
-    leave_by_s = group.replicas[0].leave_by_s
-    assert before_s + 3 - 0.01 <= leave_by_s  # 8 s, without 2 s until it is noticed and 3 s before the end
-    for place in places:
-        streams._moves.leave(place, leave_by_s - 1)
-        streams._moves.leave(place, leave_by_s - 1)  # once at a time
-    await until(lambda: places[0].replica is group.replicas[1])
-    assert places[1].replica is group.replicas[0] and len(second.batch.streams) == 1
-    streams._moves.leave(places[1], leave_by_s)
-    await until(lambda: not first.batch.streams)
-    await until(lambda: places[1].replica is group.replicas[1])
+    for place in (*places, *places):  # once at a time
+        streams._moves.leave(place)
+    await until(lambda: not first.batch.streams and all(place.replica is group.replicas[1] for place in places))
+    assert len(second.batch.streams) == 2
     assert [replica.live for replica in group.replicas] == [0, 2]
     for stream in (silent, speaking):
         await stream.push(speech(5))
@@ -66,7 +58,7 @@ async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
     (group,) = streams._groups
     await group.probe()
     second.may_answer.clear()
-    streams._moves.leave(place, group.replicas[0].leave_by_s)
+    streams._moves.leave(place)
     await until(lambda: group.replicas[1].live)
     first.close()
     await until(lambda: place.upstream.is_adrift)
@@ -95,7 +87,7 @@ async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
             await group.probe()
             second.may_answer.clear()
             for place in streams._streams.values():
-                streams._moves.leave(place, time.monotonic())
+                streams._moves.leave(place)
             await until(lambda: new.live == 2)
             assert old.live == 6 and all(place.is_moving for place in streams._streams.values())
             if is_lost:
@@ -116,7 +108,7 @@ async def test_where_no_other_replica_has_room_streams_stay(drained, until):
     first.batch.is_draining = True
     (group,) = streams._groups
     await group.probe()
-    streams._moves.leave(place, group.replicas[0].leave_by_s)
+    streams._moves.leave(place)
     await until(lambda: not place.is_moving)
     await silent.push(speech(5))
     await silent.finish()

@@ -100,6 +100,8 @@ async def test_no_stream_goes_on_with_other_weights(fleet, open_streams, until, 
         with pytest.raises(GatewayError) as caught:
             await play(streams, until, closing(first, 9))
         assert caught.value.code is ErrorCode.STREAM_LOST
+        if fingerprint:
+            assert "the others differ in model, settings or version" in str(caught.value)
         assert not second.batch.streams and not second.batch.starts
     assert first.url in caplog.text
 

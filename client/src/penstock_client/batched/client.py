@@ -10,14 +10,12 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from penstock_client.batched.results import OnAnswer
-from penstock_client.batched.server import Probe, Server, StreamSettings
+from penstock_client.batched.server import LOST, Probe, Server, StreamSettings
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.batched.wire import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import (
     ClientError,
-    ConnectionLostError,
-    ReplyTimeoutError,
     ServerReplyError,
     ServerUnreachableError,
     StreamClosedError,
@@ -32,10 +30,6 @@ _MAX_REPLAY_S = 120.0
 MAX_WAIT_S = 15.0
 """How long a lost stream waits for a server with room: one that is late or full, or that starts again."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_DOWN_S = 5.0
-"""A server that was lost or not reached is the last choice for this time."""
-_LOST = (ConnectionLostError.code, ReplyTimeoutError.code)
-"""The codes of errors of a stream whose server is lost."""
 
 
 class BatchedClient:
@@ -87,7 +81,6 @@ class BatchedClient:
         samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
         settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
         self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
-        self._down_until_s = dict.fromkeys(self._servers, 0.0)
         self._moves: dict[asyncio.Task[None], tuple[BatchedStream, ClientError]] = {}
         """Of which stream, and why it is lost."""
         self._is_closed = False
@@ -105,7 +98,7 @@ class BatchedClient:
             try:
                 return self._watched(await server.open(options, on_answer), server)
             except (ServerUnreachableError, ServerReplyError):
-                self._note_down(server)
+                server.note_down()
         return self._watched(await last.open(options, on_answer), last)
 
     async def probe(self) -> Probe:
@@ -136,10 +129,7 @@ class BatchedClient:
 
     def _by_room(self) -> list[Server]:
         now_s = time.monotonic()
-        return sorted(self._servers, key=lambda server: (max(self._down_until_s[server], now_s), server.live))
-
-    def _note_down(self, server: Server) -> None:
-        self._down_until_s[server] = time.monotonic() + _DOWN_S
+        return sorted(self._servers, key=lambda server: (max(server.down_until_s, now_s), server.live))
 
     def _watched(self, stream: BatchedStream, server: Server) -> BatchedStream:
         """The stream, which is on this server: it moves where that is lost."""
@@ -148,8 +138,8 @@ class BatchedClient:
         return stream
 
     def _note_lost(self, server: Server, stream: BatchedStream, error: ClientError) -> bool:
-        if error.code in _LOST:
-            self._note_down(server)
+        if error.code in LOST:
+            server.note_down()
         if self._is_closed:
             return False
         task = asyncio.create_task(self._move(stream, error))

@@ -43,7 +43,7 @@ class Link:
     """
 
     def __init__(self, endpoint: Endpoint, is_alive: Callable[[], Awaitable[bool]] | None = None, slow_s: float = 0.0):
-        """is_alive: asked when no reply has come for the timeout; a server that is alive has `slow_s` from the last."""
+        """is_alive: asked 1 s before the timeout if no reply has come; if so, the server has `slow_s` from the last."""
         self._endpoint = endpoint
         self._is_alive, self._slow_s = is_alive, slow_s
         self.client_id = secrets.token_hex(16)

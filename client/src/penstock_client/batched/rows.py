@@ -142,14 +142,17 @@ class Arrival:
 
     has_words = True
 
-    def __init__(self, link: RowSender, parameters: Mapping[str, Parameter]):
+    def __init__(self, link: RowSender, parameters: Mapping[str, Parameter], polls: bool = False):
+        """polls: of an offline model."""
         self.stream_id = link.next_number()
         self._link = link
+        self._polls = polls
         self._answers: list[Sequence[Result]] = []
         self._sent_samples = self._answered_samples = 0
         self._failure: ClientError | None = None
         self._is_open = True
         """The server may hold it open."""
+        self._is_cancelled = False
         self._changed = AsyncSignal()
         link.add(self)
         self._send(Part(NO_SAMPLES, START, 0, -1, parameters))
@@ -188,10 +191,14 @@ class Arrival:
 
     def cancel(self) -> None:
         """Ends the stream on the server, if it may be open there."""
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
         unsent = self._link.forget(self)
         if self._is_open and not unsent & START:
-            self._link.enqueue(Pushed(self, Row(self.stream_id, NO_SAMPLES, END), 0, self._link.now_s()))
-        self.fail(StreamClosedError(self.stream_id, "the client was closed"))
+            for _ in range(2 if self._polls and self._sent_samples else 1):  # as `BatchedStream` leaves a server
+                self._link.enqueue(Pushed(self, Row(self.stream_id, NO_SAMPLES, END), 0, self._link.now_s()))
+        self.fail(StreamClosedError(self.stream_id, "the stream was closed"))
 
     def _send(self, part: Part) -> None:
         self._sent_samples += part.samples

@@ -1,6 +1,7 @@
 """One server of `asr_batch`: its link, what it offers, and whether it is alive."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint
 from penstock_client.errors import (
     ClientError,
+    ConnectionLostError,
+    ReplyTimeoutError,
     ServerDrainingError,
     ServerFullError,
     ServerReplyError,
@@ -22,6 +25,10 @@ from penstock_client.options import StreamOptions
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay
+
+_DOWN_S = 5.0
+LOST = (ConnectionLostError.code, ReplyTimeoutError.code)
+"""The codes of errors of a stream whose server is lost."""
 
 
 class Probe(NamedTuple):
@@ -57,6 +64,8 @@ class Server:
         self._connecting: asyncio.Task[None] | None = None
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
         self._is_closed = False
+        self.down_until_s = 0.0
+        """Of the monotonic clock: one that was lost or not reached is the last choice until then."""
 
     @property
     def live(self) -> int:
@@ -84,7 +93,16 @@ class Server:
         link = await self._connect()
         if not stream.fingerprint or self.parameters.get(FINGERPRINT) != stream.fingerprint:
             raise ServerReplyError(f"the server at {self.endpoint.url} serves another model, or another version")
-        await stream.move(link, self._geometry)
+        try:
+            await stream.move(link, self._geometry)
+        except ClientError as error:
+            if error.code in LOST:
+                self.note_down()
+            raise
+
+    def note_down(self) -> None:
+        """It was lost, or not reached."""
+        self.down_until_s = time.monotonic() + _DOWN_S
 
     async def probe(self) -> Probe:
         """Sends an empty stream in one row through all models of the server.

@@ -63,6 +63,8 @@ class BatchedStream:
         """Sent and answered: on this visit of a server."""
         self._backlog: deque[Part] = deque()
         """Parts that wait for those before them, while the stream moves."""
+        self._arrival: Arrival | None = None
+        """On the server that it moves to."""
         self._is_adrift = self._is_moving = False
         """Adrift: on no server."""
         self._move_error: ClientError = StreamClosedError(self.stream_id, "the stream is on no server")
@@ -207,7 +209,7 @@ class BatchedStream:
             self._fruitless_moves = 0
         if flags & END:
             self._is_complete = True
-            self._replay = None
+            self._drop_replay()
             self._link.forget(self)
         elif not is_whole:
             self._link.enqueue(pushed.poll())
@@ -243,8 +245,15 @@ class BatchedStream:
         self._is_adrift = True
         self._backlog.clear()
         if error.code not in MOVABLE or not self._may_move(error):
-            self._failure, self._replay = error, None
+            self._failure = error
+            self._drop_replay()
         self._changed.give()
+
+    def _drop_replay(self) -> None:
+        """The stream is over: it moves no more."""
+        self._replay = None
+        if self._arrival is not None:
+            self._arrival.cancel()
 
     def give_up(self, error: ClientError) -> None:
         """Fails the stream for good."""
@@ -276,9 +285,9 @@ class BatchedStream:
     async def move(self, link: RowSender, geometry: ChunkGeometry | None) -> None:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
-        geometry: of the model's chunks. The server that has the stream keeps it until the other one has accepted it.
-        Returns when the other one has answered the segment. Raises ClientError where it does not accept the stream, and
-        where it loses it before that: then the stream is on no server, and waits for another call.
+        geometry: of the model's chunks. The server that has the stream keeps it until the other one has answered the
+        segment; one that is adrift goes to the other one at once. Raises ClientError where that does not accept it, or
+        loses it before it has answered: the stream is then where it was, or waits for another call on no server.
         """
         if self._replay is None:
             raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")
@@ -298,7 +307,7 @@ class BatchedStream:
         self._fruitless_moves += 1
         self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
         replay.restart(geometry)
-        self._backlog.extend(_repeated(replay, geometry)[1])
+        self._backlog = deque(_repeated(replay, geometry)[1])
         repeated_samples = sum(part.samples for part in self._backlog)
         self.replayed_samples += repeated_samples
         link.add(self)
@@ -320,19 +329,22 @@ class BatchedStream:
         """
         while True:
             self._check_whole(replay, geometry)
-            place, (parameters, parts) = replay.place(geometry), _repeated(replay, geometry)
+            parameters, parts = _repeated(replay, geometry)
             rehearsed = [] if self._is_adrift else list(itertools.takewhile(lambda part: not part.is_final, parts))
-            arrival = Arrival(link, parameters)
+            arrival = self._arrival = Arrival(link, parameters, self._polls)
             try:
                 answers = await arrival.rehearse(rehearsed, _MAX_REPLAYED_SAMPLES)
                 self._check_whole(replay, geometry)
                 if link.is_lost:
                     raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
-                if replay.place(geometry) == place:
+                same_parameters, same_parts = _repeated(replay, geometry)
+                if same_parameters == parameters and _begins_with(same_parts, rehearsed):
                     return arrival, answers
             except BaseException:
                 arrival.cancel()
                 raise
+            finally:
+                self._arrival = None
             arrival.cancel()  # a segment has ended meanwhile
 
     async def _wait_for_answers(self, samples: int) -> None:
@@ -405,3 +417,9 @@ def _repeated(replay: Replay[Part], geometry: ChunkGeometry | None) -> tuple[Map
     if not parts:
         return replay.parameters, []
     return parts[0].parameters, [parts[0].again(parts[0].samples), *parts[1:]]
+
+
+def _begins_with(parts: Sequence[Part], first: Sequence[Part]) -> bool:
+    return [(part.number, part.samples) for part in parts[: len(first)]] == [
+        (part.number, part.samples) for part in first
+    ]

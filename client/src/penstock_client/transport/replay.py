@@ -138,7 +138,7 @@ class Replay(Generic[R]):
 
     def is_whole(self, geometry: ChunkGeometry | None = None) -> bool:
         """True if `restart` has all that a new stream needs."""
-        return self._forgotten_samples <= self.place(geometry)[0]
+        return self._forgotten_samples <= self._place(geometry)[0]
 
     def restart(self, geometry: ChunkGeometry | None = None) -> list[R]:
         """The requests to send to a new stream, whose first takes the options of the caller's.
@@ -148,12 +148,12 @@ class Replay(Generic[R]):
         self._segment_shift = None
         self._repeated_words, self._repeated_tokens = self._words, self._tokens
         self._restarted_s, self._is_repeating = self._now_s(), True
-        self.offset_samples, _ = self.place(geometry)
+        self.offset_samples, _ = self._place(geometry)
         return self.requests(geometry)
 
     def requests(self, geometry: ChunkGeometry | None = None) -> list[R]:
-        """What `restart` would return now. As long as `place` stays, later requests are added to it."""
-        start_samples, warm_up_chunks = self.place(geometry)
+        """What `restart` would return now."""
+        start_samples, warm_up_chunks = self._place(geometry)
         requests: list[R] = []
         parameters = {**self._parameters, **({_WARM_UP: warm_up_chunks} if warm_up_chunks else {})}
         for request, end_samples, _ in self._sent:
@@ -162,7 +162,7 @@ class Replay(Generic[R]):
                 requests.append(request.again(samples, None if requests else parameters))
         return requests
 
-    def place(self, geometry: ChunkGeometry | None) -> tuple[int, int]:
+    def _place(self, geometry: ChunkGeometry | None) -> tuple[int, int]:
         """Where a new stream begins in the caller's, and its chunks that are the warm-up."""
         start = self._encoder_start_samples
         if self._endpoint_samples is None:

@@ -24,9 +24,18 @@ _STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
 _BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID, ErrorCode.TOO_LARGE)
 
 
+class OnlyOtherModelsError(StreamError):
+    """A stream's replica is lost, and those that answer serve another model, with other settings or another version."""
+
+    def __init__(self) -> None:
+        super().__init__("", "the server of the stream failed, and the others differ in model, settings or version")
+
+
 def gateway_error(error: ClientError) -> GatewayError:
     """The error of the gateway for that of a stream on a replica."""
     code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
+    if isinstance(error, OnlyOtherModelsError):
+        return GatewayError(code, error.message, retry_after_s=RETRY_AFTER_S)
     if code is ErrorCode.STREAM_LOST:  # the cause may contain the address of a server
         log.warning("a stream is lost: %s", error)
         return GatewayError(code, "the server of the stream failed or did not answer", retry_after_s=RETRY_AFTER_S)

@@ -4,12 +4,13 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
 from penstock_client.batched.client import move_to_any
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.failures import OnlyOtherModelsError
 from penstock_gateway.stream.replicas import Group, Replica
 from penstock_gateway.stream.stream_report import StreamReport
 
@@ -28,6 +29,8 @@ class Place:
     key: ApiKey
     is_over: bool = False
     is_moving: bool = False
+    turn: "asyncio.Task[Literal[True]] | None" = None
+    """While it waits to leave a replica that drains."""
     lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
     """Of the newest loss."""
 
@@ -96,16 +99,15 @@ class Moves:
         if not place.upstream.fingerprint:  # of a server of an earlier version
             return False
         place.lost = error
+        if place.turn is not None:
+            place.turn.cancel()
         if not place.is_moving:  # else the task that moves it goes on
             self._start(place, self._rescue(place))
         return True
 
-    def leave(self, place: Place, now_s: float) -> None:
-        """Called regularly: moves the stream off a replica that drains, at a border or when it is time."""
-        by_s, upstream = place.replica.leave_by_s, place.upstream
-        if by_s is None or place.is_moving or upstream.is_over or not upstream.fingerprint:
-            return
-        if not upstream.has_words or now_s >= by_s:
+    def leave(self, place: Place) -> None:
+        """Called regularly: moves the stream off a replica that drains."""
+        if place.replica.is_draining and place.upstream.fingerprint and not (place.is_moving or place.upstream.is_over):
             self._start(place, self._leave(place))
 
     def _start(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
@@ -124,21 +126,36 @@ class Moves:
 
     async def _leave(self, place: Place) -> None:
         """To the first replica that takes the stream; where none does, it stays until the next call."""
+        leaving = place.replica.leaving
+        turn = place.turn = asyncio.create_task(leaving.acquire())
+        try:
+            await asyncio.wait([turn])
+        finally:
+            place.turn = None
+        if turn.cancelled():  # its replica is lost
+            return
+        try:
+            await self._take_to_any(place)
+        finally:
+            leaving.release()
+
+    async def _take_to_any(self, place: Place) -> None:
         before = _Before(place)
-        async with place.replica.leaving:
-            for target in self._targets(place):
-                if place.upstream.is_adrift:  # its replica was lost meanwhile
+        for target in self._targets(place):
+            try:
+                await target.take(place.upstream)
+            except ClientError as error:
+                place.lost = error
+                if place.upstream.is_adrift:
                     return
-                try:
-                    await target.take(place.upstream)
-                except ClientError as error:
-                    place.lost = error
-                else:
-                    return self._note_moved(place, before, "SERVER_DRAINING")
+            else:
+                return self._note_moved(place, before, "SERVER_DRAINING")
 
     async def _rescue(self, place: Place) -> None:
         before, error = _Before(place), place.lost
-        if await move_to_any(place.upstream, error, lambda: self._targets(place)) is not None:
+        others = [each.information.fingerprint for each in place.group.replicas if each.information is not None]
+        told = OnlyOtherModelsError() if others and place.upstream.fingerprint not in others else error
+        if await move_to_any(place.upstream, told, lambda: self._targets(place)) is not None:
             self._note_moved(place, before, error.code)
         elif not place.is_over:
             log.warning("stream %s of %s is lost: %s", before.name, before.address, error)

@@ -220,7 +220,7 @@ class ReplicaStreams:
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
-                self._moves.leave(place, now_s)
+                self._moves.leave(place)
             self._metrics.replay_bytes.set(self._replay_bytes())
 
 

@@ -30,14 +30,9 @@ PROBE_S = 2.0
 _PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
-_DRAIN_S = 8.0
-"""Of a server that does not tell it."""
-_LEAVE_S = 3.0
-"""Before the end of a drain all streams are gone."""
-_LEAVING_PART = 8
-"""One of so many streams of a replica that drains moves at a time, and at least `_MIN_LEAVING`: the more do, the later
-are the texts of each, and all have to be gone in time."""
-_MIN_LEAVING = 2
+_LEAVING_PART, _MIN_LEAVING = 8, 2
+"""One in so many streams of a replica that drains moves at a time, and at least so many do: their audio delays the
+streams where it is sent to, and all have to be gone in the time of the drain."""
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
 _SLOW_S = 10.0
@@ -54,8 +49,8 @@ class Replica:
 
     is_removed = False
     """True once its address is gone: it takes no more streams, and is closed after its last one."""
-    leave_by_s: float | None = None
-    """While it drains: its streams go at their next border, and at this time of the monotonic clock."""
+    is_draining = False
+    """Its streams go to other replicas."""
 
     def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None):
         """longest_segment_s: its streams can be moved, unless it is 0."""
@@ -87,7 +82,7 @@ class Replica:
     @property
     def has_room(self) -> bool:
         """True if another stream may start."""
-        if self.is_removed or self.leave_by_s is not None:
+        if self.is_removed or self.is_draining:
             return False
         return self.information is not None and self.load < 1 and time.monotonic() >= self._closed_until_s
 
@@ -146,13 +141,10 @@ class Replica:
         self._failed_probes = 0
         if found.is_full:
             self.note_full()
-        if not found.is_draining:
-            self.leave_by_s = None
-        elif self.leave_by_s is None:
-            left_s = max(0.0, float(found.information.parameters.get("drain_s", _DRAIN_S)) - PROBE_S - _LEAVE_S)
-            log.info("replica %s is draining: its %d streams move within %g s", self.address, self.live, left_s)
-            self.leave_by_s = time.monotonic() + left_s
+        if found.is_draining and not self.is_draining:
+            log.info("replica %s is draining: its %d streams move", self.address, self.live)
             self.leaving = asyncio.Semaphore(max(_MIN_LEAVING, self.live // _LEAVING_PART))
+        self.is_draining = found.is_draining
         return found.information
 
     async def close(self) -> None:
