@@ -16,6 +16,7 @@ import numpy as np
 import websockets
 
 from loadtest.gateway_clients import GatewayFullError
+from loadtest.processes import server_processes
 from tests.helpers.server import fleet as faults
 from tests.helpers.server.fleet import Fleet
 from tests.helpers.server.fleet_streams import KINDS, Stream, disturb, make_streams, undisturbed
@@ -25,7 +26,7 @@ from tests.helpers.server.resources import Figures, read_metrics, wait_until_fre
 _STREAMS, _SPARE_SLOTS = 20, 6
 _SILENCE_S = 25.0
 """Two borders of a segment without words; `make chaos` has 3 minutes."""
-_BACK_S = 60.0
+_BACK_S, _NOTICED_S = 60.0, 3.0
 _ROUNDS = 3
 _ATTEMPTS_S = 15.0
 _SHORT = Stream("segments", np.zeros(1600, np.int16))
@@ -103,6 +104,45 @@ def scaled(model: Path, recordings: list[Recording]) -> Figures:
     return _trial(model, recordings, scale, moves=False, offered=(0,)) | found
 
 
+def other_settings(model: Path, recordings: list[Recording]) -> Figures:
+    """A server is killed, and the other one has another fingerprint: no stream moves there, and STREAM_LOST says so."""
+    streams = make_streams(recordings, _STREAMS, kinds=["segments", "one segment"])
+    ends: list[BaseException | None] = []
+    with Fleet(model, _STREAMS + _SPARE_SLOTS, others={"PENSTOCK_BEAM_SIZE": "2"}) as fleet:
+        expected = asyncio.run(undisturbed(fleet, streams))
+
+        async def lose() -> None:
+            playing = [
+                asyncio.create_task(stream.play(fleet, words)) for stream, words in zip(streams, expected, strict=True)
+            ]
+            while not all(read_metrics(fleet.running(number))["streams_live"] for number in range(2)):
+                await asyncio.sleep(0.1)
+            await asyncio.to_thread(fleet.servers[0].kill)
+            found = await asyncio.gather(*playing, return_exceptions=True)
+            ends.extend(one if isinstance(one, BaseException) else None for one in found)
+
+        asyncio.run(lose())
+        lost = [error for error in ends if error is not None]
+        assert 0 < len(lost) < len(ends), ends
+        assert all("the others differ in model, settings or version" in str(error) for error in lost), lost
+        assert fleet.moves()[0] == 0
+        return {"streams": len(ends), "lost": len(lost)}
+
+
+def dead_models(model: Path, recordings: list[Recording]) -> Figures:
+    """A model of a server has ended and Triton lives: after 3 s no new stream goes there."""
+    with Fleet(model, _STREAMS + _SPARE_SLOTS) as fleet:
+        server = fleet.running(0)
+        (process,) = server_processes(server.process_id)["encoder"]
+        os.kill(process, signal.SIGKILL)
+        time.sleep(_NOTICED_S)
+        before = read_metrics(server)["streams_started_total"]
+        for kind in ("segments", "one segment") * _STREAMS:
+            asyncio.run(replace(_SHORT, kind=kind).expected(fleet))
+        assert read_metrics(server)["streams_started_total"] == before
+        return {"streams": 2 * _STREAMS}
+
+
 def overloaded(model: Path, recordings: list[Recording]) -> Figures:
     """All slots are taken, and others try for 15 s: each is rejected with a code, and no stream is disturbed."""
     took_s: list[float] = []
@@ -169,5 +209,6 @@ def _trial(
 
 TRIALS: tuple[Callable[[Path, list[Recording]], Figures], ...] = (
     killed_replica, stalled_replica, drained_replica, killed_stage, slowed_replica, stalled_gateway, killed_gateway,
-    drained_gateway, killed_gateway_slots, rolling_restart, scaled, overloaded,
+    drained_gateway, killed_gateway_slots, rolling_restart, scaled, other_settings, dead_models,
+    overloaded,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ from penstock.serving.launch import LOOPBACK, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
+from penstock.serving.supervisor import Backoff
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog
 from tests.helpers.server.running import CONTEXT, RunningServer, information, server_environment
@@ -43,15 +44,23 @@ class Fleet:
     key: str | None = None
 
     def __init__(
-        self, model: Path, slots: int, gateways: int = 1, logs: Path | None = None, context: tuple[int, int] = CONTEXT
+        self,
+        model: Path,
+        slots: int,
+        gateways: int = 1,
+        logs: Path | None = None,
+        context: tuple[int, int] = CONTEXT,
+        others: Mapping[str, str] | None = None,
     ):
-        """gateways: 2 have HAProxy before them, as docker/edge has it. logs: a folder for them."""
+        """gateways: 2 have HAProxy before them, as docker/edge has it. logs: a folder for them. others: variables of
+        the second server.
+        """
         environment = server_environment(model, slots, IDLE_S, context) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
-        options = ServerOptions(
-            find_model_repository(), drain_s=8, environment=environment, information=information(environment)
-        )
         self.slots = slots
-        self.servers = [TritonServer(find_triton(), options, _log_to(logs, f"server-{i}.log")) for i in range(2)]
+        self.servers = [
+            TritonServer(find_triton(), _options(environment | more), _log_to(logs, f"server-{i}.log"))
+            for i, more in enumerate(({}, others or {}))
+        ]
         self.gateways: list[RunningGateway] = []
         self.gateway_fault_s = 0.0
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
@@ -117,6 +126,8 @@ class Fleet:
         if not is_drained:
             server.kill()
         server.stop(drain=is_drained)
+        if not is_drained:
+            time.sleep(Backoff().next_wait_s(0.0) or 0.0)  # as `penstock serve --restart`
         server.start()
         server.wait_ready()
         self.wait_until_up()
@@ -171,6 +182,12 @@ class Fleet:
         replicas = f"file:{self._folder / 'replicas'}"
         opened = fresh_gateway(replicas, *itertools.chain(*flags), kept_log=log)
         return self._open[number].enter_context(opened)
+
+
+def _options(environment: dict[str, str]) -> ServerOptions:
+    return ServerOptions(
+        find_model_repository(), drain_s=8, environment=environment, information=information(environment)
+    )
 
 
 def _log_to(folder: Path | None, name: str) -> Callable[[str], object] | None:
@@ -231,12 +248,14 @@ def drain_server(fleet: Fleet, number: int) -> None:
 
 
 def kill_stage(fleet: Fleet, number: int) -> None:
-    """SIGKILL of the process of one model: the server starts again as soon as `penstock serve --restart` would."""
+    """SIGKILL of the process of one model: the server ends and starts again as under `penstock serve --restart`."""
     server = fleet.servers[number % 2]
     (process,) = server_processes(server.process_id)[_STAGES[number // 2]]
     with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
         os.kill(process, signal.SIGKILL)
+        deadline_s = time.monotonic() + _UP_S
         while not watch.loss:
+            assert time.monotonic() < deadline_s, "the watchdog does not see that a model has ended"
             time.sleep(0.05)
     fleet.restart_server(number % 2)
 
