@@ -1,5 +1,6 @@
 """Prometheus accepts its settings and the alerts."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -38,13 +39,13 @@ def test_prometheus_accepts_its_settings_and_the_alerts(promtool):
 def check_alert(promtool, tmp_path):
     """Checks what an alert is 10 minutes after its series began."""
 
-    def check(name: str, series: dict[str, int], fires: bool, labels: dict[str, str], summary: str) -> None:
-        """series: constant values. labels, summary: of the alert, if it fires."""
+    def check(name: str, series: dict[str, int | str], fires: bool, labels: dict[str, str], summary: str) -> None:
+        """series: values, the last one kept. labels, summary: of the alert, if it fires."""
         rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
         (rule,) = (rule for rule in rules if rule["alert"] == name)
         told = {"exp_labels": rule["labels"] | labels, "exp_annotations": rule["annotations"] | {"summary": summary}}
         alert = {"eval_time": "10m", "alertname": name, "exp_alerts": [told] if fires else []}
-        values = [{"series": one, "values": f"{value}+0x20"} for one, value in series.items()]
+        values = [{"series": one, "values": re.sub(r"(\S+)$", r"\1+0x20", str(value))} for one, value in series.items()]
         test = {"interval": "1m", "input_series": values, "alert_rule_test": [alert]}
         text = yaml.safe_dump({"rule_files": [str(FOLDER / "alerts.yml")], "tests": [test]})
         (tmp_path / "test.yml").write_text(text)
@@ -79,3 +80,11 @@ def test_an_alert_where_a_server_does_not_answer_or_none_has_a_name(check_alert,
     """servers: whether the last scrape succeeded."""
     series = {f'up{{job="penstock", instance="{server}"}}': value for server, value in servers.items()}
     check_alert("PenstockServerDown", series | {'up{job="gateway", instance="c:8081"}': 1}, fires, labels, summary)
+
+
+@pytest.mark.parametrize(("reason", "fires"), [("CONNECTION_LOST", True), ("SERVER_DRAINING", False)])
+def test_an_alert_where_streams_moved_from_a_server_that_failed(check_alert, reason, fires):
+    labels = {"instance": "c:8081", "reason": reason}
+    series = f'penstock_gateway_streams_moved_total{{instance="c:8081", reason="{reason}"}}'
+    summary = f"c:8081 moved streams from a server that failed: {reason}"
+    check_alert("PenstockStreamsMoved", {series: "0 0 0 0 0 5"}, fires, labels, summary)
