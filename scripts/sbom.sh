@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# `make sbom`: build/sbom/NAME.json for each lock file of what is shipped, and known vulnerabilities where pip-audit finds
-# a source of advisories. Exit status 1 if there are any.
+# `make sbom`: build/sbom/NAME.json for each lock file, and known vulnerabilities where pip-audit finds a source of
+# advisories. Exit status 1 if there are any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/sbom
 status=0
-for name in server openvino pytriton client gateway loadtest; do
-    cyclonedx-py requirements "locks/$name.txt" --of JSON -o "build/sbom/$name.json"
-    if found=$(pip-audit --strict --disable-pip --requirement "locks/$name.txt" 2>&1); then
+for lock in locks/*.txt; do # pins.txt has torch, whose builds differ in their hashes
+    name=$(basename "$lock" .txt)
+    cyclonedx-py requirements "$lock" --of JSON -o "build/sbom/$name.json"
+    if found=$(pip-audit --strict --disable-pip --requirement "$lock" 2>&1); then
         echo "$name: $(grep -c bom-ref "build/sbom/$name.json") entries; no known vulnerability"
     elif grep -qE "could not be audited|Could not be audited|not found on|Connection|Max retries" <<<"$found"; then
         echo "$name: $(grep -c bom-ref "build/sbom/$name.json") entries; scan not run: no source of advisories"
