@@ -207,7 +207,7 @@ def test_unknown_protocol_is_rejected():
         Client("localhost:1", "udp")
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), "10"])
 def test_timeout_is_positive(timeout_s):
     with pytest.raises(ValueError, match="timeout_s"):
         Client("localhost:1", timeout_s=timeout_s)
@@ -219,4 +219,10 @@ def test_the_public_names_and_their_representations():
         client.open_stream("call") as stream,
     ):
         assert (repr(client), repr(stream)) == ("<Client memory:1 grpc>", "<Stream 'call'>")
+        for options in ({"beam_size": 4}, "beam_size"):
+            with pytest.raises(TypeError, match=r"options is a (dict|str), expected StreamOptions"):
+                client.open_stream(options=options)
+        with pytest.raises(ValueError, match="request_ms is '100', expected a number"):
+            client.transcribe(np.zeros(16000, np.float32), request_ms="100")
+    assert repr(penstock_client.BatchedClient(["a:1", "b:2"])) == "<BatchedClient a:1,b:2>"
     assert {"AsyncClient", "Client", "StreamOptions", "__version__"} <= set(dir(penstock_client))

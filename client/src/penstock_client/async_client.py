@@ -12,7 +12,7 @@ from penstock_client.channels import MIX, Channel
 from penstock_client.client import ClientBase
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamId
-from penstock_client.options import StreamOptions
+from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.playback import Pacer, Recording, choose_request_ms
 from penstock_client.protocol import MODEL_NAME
 from penstock_client.server_info import ServerInfo
@@ -49,7 +49,7 @@ class AsyncClient(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = AsyncStream(stream_id, transport, self._parameters(options), self._chunks)
+        stream = AsyncStream(stream_id, transport, parameters_of(options), self._chunks)
         self._streams.add(stream)
         return stream
 

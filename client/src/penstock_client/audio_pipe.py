@@ -64,6 +64,9 @@ class AudioPipe:
         self._audio: Audio | None = None
         """All tracks of a format that cannot be streamed."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._path}>"
+
     @property
     def warning(self) -> str | None:
         """Set where the channels so far cancel in their mix."""

@@ -2,7 +2,7 @@
 
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from penstock_client.channels import MIX, Channel
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError, StreamId
-from penstock_client.options import StreamOptions
+from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
-from penstock_client.protocol import MODEL_NAME, Parameter, Result, check_stream_id
+from penstock_client.protocol import MODEL_NAME, Result, check_stream_id
 from penstock_client.server_info import ServerInfo
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
@@ -44,10 +44,6 @@ class ClientBase:
         if self._is_closed:
             raise StreamClosedError(stream_id, "the client is closed")
         return stream_id
-
-    @staticmethod
-    def _parameters(options: StreamOptions | None) -> Mapping[str, Parameter]:
-        return options.parameters() if options else {}
 
 
 class Client(ClientBase):
@@ -90,7 +86,7 @@ class Client(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = Stream(stream_id, transport, self._parameters(options), self, self._chunks)
+        stream = Stream(stream_id, transport, parameters_of(options), self, self._chunks)
         self._streams.add(stream)
         return stream
 

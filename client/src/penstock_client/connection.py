@@ -71,7 +71,7 @@ class ConnectionOptions:
             raise ValueError(f"{given} is given without {missing}, expected both or neither")
         for name in ("keepalive_s", "connect_retry_s", "wait_for_slot_s", "reconnect_s"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value!r}, expected seconds from 0")
         headers = {str(name).lower(): value for name, value in self.headers.items()}
         for name, value in headers.items():
@@ -99,7 +99,7 @@ class Endpoint:
             raise ValueError(f"url is {self.url!r}, expected host:port, {_example(self.url)}")
         if not 1 <= int(port) <= _MAX_PORT:
             raise ValueError(f"url is {self.url!r}: the port is {int(port)}, expected 1 to {_MAX_PORT}")
-        if not self.timeout_s > 0:
+        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise ValueError(f"timeout_s is {self.timeout_s!r}, expected a positive number")
         options = self.options
         if (options.root_certificates or options.client_certificate) and not self.is_secure:

@@ -28,6 +28,9 @@ class Microphone:
         self._blocks: queue.SimpleQueue[npt.NDArray[np.float32] | None] = queue.SimpleQueue()
         self._stream: Any = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'default' if self._device is None else self._device}>"
+
     def stop(self) -> None:
         """Ends the iteration after the blocks recorded so far."""
         self._blocks.put(None)

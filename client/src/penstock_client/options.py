@@ -218,6 +218,15 @@ class StreamOptions(Options):
         return given
 
 
+def parameters_of(options: StreamOptions | None) -> "dict[str, Parameter]":
+    """Those of a stream with these options. TypeError for something else."""
+    if options is None:
+        return {}
+    if not isinstance(options, StreamOptions):
+        raise TypeError(f"options is a {type(options).__name__}, expected StreamOptions")
+    return options.parameters()
+
+
 def is_live_window(window: object) -> bool:
     """True for a value of the option `window` with which an offline model takes live audio."""
     return window is not None and window not in (FILE, LONG)

@@ -26,6 +26,8 @@ Progress = Callable[[Transcript, Sequence[Result]], None]
 def choose_request_ms(request_ms: float | None, is_realtime: bool) -> float:
     """The audio of one request: by default 100 ms at real-time pace, else 1000 ms."""
     if request_ms is not None:
+        if not isinstance(request_ms, int | float):
+            raise ValueError(f"request_ms is {request_ms!r}, expected a number")
         return request_ms
     return _REALTIME_REQUEST_MS if is_realtime else _FILE_REQUEST_MS
 

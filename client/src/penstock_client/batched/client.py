@@ -85,6 +85,9 @@ class BatchedClient:
         """Of which stream, and why it is lost."""
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
     async def open_stream(
         self, options: StreamOptions | None = None, on_answer: OnAnswer | None = None
     ) -> BatchedStream:

@@ -21,7 +21,7 @@ from penstock_client.errors import (
     ServerReplyError,
     StreamClosedError,
 )
-from penstock_client.options import StreamOptions
+from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay
@@ -78,7 +78,7 @@ class Server:
         most = settings.max_replay_samples
         stream = BatchedStream(
             link,
-            options.parameters() if options else {},
+            parameters_of(options),
             self._geometry if settings.aligns else None,
             settings.max_unanswered_samples,
             on_answer,

@@ -81,6 +81,9 @@ class BatchedStream:
         link.add(self)
         self._enqueue(NO_SAMPLES, START | END if is_empty else START, parameters)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
     @property
     def name(self) -> str:
         """The stream's name in the server's log."""

@@ -17,7 +17,7 @@ from penstock_client.alignment import ChunkGeometry
 from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Parameter, Result, Word
 
 WARM_UP_S = 10
-"""Audio before an endpoint that gives the encoder its context: with it, 0 of some 500 words change (docs/log.md)."""
+"""Audio before an endpoint that gives the encoder its context: with it, 0 of some 500 words change."""
 _MARGIN_S = 3
 """Kept before it: chunks end up to one of their durations after the audio that they cover."""
 _WARM_UP = "warm_up_chunks"

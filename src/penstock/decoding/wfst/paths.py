@@ -40,7 +40,7 @@ class BestPath(NamedTuple):
     costs: torch.Tensor
     """[B] float64, of the whole path; with final weights where a row ends."""
     may_overflow: torch.Tensor
-    """[B] int64, 1 where more nodes were made than there is memory for, needed or not: see `parts.decode_chunk`."""
+    """[B] int64, 1 where more nodes were made than there is memory for, needed or not (`decode_chunk`)."""
 
 
 class Compacted(NamedTuple):
