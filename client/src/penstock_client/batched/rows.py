@@ -157,7 +157,7 @@ class Arrival:
         link.add(self)
         self._send(Part(NO_SAMPLES, START, 0, -1, parameters))
 
-    async def rehearse(self, parts: Sequence[Part], max_in_flight_samples: int) -> list[Sequence[Result]]:
+    async def catch_up(self, parts: Sequence[Part], max_in_flight_samples: int) -> list[Sequence[Result]]:
         """Sends these parts once the server has accepted the stream; returns the answers to them. Raises ClientError.
 
         max_in_flight_samples: on their way at a time.

@@ -333,15 +333,15 @@ class BatchedStream:
         while True:
             self._check_whole(replay, geometry)
             parameters, parts = _repeated(replay, geometry)
-            rehearsed = [] if self._is_adrift else list(itertools.takewhile(lambda part: not part.is_final, parts))
+            caught_up = [] if self._is_adrift else list(itertools.takewhile(lambda part: not part.is_final, parts))
             arrival = self._arrival = Arrival(link, parameters, self._polls)
             try:
-                answers = await arrival.rehearse(rehearsed, _MAX_REPLAYED_SAMPLES)
+                answers = await arrival.catch_up(caught_up, _MAX_REPLAYED_SAMPLES)
                 self._check_whole(replay, geometry)
                 if link.is_lost:
                     raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
                 same_parameters, same_parts = _repeated(replay, geometry)
-                if same_parameters == parameters and _begins_with(same_parts, rehearsed):
+                if same_parameters == parameters and _begins_with(same_parts, caught_up):
                     return arrival, answers
             except BaseException:
                 arrival.cancel()
@@ -351,7 +351,7 @@ class BatchedStream:
             arrival.cancel()  # a segment has ended meanwhile
 
     async def _wait_for_answers(self, samples: int) -> None:
-        """Returns when this server has answered so many samples, or has lost the stream."""
+        """Returns when this server has answered this number of samples, or has lost the stream."""
         await self._wait_until(lambda: self._is_adrift or self._answered_samples >= samples)
 
     def _check_whole(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:

@@ -31,8 +31,8 @@ _PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
 _LEAVING_PART, _MIN_LEAVING = 8, 2
-"""One in so many streams of a replica that drains moves at a time, and at least so many do: their audio delays the
-streams where it is sent to, and all have to be gone in the time of the drain."""
+"""An eighth of the streams of a replica that drains move at a time, at least two: their audio delays the streams where
+it is sent to, and all have to be gone in the time of the drain."""
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
 _SLOW_S = 10.0
