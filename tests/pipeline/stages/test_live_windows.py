@@ -150,17 +150,21 @@ def test_endpoints_do_not_depend_on_the_requests(tmp_path, speech):
     assert ends == [end for end in ends if end % CHUNK == 0]
 
 
-def test_requests_of_a_stream_in_one_batch(checkpoint, speech, reference):
-    """The first one's reply may have the words of the last one's audio."""
+@pytest.mark.parametrize("has_end", [False, True])
+def test_requests_of_a_stream_in_one_batch(checkpoint, speech, reference, has_end, monkeypatch):
+    """The first one's reply may have the words of the last one's audio; has_end: also of the stream's rest."""
+    monkeypatch.setattr(window_jobs, "STEP_S", 60.0)
     server, samples = WindowServer(checkpoint), speech[:40_000]
     parts = [AudioRequest("a", samples[begin : begin + 4000], begin == 0) for begin in range(0, 40_000, 4000)]
     parts[0] = AudioRequest("a", samples[:4000], True, False, WINDOW)
-    replies = [*server.call(*parts), server.send("a", end=True)]
+    end = AudioRequest("a", NO_SAMPLES, False, True)
+    replies = server.call(*parts, end) if has_end else [*server.call(*parts), *server.call(end)]
     while not replies[-1].is_final:
         replies += server.poll("a")
     ((text, tokens, _),) = decoded(checkpoint, reference(samples), len(samples), WINDOW)
     assert (replies[-1].text, [t[:3] for one in replies for t in one.tokens]) == (text, tokens)
-    assert replies[0].tokens and replies[0].audio_processed_s == 4 * CHUNK * FRAME / RATE_HZ
+    covered = len(samples) if has_end else 4 * CHUNK * FRAME
+    assert replies[0].tokens and replies[0].audio_processed_s == covered / RATE_HZ
 
 
 @pytest.mark.parametrize("step_s", [0.0, 60.0])

@@ -202,13 +202,11 @@ class WindowEncoderStage:
 
     def _covered(self, file: WindowFile, samples: int) -> int:
         """Samples that a row reports of those of its stream: of a file the share of the work."""
-        if file.live is not None and (file.windows or not file.samples):
-            due = next(
-                (window.ends[0] for window in file.windows if window.ends), file.due_samples
-            )  # of later rows, too
+        if file.is_done:  # maybe with an earlier row than the last one of this call
+            return file.samples
+        if file.live is not None:
+            due = next((window.ends[0] for window in file.windows if window.ends), file.due_samples)
             return min(file.origin + file.emitted * self._frame_samples, due)
-        if file.is_done:
-            return samples
         return int(min(file.progress, _MAX_COVERED) * samples)
 
     def _decoder_room(self) -> int:
