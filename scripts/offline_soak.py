@@ -2,10 +2,12 @@
 
     python -m scripts.offline_soak --width 512 --minutes 180 --files 32 --seconds 15
 
-It measures the short files alone, then beside the long one, cancels that, and prints latencies and memory.
+It measures the short files alone, then beside the long one, cancels that, and prints latencies and memory. Exit status
+1 if a figure is above its limit.
 """
 
 import argparse
+import sys
 import tempfile
 import threading
 import time
@@ -32,6 +34,10 @@ from penstock.serving.settings import Settings
 from penstock.serving.triton_install import find_triton
 
 _ENCODERS = {512: "large", 1024: "xlarge"}
+_MEMORY, _RATIO, _FREED = "peak GB per hour of audio", "ratio of p95", "memory freed, s"
+_GB_PER_HOUR = 0.6 / 512
+"""Limit of the memory, for one number of the width."""
+_LIMITS = {_RATIO: 3.0, _FREED: 1.0}
 _RATE_HZ, _PART = 16_000, 30 * 16_000
 _NO_SAMPLES = np.zeros(0, np.float32)
 _BEGUN = 0.1
@@ -179,21 +185,21 @@ def measure(server: TritonServer, chosen: argparse.Namespace) -> dict[str, float
         freed_s = time.monotonic() - begin
     hours = chosen.minutes / 60
     return {
-        "peak GB per hour of audio": (memory.peak - before) / 1e9 / hours,
+        _MEMORY: (memory.peak - before) / 1e9 / hours,
         "GB per hour that serve states": 3600 * audio_bytes_per_s(Checkpoint(chosen.model).config) / 1e9,
         "short files alone, p95 s": _p95(alone),
         "short files beside, p95 s": _p95(beside),
-        "ratio of p95": _p95(beside) / _p95(alone),
+        _RATIO: _p95(beside) / _p95(alone),
         "long file done meanwhile": share,
         "probe alone, longest s": max(quiet, default=0.0),
         "probe beside, longest s": max(busy, default=0.0),
         "reply to the cancellation, s": cancelled_s,
-        "memory freed, s": freed_s,
+        _FREED: freed_s,
     }
 
 
-def main() -> None:
-    """Starts a server, measures, prints a table."""
+def main() -> int:
+    """Starts a server, measures, prints a table with limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="bundle of an offline model (random weights)")
     parser.add_argument("--width", type=int, choices=_ENCODERS, default=512, help="of random weights")
@@ -209,19 +215,20 @@ def main() -> None:
             chosen.model = write_random_bundle(Path(folder) / "random", _ENCODERS[chosen.width], sizes, None)
         environment = {"PENSTOCK_MODEL": str(chosen.model.absolute()), "PENSTOCK_MAX_STREAMS": str(chosen.files + 4)}
         found = Settings.from_environment(environment | {"PENSTOCK_DEVICE": "cpu"})
-        limits = found.max_streams, found.idle_limit_s
-        information = server_information(found.checkpoint, None, found.decoding, *limits)
+        information = server_information(found.checkpoint, None, found.decoding, found.max_streams, found.idle_limit_s)
         options = ServerOptions(find_model_repository(), environment=environment, information=information)
         with TritonServer(find_triton(), options) as server:
             figures = measure(server, chosen)
             server.stop(drain=False)
     about = f"{date_utc()}, commit {commit()}, {describe_hardware()}"
     print(f"{chosen.minutes} min beside {chosen.files} files of {chosen.seconds} s, {chosen.rounds} rounds; {about}")
+    limits = _LIMITS | {_MEMORY: _GB_PER_HOUR * found.checkpoint.config.encoder.d_model}
     for name, value in figures.items():
-        print(f"{name:<32} {value:.2f}")
+        print(f"{name:<32} {value:.2f}" + (f", at most {limits[name]:.2f}" if name in limits else ""))
     if chosen.json:
         write_report(chosen.json, figures | {"about": about})
+    return int(any(figures[name] > limit for name, limit in limits.items()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
