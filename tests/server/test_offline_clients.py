@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import grpc
 import httpx2
@@ -15,7 +16,7 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.model.bundle import Checkpoint
-from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, Transcript
+from penstock_client import AsyncClient, Client, ClientError, ConnectionOptions, StreamOptions, Transcript
 from penstock_client.batched.client import BatchedClient
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
@@ -59,7 +60,8 @@ def expected(recognizer, files) -> list[Tokens]:
 
 @pytest.fixture(scope="module")
 def served(checkpoint) -> Iterator[RunningServer]:
-    yield from running_server(checkpoint.directory, SLOTS, 60.0, {"PENSTOCK_CONTEXT": ""})
+    limits = {"PENSTOCK_MAX_FILE_MINUTES": "2", "PENSTOCK_MAX_AUDIO_S": "800"}
+    yield from running_server(checkpoint.directory, SLOTS, 60.0, {"PENSTOCK_CONTEXT": "", **limits})
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +257,46 @@ async def test_all_side_by_side(served, gateway, files, expected):
             *(check_gateway(gateway, files[i], expected[i], f"beside {i}") for i in (1, 2, 4)),
         )
     assert (found(direct), found(many)) == (expected[0], expected[3])
+
+
+async def openai_error(gateway: Addresses, samples: np.ndarray) -> tuple[int, str]:
+    async with httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=300) as client:
+        file = ("a.wav", sound_file(samples, form="WAV"))
+        response = await client.post("/v1/audio/transcriptions", files={"file": file})
+        return response.status_code, response.json()["error"]["code"]
+
+
+async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, expected):
+    """What does not fit is rejected; the files that hold the memory have their words."""
+    async with AsyncClient(served.url("grpc"), timeout_s=60) as client, BatchedClient(served.url("grpc")) as batched:
+        http = AsyncClient(served.url("http"), "http", timeout_s=60)
+
+        async def codes(samples: np.ndarray) -> list[str]:
+            found = []
+            for call in (client.transcribe, http.transcribe, partial(batched_tokens, batched)):
+                with pytest.raises(ClientError) as caught:
+                    await call(samples)
+                found.append(caught.value.code)
+            return found
+
+        async with http:
+            too_long = np.tile(files[0], 2)[: 121 * RATE_HZ]
+            assert await codes(too_long) == ["AUDIO_TOO_LONG"] * 3
+            assert await openai_error(gateway, too_long) == (413, "too_large")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await riva_text(gateway, too_long)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            holding = [client.open_stream() for _ in range(SLOTS - 1)]
+            for stream, size in zip(holding, [95, *[116] * 6], strict=True):
+                await stream.send(too_long[: size * RATE_HZ])  # 791 s
+                assert await stream.poll(60)
+            assert await codes(files[1]) == ["AUDIO_MEMORY_FULL"] * 3
+            assert await openai_error(gateway, files[1]) == (429, "streams_exhausted")
+            assert found(await client.transcribe(files[2])) == expected[2]
+            await holding[0].finish()
+            assert [result async for result in holding[0]] and found(holding[0].transcript) == expected[0]
+            for stream in holding:
+                await stream.close()
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

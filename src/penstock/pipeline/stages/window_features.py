@@ -175,10 +175,12 @@ class WindowFeatureStage(AdmittingStage):
             most = f"{self._limits.stream_samples / rate_hz / 60:g} min (--max-file-minutes)"
             if self._limits.all_samples < self._limits.stream_samples:
                 most = f"{self._limits.all_samples / rate_hz:g} s (--max-audio-s)"
-            raise StreamError(ErrorCode.AUDIO_TOO_LONG, f"more than {most} of audio; accepted: up to {most}")
-        if self.samples_held + grows > self._limits.all_samples:
-            limit = f"{self._limits.all_samples / rate_hz:.0f} s (--max-audio-s)"
-            message = f"the audio of all streams would exceed {limit}; try again later"
+            raise StreamError(ErrorCode.AUDIO_TOO_LONG, f"{total / rate_hz:g} s of audio; accepted: up to {most}")
+        if (all_samples := self.samples_held + grows) > self._limits.all_samples:
+            message = (
+                f"{all_samples / rate_hz:g} s of audio of all streams; accepted: up to "
+                f"{self._limits.all_samples / rate_hz:g} s (--max-audio-s), so try again later"
+            )
             raise StreamError(ErrorCode.AUDIO_MEMORY_FULL, message)
         is_probe = flags & START and not length
         if flags & END and not is_probe and not isinstance(audio, LiveAudio):
