@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from penstock.commands.transcribe import ATTENTION_HELP, check_attention
-from penstock.errors import PackageError, SettingError
+from penstock.errors import PackageError, SettingError, shown
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
 from penstock.serving.settings import MODEL
 from penstock_client.declaration import read_flags
-from penstock_client.options import ENDPOINTS
+from penstock_client.options import ENDPOINTS, StreamOptions
 
 if TYPE_CHECKING:
     from penstock.evaluation.decoder_choice import DecoderChoice
@@ -29,6 +29,9 @@ _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
+_WINDOW = StreamOptions.option("window")
+_OF_STREAMS = (*ENDPOINT_OPTIONS, _WINDOW)
+"""Options of every stream."""
 _IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device")
 
 
@@ -54,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
     )
-    for option in ENDPOINT_OPTIONS:
+    for option in _OF_STREAMS:
         option.add_flag(parser)
     parser.add_argument("--join", type=int, metavar="N", help="join N utterances at a time into one stream")
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
@@ -97,9 +100,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _endpoint_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The endpoint options that are given."""
-    return read_flags(ENDPOINT_OPTIONS, args)
+def _stream_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of every stream that are given."""
+    return read_flags(_OF_STREAMS, args)
 
 
 def _pause_s(args: argparse.Namespace) -> float:
@@ -107,17 +110,19 @@ def _pause_s(args: argparse.Namespace) -> float:
 
 
 def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
-    """`endpointing` and `joined` of the conditions."""
-    given = {name: value for name, value in _endpoint_options(args).items() if value}
+    """`endpointing`, `window` and `joined` of the conditions."""
+    given = {name: value for name, value in _stream_options(args).items() if value}
+    window = given.pop(_WINDOW.name, None)
     has_endpoints = any(name in given for name in (*ENDPOINTS, "endpoint_tokens"))
     return {
         "endpointing": ", ".join(f"{name} {value}" for name, value in given.items()) if has_endpoints else None,
+        "window": window,
         "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,
     }
 
 
 def _check(args: argparse.Namespace) -> None:
-    _endpoint_options(args)  # names a wrong value
+    _stream_options(args)  # names a wrong value
     if args.pause is not None and not args.join:
         raise SettingError("--pause needs --join N")
     if not 0 <= _pause_s(args) <= _MAX_PAUSE_S:  # rejects NaN too
@@ -168,7 +173,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
-    check_attention(args, checkpoint.config.encoder.is_offline)
+    endpointing = _stream_options(args)
+    window = endpointing.pop(_WINDOW.name, None)
+    check_attention(args, checkpoint.config.encoder.is_offline, window)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
     wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process
@@ -186,9 +193,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     )
     for context in contexts:
         for decoder in decoders:
-            decoding = decoder.decoding.replace(**_endpoint_options(args))
-            recognizer = open_recognizer(checkpoint, context, streams, device, decoding, args.attention)
-            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
+            decoding = decoder.decoding.replace(**endpointing)
+            recognizer = open_recognizer(checkpoint, context, streams, device, decoding, args.attention, window)
+            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, window)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
 
@@ -213,7 +220,7 @@ def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> Sequence[
 
     if encoder.is_offline:
         if selected:
-            raise SettingError("--context is given, but the model is an offline model; accepted: none")
+            raise SettingError(f"--context is {shown(selected[0])}, but the model is an offline model; accepted: none")
         return [None]
     if not selected:
         return [encoder.select_context(None)]
@@ -236,5 +243,5 @@ def _through_server(
         manifests = [str(path) for path in args.manifests]
         hardware, made = describe_hardware(), _streams_made(args)
         conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
-        outcomes = recognize_through_server(client, utterances, streams, _endpoint_options(args))
+        outcomes = recognize_through_server(client, utterances, streams, _stream_options(args))
         yield conditions, collect(Variant(), utterances, outcomes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.errors import AudioError, OutputError, SettingError
+from penstock.errors import AudioError, OutputError, SettingError, shown
 from penstock.frontend.audio_file import named
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -91,10 +91,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run)
 
 
-def check_attention(args: argparse.Namespace, is_offline: bool) -> None:
-    """SettingError for `--attention` with a streaming model."""
-    if args.attention is not None and not is_offline:
-        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
+def check_attention(args: argparse.Namespace, is_offline: bool, window: str | None) -> None:
+    """SettingError for `--attention` with a streaming model, or with the window of a live stream."""
+    if args.attention is not None and (not is_offline or is_live_window(window)):
+        what = "--window is that of a live stream" if is_offline else "the model is a streaming model"
+        raise SettingError(f"--attention is {shown(args.attention)}, but {what}; accepted: none")
 
 
 class _Job(NamedTuple):
@@ -160,17 +161,14 @@ def _open_transcriber(
     context = CONTEXT.read({}, CONTEXT.given(args))
     checkpoint = Checkpoint(resolve_model(MODEL.read(given=MODEL.given(args)) or BUNDLED_MODEL))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
-    is_live = is_live_window(options.get("window"))
-    if checkpoint.config.encoder.is_offline and not is_live:
+    if checkpoint.config.encoder.is_offline and not is_live_window(options.get("window")):
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
-                raise SettingError(f"{flag} is given, but the model is an offline model; accepted: none")
+                raise SettingError(f"{flag} is {value}, but the model is an offline model; accepted: none")
         offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding, attention=args.attention)
         offline.check_options(options)
         return OfflineFileTranscriber(offline, options, channel)
-    if args.attention is not None and is_live:
-        raise SettingError("--attention is given, but --window is that of a live stream; accepted: none")
-    check_attention(args, is_offline=False)
+    check_attention(args, checkpoint.config.encoder.is_offline, options.get("window"))
     recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
     request_samples = recognizer.chunk_samples(options)

@@ -41,6 +41,8 @@ class Conditions:
     manifests: list[str]
     endpointing: str | None = None
     """The endpoint options of all streams."""
+    window: str | None = None
+    """Their option `window`."""
     joined: str | None = None
     """The rule by which utterances were joined."""
     date: str = field(default_factory=date_utc)
@@ -69,6 +71,7 @@ def report_document(conditions: Conditions, utterances: Sequence[Utterance], res
         "streams": conditions.streams,
         "manifests": conditions.manifests,
         "endpointing": conditions.endpointing,
+        "window": conditions.window,
         "joined": conditions.joined,
         "normalization": "lower case, white space collapsed",
         "bootstrap": {"resamples": RESAMPLES, "seed": SEED},

@@ -19,6 +19,7 @@ from penstock.evaluation.errors import Score, UtteranceErrors, compare, summariz
 from penstock.evaluation.manifest import Utterance
 from penstock.model.config import AttentionContext
 from penstock.transcription.progress import Progress
+from penstock_client.options import is_live_window
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
@@ -111,12 +112,13 @@ def open_recognizer(
     device: str,
     decoding: "DecodingConfig",
     attention: str | None = None,
+    window: str | None = None,
 ) -> "StreamingRecognizer | OfflineRecognizer":
-    """The recognizer of a model. streams: utterances at the same time; attention: of an offline model."""
+    """The recognizer of a model. streams: utterances at the same time; attention, window: of an offline model."""
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.offline import OfflineRecognizer
 
-    if checkpoint.config.encoder.is_offline:
+    if checkpoint.config.encoder.is_offline and not is_live_window(window):
         return OfflineRecognizer(checkpoint.directory, streams, device, decoding, attention=attention)
     return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
 
@@ -127,18 +129,21 @@ def recognize_in_process(
     decoder: DecoderChoice,
     processes: int = 1,
     threads: int = 1,
+    window: str | None = None,
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    processes, threads: as in `penstock.transcription.processes.transcribe_files`.
+    processes, threads: as in `penstock.transcription.processes.transcribe_files`. window: the option of every stream.
     """
     from penstock.transcription.processes import longest_first, transcribe_files
 
     has_languages = recognizer.config.prompt is not None  # `lang` of other models' manifests changes nothing
+    own = {} if window is None else {"window": window}
     options = [
-        decoder.options_with(utterance.boosted_phrases, utterance.language if has_languages else None)
+        own | decoder.options_with(utterance.boosted_phrases, utterance.language if has_languages else None)
         for utterance in utterances
     ]
+    recognizer.check_options(own)
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
     transcriber = _transcriber(recognizer, options)
@@ -153,7 +158,7 @@ def _transcriber(recognizer: "StreamingRecognizer | OfflineRecognizer", options:
 
     if isinstance(recognizer, OfflineRecognizer):
         return OfflineFileTranscriber(recognizer, options)
-    return FileTranscriber(recognizer, recognizer.chunk_samples(), options)
+    return FileTranscriber(recognizer, recognizer.chunk_samples(options[0]), options)
 
 
 def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":
@@ -183,11 +188,11 @@ def recognize_through_server(
     client: "Client",
     utterances: Sequence[Utterance],
     streams: int,
-    endpointing: Mapping[str, Any] = MappingProxyType({}),
+    more_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete, with `streams` concurrent streams.
 
-    endpointing: those fields of the client's `StreamOptions`.
+    more_options: fields of the client's `StreamOptions`.
     A failed stream yields an outcome with its error. Raises ServerError for an unreachable server.
     """
     from penstock_client import ServerUnreachableError
@@ -195,7 +200,7 @@ def recognize_through_server(
     has_languages = any(utterance.language for utterance in utterances) and bool(_languages(client))
     pool = ThreadPoolExecutor(streams)  # not a context manager, which would wait for the running streams
     jobs = [
-        pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, endpointing)
+        pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, more_options)
         for index, utterance in enumerate(utterances)
     ]
     try:
@@ -218,14 +223,14 @@ def _languages(client: "Client") -> tuple[str, ...]:
 
 
 def _recognize(
-    client: "Client", index: int, utterance: Utterance, language: str | None, endpointing: Mapping[str, Any]
+    client: "Client", index: int, utterance: Utterance, language: str | None, more_options: Mapping[str, Any]
 ) -> Outcome:
     from penstock_client import ClientError, ServerUnreachableError, StreamOptions
     from penstock_client.options import PhraseError
 
     try:
         phrases = list(utterance.boosted_phrases)
-        options = StreamOptions(boosted_phrases=phrases, language=language, **endpointing)
+        options = StreamOptions(boosted_phrases=phrases, language=language, **more_options)
         return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
     except ServerUnreachableError:
         raise
