@@ -183,7 +183,7 @@ def measure(server: TritonServer, chosen: argparse.Namespace) -> dict[str, float
         while memory.now() - before > 0.1 * (held - before) and time.monotonic() - begin < _TIMEOUT_S:
             time.sleep(_MEMORY_PAUSE_S)
         freed_s = time.monotonic() - begin
-    hours = chosen.minutes / 60
+    hours = (60 * chosen.minutes + chosen.files * chosen.seconds) / 3600
     return {
         _MEMORY: (memory.peak - before) / 1e9 / hours,
         "GB per hour that serve states": 3600 * audio_bytes_per_s(Checkpoint(chosen.model).config) / 1e9,
