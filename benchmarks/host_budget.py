@@ -33,7 +33,7 @@ from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
 from penstock.serving.metrics import ChunkMetrics, decoded_frames
-from penstock.serving.news import NewsFilter
+from penstock.serving.result_changes import ResultChanges
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 STAGES = ("read", "features", "encoder", "decoder")
@@ -51,7 +51,7 @@ class Pipeline:
         self._features = FeatureStage(checkpoint, context, table)
         self._encoder = EncoderStage(checkpoint, context, table.slots, ledger)
         self._decoder = DecoderStage(checkpoint, table.slots, ledger, context=context)
-        self._news = NewsFilter(table.slots)
+        self._changes = ResultChanges(table.slots)
         latency = LatencyTable(table.slots)
         self._metrics = ChunkMetrics(lambda *_: mock.Mock(), context.chunk_encoder_frames, 80, latency)
         self.chunk_samples = self._features._extractor.geometry.chunk_samples
@@ -73,7 +73,7 @@ class Pipeline:
         ticket = self._signer.unpack(packed, reads_rest=True)
         (decoded,) = self._decoder.process_tickets([ticket], [encoded.encoded])
         self._metrics.update(decoded_frames([ticket], [decoded]))
-        self._news.of_rows(ticket.rows, decoded.answers)
+        self._changes.of_rows(ticket.rows, decoded.answers)
         times.append(time.thread_time())
         assert not reply.errors and not encoded.errors and not decoded.errors
         return dict(zip(STAGES, np.diff(times).tolist(), strict=True))

@@ -23,7 +23,7 @@ class GatewayTranscript:
 class GatewayVoice(Voice):
     """A stream of a gateway. A text answers the part with the last sample that it covers, and all parts before it.
 
-    A gateway sends texts with news only, so chunks without news are not seen.
+    A gateway sends changed texts only, so chunks without a change are not seen.
     """
 
     held_samples = 0

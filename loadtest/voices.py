@@ -62,7 +62,7 @@ class Voice(ABC):
 
 
 class BatchedVoice(Voice):
-    """A stream of a `BatchedClient`. Its answers include those without news."""
+    """A stream of a `BatchedClient`. Its answers include those without changes."""
 
     def __init__(self, client: BatchedClient, options: StreamOptions):
         super().__init__()

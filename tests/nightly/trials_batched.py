@@ -130,7 +130,7 @@ class _GoodStream:
         return Row(self.number, self._samples[start : self._place], START * (start == 0) + END * self.is_over)
 
     def take(self, reply: Reply | None) -> None:
-        """Adds the reply, if there was news."""
+        """Adds the reply, if there was a new result."""
         self._history.replies += [] if reply is None else [reply]
 
 

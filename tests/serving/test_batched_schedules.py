@@ -109,7 +109,7 @@ def test_clients_do_not_meet(ensemble, expected):
     assert [direct["TEXT"].item().decode()] == [text for _, text in expected[kind].finals]
 
 
-def test_rows_without_news_have_no_entry(ensemble):
+def test_rows_without_changes_have_no_entry(ensemble):
     rows = [Row(number, np.zeros(100, np.float32), 1) for number in (1, 2, 3)]
     rows += [Row(2, np.zeros(0, np.float32), 2), *(Row(number, np.zeros(50, np.float32), 2) for number in (1, 3))]
     (answer,) = ensemble.answer([Request(request_arrays(rows, False), parameters("quiet"), correlation_id=0)])

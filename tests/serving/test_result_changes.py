@@ -6,15 +6,15 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import POLL, START, Column
-from penstock.serving.news import NewsFilter
+from penstock.serving.result_changes import ResultChanges
 
 
 def result(text: str, segment: int = 0, is_final: bool = False, words: tuple = (), tokens: tuple = ()) -> StreamResult:
     return StreamResult(segment, text, is_final, 1.0, words, tokens)
 
 
-def test_only_what_changes_is_news():
-    news = NewsFilter(2)
+def test_only_what_changes_is_new():
+    changes = ResultChanges(2)
     word, token = Word("ten", 0, 1), Token(1, 2, 1, 0.0)
     history = [
         (result(""), False),
@@ -27,8 +27,8 @@ def test_only_what_changes_is_news():
         (result("", segment=1), False),
         (result("", segment=1, is_final=True), True),
     ]
-    for place, (one, is_news) in enumerate(history):
-        assert news.news(1, [one]) == [one] * is_news, place
+    for place, (one, is_new) in enumerate(history):
+        assert changes.of_results(1, [one]) == [one] * is_new, place
 
 
 def ticket_row(slot: int, flags: int = 0) -> np.ndarray:
@@ -38,7 +38,7 @@ def ticket_row(slot: int, flags: int = 0) -> np.ndarray:
 
 
 def test_a_slot_forgets_its_last_stream():
-    news, yes = NewsFilter(2), result("yes")
+    changes, yes = ResultChanges(2), result("yes")
     for flags, answers, found in (
         (START, {0: yes}, {0: [yes]}),
         (0, {0: yes}, {0: []}),
@@ -46,25 +46,25 @@ def test_a_slot_forgets_its_last_stream():
         (0, {0: yes}, {0: [yes]}),
         (START, {0: yes}, {0: [yes]}),
     ):
-        assert news.of_rows(ticket_row(0, flags), answers) == found
+        assert changes.of_rows(ticket_row(0, flags), answers) == found
 
 
 def test_a_rejected_start_changes_no_slot():
-    news, yes, error = NewsFilter(2), result("yes"), StreamError(ErrorCode.STREAM_LIMIT, "full")
-    assert news.of_rows(ticket_row(1), {0: yes}) == {0: [yes]}
-    assert news.of_rows(ticket_row(-1, START), {0: error}) == {0: error}
-    assert news.of_rows(ticket_row(1), {0: yes}) == {0: []}
+    changes, yes, error = ResultChanges(2), result("yes"), StreamError(ErrorCode.STREAM_LIMIT, "full")
+    assert changes.of_rows(ticket_row(1), {0: yes}) == {0: [yes]}
+    assert changes.of_rows(ticket_row(-1, START), {0: error}) == {0: error}
+    assert changes.of_rows(ticket_row(1), {0: yes}) == {0: []}
 
 
 def test_results_of_one_request_are_compared_one_after_the_other():
-    news = NewsFilter(1)
+    changes = ResultChanges(1)
     ends = [result("ten", is_final=True), result("", segment=1)]
-    assert news.news(0, ends) == ends[:1]
+    assert changes.of_results(0, ends) == ends[:1]
     more = [result("one", segment=1, is_final=True), result("two", segment=2)]
-    assert news.news(0, more) == more
+    assert changes.of_results(0, more) == more
 
 
 def test_a_poll_is_always_answered():
-    news, no_text = NewsFilter(1), result("")
-    assert news.of_rows(ticket_row(0), {0: no_text}) == {0: []}
-    assert news.of_rows(ticket_row(0, POLL), {0: no_text}) == {0: (no_text,)}
+    changes, no_text = ResultChanges(1), result("")
+    assert changes.of_rows(ticket_row(0), {0: no_text}) == {0: []}
+    assert changes.of_rows(ticket_row(0, POLL), {0: no_text}) == {0: (no_text,)}

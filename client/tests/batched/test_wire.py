@@ -63,7 +63,7 @@ def test_results_go_to_their_rows():
     assert (results[3][0].segment, results[3][0].is_final) == (4, True)
 
 
-def test_a_row_without_news_has_no_result():
+def test_a_row_without_changes_has_no_result():
     audio = np.zeros(2000, np.float32)
     results, _ = decode_reply(message(answer(Row(1, audio, START), Row(1, audio[:0]))), 2)
     assert list(results) == [0]

@@ -114,7 +114,7 @@ class ContentBatch:
         while stream.done + CHUNK <= len(stream.audio):
             stream.done += CHUNK
             is_final = self._is_endpoint(stream) or stream.done == warm_up
-            if is_final or self._news(stream):
+            if is_final or self._changes(stream):
                 entry = self._result(stream, stream.done, is_final)
                 if stream.done > warm_up:
                     found.append(entry)
@@ -130,7 +130,7 @@ class ContentBatch:
         silence = stream.audio[max(stream.first, stream.done - _ENDPOINT_CHUNKS * CHUNK) : stream.done]
         return bool(stream.options.get("endpoint_silence_ms")) and len(silence) and not silence.any()
 
-    def _news(self, stream: _Stream) -> bool:
+    def _changes(self, stream: _Stream) -> bool:
         return len(_words(stream, stream.done)) > stream.told
 
     def _result(self, stream: _Stream, end: int, is_final: bool) -> dict:

@@ -1,4 +1,4 @@
-"""What a request is answered with, for rows with and without news."""
+"""What a request is answered with, for rows with and without new results."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def results():
     return RequestResults(GROUP_WITH_CHUNKS)
 
 
-def test_a_request_without_news_repeats_the_text(results):
+def test_a_request_without_changes_repeats_the_text(results):
     assert [(one.segment, one.text, one.is_final) for one in results.take()] == [(0, "", False)]
     results.add(Answer(FIRST, [result(0, "one", stable_chars=2, language="en-US")]))
     assert results.take() == [result(0, "one", stable_chars=2, language="en-US")]

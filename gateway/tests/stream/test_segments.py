@@ -29,7 +29,7 @@ def test_partials_have_the_words_so_far_and_finals_begin_a_segment():
     assert last.is_last and last.segment == 2
 
 
-def test_a_partial_without_news_is_no_event():
+def test_a_partial_without_a_change_is_no_event():
     segments = Segments()
     assert segments.add(result("a")).text == "a"
     assert segments.add(result("a")) is None

@@ -7,7 +7,7 @@ from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import ChunkMetrics, decoded_frames
 from penstock.serving.model_log import ModelLog
-from penstock.serving.news import NewsFilter
+from penstock.serving.result_changes import ResultChanges
 from penstock.serving.settings import Settings
 
 
@@ -32,7 +32,7 @@ class TritonPythonModel:
         )
         frames, chunk_ms = settings.decoded_chunk
         self._metrics = ChunkMetrics(triton_io.make_metric, frames, chunk_ms, settings.open_latency())
-        self._news = NewsFilter(settings.slots)
+        self._changes = ResultChanges(settings.slots)
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
         self.log.stage("warmed up")
@@ -53,7 +53,7 @@ class TritonPythonModel:
             for row, error in reply.errors.items():
                 if row not in ticket.errors:  # `features` has logged its own
                     self.log.rejection(error, None, request.request_id(), row)
-            return triton_io.batched_response(self._news.of_rows(ticket.rows, reply.answers))
+            return triton_io.batched_response(self._changes.of_rows(ticket.rows, reply.answers))
         answer = reply.answers[0]
         if isinstance(answer, StreamError):
             return triton_io.error_response(answer, request, self.log)

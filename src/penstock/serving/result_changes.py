@@ -1,4 +1,4 @@
-"""Selects results with news for the client of `asr_batch`: most rows complete no chunk or no word."""
+"""Selects the results that are new to the client of `asr_batch`: most rows complete no chunk or no word."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import POLL, START, Column
 
 
-class NewsFilter:
+class ResultChanges:
     """Remembers the last text of each slot's stream."""
 
     def __init__(self, slots: int):
@@ -18,7 +18,7 @@ class NewsFilter:
     def of_rows(
         self, rows: np.ndarray, answers: Mapping[int, StreamResult | StreamError]
     ) -> dict[int, Sequence[StreamResult] | StreamError]:
-        """The news of the answers to a request, its errors, and all answers to polls; rows: those of its ticket."""
+        """What is new in the answers to a request, its errors, and all answers to polls; rows: those of its ticket."""
         found: dict[int, Sequence[StreamResult] | StreamError] = {}
         is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
         starts = set(np.flatnonzero(is_start).tolist())
@@ -30,11 +30,11 @@ class NewsFilter:
                 if isinstance(answer, StreamError):
                     found[row] = answer
                     continue
-                news = self.news(slot, answer.entries)
-                found[row] = answer.entries if rows[row, Column.FLAGS] & POLL else news
+                changes = self.of_results(slot, answer.entries)
+                found[row] = answer.entries if rows[row, Column.FLAGS] & POLL else changes
         return found
 
-    def news(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:
+    def of_results(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:
         """Those of a request's results with new text, words or tokens, or with the end of a segment."""
         found = []
         for result in results:

@@ -75,7 +75,7 @@ class BatchedConnection:
 
 
 def replies_of(result: triton_grpc.InferResult) -> dict[int, StreamReply]:
-    """By row with news: the reply to it, as `asr` gives it. For streams without endpoints."""
+    """By row with a new result: the reply to it, as `asr` gives it. For streams without endpoints."""
     rows = result.as_numpy("ROW")[0].tolist()
     assert len(set(rows)) == len(rows), rows
     counts = result.as_numpy("LIST_COUNTS").reshape(-1, len(LISTED))
@@ -117,7 +117,7 @@ class BatchedRawStream:
         self._connection.__exit__(*error)
 
     def send(self, samples: np.ndarray, start: bool = False, end: bool = False) -> StreamReply:
-        """Sends one request of audio. A row without news repeats the last reply, without its words."""
+        """Sends one request of audio. A row without a new result repeats the last reply, without its words."""
         row = Row(1, np.asarray(samples, np.float32), START * start + END * end)
         self._connection.send(request_arrays([row], as_pcm=False))
         try:
@@ -129,8 +129,8 @@ class BatchedRawStream:
         for message in errors_of(reply).values():
             raise InferenceServerException(message)
         last = StreamReply(0, "", False, 0.0, (), (), ()) if start else self._last
-        without_news = replace(last, words=(), tokens=(), alternatives=())
-        self._last = replies_of(reply).get(0, without_news)
+        without_changes = replace(last, words=(), tokens=(), alternatives=())
+        self._last = replies_of(reply).get(0, without_changes)
         return self._last
 
 

@@ -19,7 +19,7 @@ def text(golden_bundle) -> StreamText:
     return StreamText(Tokenizer(checkpoint.tokenizer_path), checkpoint.config)
 
 
-def test_nothing_new_is_the_last_answer_without_its_news(text):
+def test_nothing_new_is_the_last_answer_without_what_was_new(text):
     last = text.update(Decoded(STABLE, UNSTABLE, []), 8960, False)
     quiet = text.unchanged(8960)
     assert last.tokens and last.text

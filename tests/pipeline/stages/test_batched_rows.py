@@ -148,7 +148,7 @@ def test_samples_come_in_one_of_two_types():
         assert message in rejection(read_samples, *arrays).message
 
 
-def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_other_news(tmp_path):
+def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_anything_else(tmp_path):
     checkpoint = random_ctc_checkpoint(tmp_path, 3)
     chunk = checkpoint.config.encoder.select_context(None).chunk_encoder_frames
     silence = silent_frame(checkpoint).expand(8 * chunk, -1)
@@ -168,7 +168,7 @@ def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_other_news(tmp
 
     direct, batched = answers(False), answers(True)
     (ended,) = [number for number, answer in enumerate(direct) if answer.is_final]
-    assert direct[ended].text == direct[0].text and not direct[ended].tokens, "no other news"
+    assert direct[ended].text == direct[0].text and not direct[ended].tokens, "nothing else is new"
     answered = [number for number, answer in enumerate(batched) if answer]
     assert answered == [0, 1, ended, len(direct) - 1], "the first silent frame ends the last token"
     assert all(answer is None or answer == direct[number] for number, answer in enumerate(batched))

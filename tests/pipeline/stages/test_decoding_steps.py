@@ -39,7 +39,7 @@ def run(steps: RowSteps, decode) -> list[tuple[list[int], ...]]:
     return taken
 
 
-def test_a_row_without_rules_is_one_step_and_without_news_no_part(endpoints):
+def test_a_row_without_rules_is_one_step_and_without_changes_no_part(endpoints):
     steps = row_steps(endpoints, [0, 2], [5, 0])
     assert run(steps, lambda *_: NOTHING) == [([0], [0], [5], [False], [False])]
     assert steps.parts() == {}
@@ -54,7 +54,7 @@ def test_the_last_step_of_a_row_without_rules_ends_its_segment(endpoints):
     assert (second.decoded.unstable, second.is_final) == ([token(7)], True), "what its search did not change"
 
 
-def test_tokens_that_may_change_are_news_also_when_they_are_gone(endpoints):
+def test_tokens_that_may_change_are_changes_also_when_they_are_gone(endpoints):
     steps = row_steps(endpoints, [0], [1], unstable={0: [token(7)]})
     run(steps, lambda *_: NOTHING)
     ((part,),) = steps.parts().values()

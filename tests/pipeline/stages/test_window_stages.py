@@ -314,7 +314,7 @@ def test_frames_wait_while_the_decoder_is_behind(checkpoint, speech, monkeypatch
 
 
 def test_rows_of_a_batched_request(server, speech):
-    """A poll has a result in any case, which says how far the work is; other rows without news have none."""
+    """A poll has a result in any case, which says how far the work is; other rows without a new result have none."""
     window_rows = [AudioRequest(name, speech[: 25 * RATE_HZ], True) for name in "ab"]
     assert server.call(*window_rows, is_batched=True) == [None, None]
     ends = server.call(*(AudioRequest(name, NO_SAMPLES, is_end=True) for name in "ab"), is_batched=True)

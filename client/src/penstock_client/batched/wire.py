@@ -41,7 +41,7 @@ class Reply(NamedTuple):
     """The answer to one request. Rows are counted from 0, in the order of the request."""
 
     results: Mapping[int, Sequence[Result]]
-    """By row: what is new, in order. Rows without news are missing."""
+    """By row: what is new, in order. Rows without anything new are missing."""
     errors: Mapping[int, str]
     """By row: the server's message, as "CODE: text"."""
 

@@ -87,10 +87,10 @@ class PlainReport:
             return
         text = printable(transcript.text)
         text = text if name.channel is None else f"{name}: {text}"
-        is_news = self._interim and text != self._shown.get(name, "")
-        if is_news:
+        is_changed = self._interim and text != self._shown.get(name, "")
+        if is_changed:
             self._shown[name] = text
-        if is_news and self._live is None:
+        if is_changed and self._live is None:
             print_line(self._out, text)
         if self._share is not None:
             lines = [*self._shown.values()] if self._live else []

@@ -21,7 +21,7 @@ class RequestResults:
         """Samples of the stream where the encoder last started anew."""
         self._new: list[Result] = []
         self._now = Result(0, "", False, 0.0, (), (), ())
-        """The answer to a request without news."""
+        """The answer to a request without a new result."""
 
     def add(self, answer: Answer) -> None:
         """The answer to the next row."""
@@ -38,7 +38,7 @@ class RequestResults:
                 self._add(self._now)
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """True while results are collected that `take` has not given out."""
         return bool(self._new)
 

@@ -212,12 +212,12 @@ class _Stream:
                 waiting.answer.set_result(results.take())
             if waiting.is_poll:
                 self._expect_poll()
-        if self._is_answered and not results.has_news:
+        if self._is_answered and not results.has_changes:
             self._forget(self)
             self._fail(not_open(self._id, "it has ended"))
 
     def _is_due(self, waiting: _Waiting, results: RequestResults) -> bool:
-        has_part = self._has_part or results.has_news
+        has_part = self._has_part or results.has_changes
         return waiting.last_row <= self._answered_rows or (waiting.is_poll and has_part)
 
     def _expect_poll(self) -> None:

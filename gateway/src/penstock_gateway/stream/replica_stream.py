@@ -110,7 +110,7 @@ class ReplicaStream:
                 yield answer
 
     def _event(self, result: StreamResult) -> Event | None:
-        """The reported event of a result; None without news."""
+        """The reported event of a result; None without a change."""
         event = self._segments.add(result)
         if isinstance(event, Final):
             self._report.final(event)

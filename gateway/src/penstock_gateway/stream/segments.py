@@ -23,7 +23,7 @@ class Segments:
         self._text = ""
 
     def add(self, result: StreamResult) -> Event | None:
-        """The event of the next result; None without news."""
+        """The event of the next result; None without a change."""
         self._words += map(_word, result.new_words)
         text = self._joined(result.text)
         if not result.is_final:

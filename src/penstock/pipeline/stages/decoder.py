@@ -297,7 +297,7 @@ class DecoderStage:
         return replace(last, earlier=tuple(earlier)) if earlier else last
 
     def _decode(self, rows: DecoderRows, places: np.ndarray) -> dict[int, list[SegmentPart]]:
-        """Decodes rows of different streams, step by step; returns the parts of segments in those with news."""
+        """Decodes rows of different streams, step by step; returns the parts of segments in those with new results."""
         slots, flags, covered = rows.slots[places], rows.flags[places], rows.covered_samples[places]
         is_final = (flags & (END | FINALIZE)) > 0
         changing = self._has_unstable[slots].nonzero()[0].tolist()

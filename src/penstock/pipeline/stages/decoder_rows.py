@@ -40,7 +40,7 @@ class DecoderRows(NamedTuple):
     options: Mapping[int, StreamOptions]
     """By row that starts a stream; a start without any has the defaults."""
     wants_result: np.ndarray
-    """[R] bool; False where the client gets only news: the result of a row that decodes nothing is left out. A poll
+    """[R] bool; False where the client gets only new results: that of a row that decodes nothing is left out. A poll
     always has a result, which says how far the work is."""
 
 

@@ -177,7 +177,7 @@ class RowSteps:
             )
 
     def parts(self) -> dict[int, list[SegmentPart]]:
-        """By row with news, the parts of segments in order; to be called after the last step.
+        """By row with new results, the parts of segments in order; to be called after the last step.
 
         The last part is not final where the row goes on after a segment's end, or ends within a segment.
         """
