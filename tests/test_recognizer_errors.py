@@ -245,6 +245,12 @@ def test_a_wrong_context_is_named(bundled_model, context):
         StreamingRecognizer(bundled_model, context, max_streams=1)
 
 
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_recognizer_has_streams(bundled_model, count):
+    with pytest.raises(SettingError, match=f"max_streams is {count}; accepted: integers from 1"):
+        StreamingRecognizer(bundled_model, max_streams=count)
+
+
 def test_samples_of_16_bits_are_those_of_32(recognizer):
     samples = (32767 * golden_samples("medium").numpy()).astype(np.int16)
     texts = []

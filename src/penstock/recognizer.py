@@ -119,12 +119,14 @@ class StreamingRecognizer:
         precision: str = AUTO,
     ):
         """model: a bundle, a .nemo file or a hub id, by default the bundled one; context: one of the checkpoint's as
-        (70, 6) or "70,6", by default the one with chunks of 560 ms, else its first. SettingError for any other, and for
-        a context with an offline model.
+        (70, 6) or "70,6", by default the one with chunks of 560 ms, else its first. SettingError for any other, for a
+        context with an offline model, and for no streams.
 
         decoding: language model, beam size and other settings; each stream's options choose from them. precision: of
         `PRECISIONS`, for the encoder.
         """
+        if max_streams < 1:
+            raise SettingError(f"max_streams is {max_streams}; accepted: integers from 1")
         checkpoint = Checkpoint(resolve_model(str(model)))
         self._name, self._device = checkpoint.directory.name, device
         self.config: ModelConfig = checkpoint.config
