@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from penstock.errors import StreamError
 from penstock.model.bundle import Checkpoint
@@ -61,16 +62,24 @@ class WindowServer:
         return [replies[0].get(row) for row in range(len(requests))] if is_batched else [one[0] for one in replies]
 
     def _run(self, batch: list[AudioRows | StreamError]) -> list[dict[int, Reply]]:
-        answers: list[dict[int, Reply]] = [{} for _ in batch]
-        tickets, mels, places = [], [], []
+        return self.finish(self.admit(batch))
+
+    def admit(self, batch: list[AudioRows | StreamError]) -> "Admitted":
+        """The features stage alone."""
+        admitted = Admitted([{} for _ in batch], [], [], [])
         for place, found in enumerate(self.features.process_rows(batch)):
             if isinstance(found, StreamError):
-                answers[place] = {0: found}
+                admitted.answers[place] = {0: found}
                 continue
             ticket = Ticket(found.rows, 0, found.is_batched, found.options, found.errors)
-            tickets.append(self._signer.pack(ticket))
-            mels.append(found.mel)
-            places.append(place)
+            admitted.tickets.append(self._signer.pack(ticket))
+            admitted.mels.append(found.mel)
+            admitted.places.append(place)
+        return admitted
+
+    def finish(self, admitted: "Admitted") -> list[dict[int, Reply]]:
+        """The other stages; returns the replies by row of each request."""
+        answers, tickets, mels, places = admitted
         encoded = self.encoder.process_tickets([self._signer.unpack(ticket) for ticket in tickets], mels)
         decoder_tickets = []
         for ticket, reply in zip(tickets, encoded, strict=True):
@@ -113,6 +122,17 @@ class WindowServer:
                 if reply.is_final and reply.audio_processed_s * RATE_HZ == len(files[name].samples):
                     done[name] = one
         return done
+
+
+class Admitted(NamedTuple):
+    """Requests that the features stage has processed."""
+
+    answers: list[dict[int, Reply]]
+    """Of those that it has rejected."""
+    tickets: list[np.ndarray]
+    mels: list[torch.Tensor]
+    places: list[int]
+    """The requests of the tickets."""
 
 
 class Done(NamedTuple):

@@ -96,7 +96,7 @@ def test_live_windows_beside_files(request, checkpoint, files, expected, server,
                 processed.append(live.transcript.audio_processed_s)
             assert list(file) and found(file.transcript) == expected[2]
         assert found(live.transcript) == (text, [token.id for token in one.tokens])
-        assert processed == sorted(processed) and len(set(processed)) > 3 and processed[-1] == len(samples) / RATE_HZ
+        assert processed == sorted(processed) and processed[-1] == len(samples) / RATE_HZ
         client.check_live(options)
         for _ in range(3 * SLOTS):  # each frees its slot
             with client.open_stream(options=options) as stream:

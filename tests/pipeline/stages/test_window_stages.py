@@ -13,7 +13,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.pipeline import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stages import window_encoder, window_features, window_jobs
-from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.window_features import WindowLimits
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
@@ -214,6 +214,21 @@ def test_limits_end_a_stream_as_its_samples_arrive(checkpoint, speech):
     while not reply.is_final:
         (reply,) = server.poll("another")
     assert reply.audio_processed_s == 60
+
+
+@pytest.mark.parametrize("options", [{}, {"window": "2.4,0.8,0.4"}], ids=["file", "live"])
+def test_the_error_that_ends_a_stream_is_the_first_that_its_client_has(checkpoint, speech, options):
+    """Its requests before that are on the way when the encoder has dropped the stream."""
+    server = WindowServer(checkpoint, limits=WindowLimits(60 * RATE_HZ, 40 * RATE_HZ))
+    server.send("a", speech[: 30 * RATE_HZ], start=True, options=options)
+    on_the_way = server.admit([rows_of([AudioRequest("a", speech[:100])])])
+    wrong = server.send("a", np.zeros(41 * RATE_HZ, np.float32), end=True)  # closes it
+    server.send("other", speech[:1000], start=True)
+    ((before,),) = (list(found.values()) for found in server.finish(on_the_way))
+    assert isinstance(wrong, StreamError) and not isinstance(before, StreamError) and not before.is_final
+    while not server.send("other", end=True).is_final:
+        pass
+    assert is_freed(server) and server.table.count_free() == 12 and not server.ledger.failed_generations().any()
 
 
 def test_a_file_longer_than_all_audio_may_be_is_too_long(checkpoint, speech):

@@ -128,9 +128,7 @@ class WindowEncoderStage:
                 live = LiveWindow.unpack(int(packed[place])) if flag & LIVE else None
                 self._files[slot] = WindowFile(slot, int(generations[place]), live)
             file = self._files.get(slot)
-            if file is None:  # closed by the features stage since
-                why = "the stream has been closed; start it again"
-                request.errors[int(forwarded[place])] = self._guard.reject(slot, int(generations[place]), why)
+            if file is None:  # closed by the features stage since, which tells the client why
                 continue
             mel = request.mel[ends[place] - chunks[place] : ends[place]].clone()  # the request's memory is Triton's
             band = self._queue.band(flag & LOCAL > 0, file.live)
