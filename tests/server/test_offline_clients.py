@@ -97,6 +97,12 @@ def test_live_windows_beside_files(request, checkpoint, files, expected, server,
             assert list(file) and found(file.transcript) == expected[2]
         assert found(live.transcript) == (text, [token.id for token in one.tokens])
         assert processed == sorted(processed) and processed[-1] == len(samples) / RATE_HZ
+        with client.open_stream(options=options) as one_by_one:  # else requests may share a batch
+            processed = []
+            for begin in range(0, len(samples), 8000):
+                one_by_one.send(samples[begin : begin + 8000])
+                processed += [result.audio_processed_s for result in one_by_one.poll(60)]
+        assert processed == sorted(processed) and len(set(processed)) > 3
         client.check_live(options)
         for _ in range(3 * SLOTS):  # each frees its slot
             with client.open_stream(options=options) as stream:
