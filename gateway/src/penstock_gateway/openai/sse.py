@@ -24,8 +24,7 @@ class TranscriptEvents:
         is_final = isinstance(event, Final)
         stable = event.text if isinstance(event, Final) else event.text[: event.stable_chars]
         delta = stable[self._sent_chars :]
-        is_due = is_final or bool(delta)
-        if not is_due:
+        if not is_final and not delta:
             return None
         if delta and self._text and not self._sent_chars:
             delta = " " + delta
