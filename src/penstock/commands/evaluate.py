@@ -30,8 +30,6 @@ _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
 _WINDOW = StreamOptions.option("window")
-_OF_STREAMS = (*ENDPOINT_OPTIONS, _WINDOW)
-"""Options of every stream."""
 _IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device")
 
 
@@ -57,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
     )
-    for option in _OF_STREAMS:
+    for option in (*ENDPOINT_OPTIONS, _WINDOW):
         option.add_flag(parser)
     parser.add_argument("--join", type=int, metavar="N", help="join N utterances at a time into one stream")
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
@@ -100,9 +98,14 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _stream_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of every stream that are given."""
-    return read_flags(_OF_STREAMS, args)
+def _endpoint_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The endpoint options that are given."""
+    return read_flags(ENDPOINT_OPTIONS, args)
+
+
+def _window(args: argparse.Namespace) -> str | None:
+    window: str | None = _WINDOW.read({}, _WINDOW.given(args))
+    return window
 
 
 def _pause_s(args: argparse.Namespace) -> float:
@@ -111,18 +114,18 @@ def _pause_s(args: argparse.Namespace) -> float:
 
 def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
     """`endpointing`, `window` and `joined` of the conditions."""
-    given = {name: value for name, value in _stream_options(args).items() if value}
-    window = given.pop(_WINDOW.name, None)
+    given = {name: value for name, value in _endpoint_options(args).items() if value}
     has_endpoints = any(name in given for name in (*ENDPOINTS, "endpoint_tokens"))
     return {
         "endpointing": ", ".join(f"{name} {value}" for name, value in given.items()) if has_endpoints else None,
-        "window": window,
+        "window": _window(args),
         "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,
     }
 
 
 def _check(args: argparse.Namespace) -> None:
-    _stream_options(args)  # names a wrong value
+    _endpoint_options(args)  # names a wrong value
+    _window(args)
     if args.pause is not None and not args.join:
         raise SettingError("--pause needs --join N")
     if not 0 <= _pause_s(args) <= _MAX_PAUSE_S:  # rejects NaN too
@@ -173,8 +176,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
-    endpointing = _stream_options(args)
-    window = endpointing.pop(_WINDOW.name, None)
+    endpointing, window = _endpoint_options(args), _window(args)
     check_attention(args, checkpoint.config.encoder.is_offline, window)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
@@ -243,5 +245,6 @@ def _through_server(
         manifests = [str(path) for path in args.manifests]
         hardware, made = describe_hardware(), _streams_made(args)
         conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
-        outcomes = recognize_through_server(client, utterances, streams, _stream_options(args))
+        options = _endpoint_options(args) | {"window": _window(args)}
+        outcomes = recognize_through_server(client, utterances, streams, options)
         yield conditions, collect(Variant(), utterances, outcomes)
