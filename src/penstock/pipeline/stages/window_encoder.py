@@ -181,8 +181,7 @@ class WindowEncoderStage:
             ends_segment = file.take_end(int(request.rows[row, Column.NUMBER]))
             is_last = request.rows[row, Column.FLAGS] & POLL > 0 and not ends_segment
             is_done = is_last and file.is_done and self._is_open(file)
-            samples = int(request.rows[row, Column.COVERED])
-            request.rows[row, [Column.FRAMES, Column.COVERED]] = count, self._covered(file, samples)
+            request.rows[row, [Column.FRAMES, Column.COVERED]] = count, self._covered(file)
             request.rows[row, Column.FLAGS] &= ~FINALIZE
             if ends_segment:
                 request.rows[row, Column.FLAGS] |= FINALIZE
@@ -198,14 +197,14 @@ class WindowEncoderStage:
     def _step_frames(self, file: WindowFile) -> int:
         return self._chunk_frames if file.live is None else file.live.step_frames(self._frame_ms)
 
-    def _covered(self, file: WindowFile, samples: int) -> int:
+    def _covered(self, file: WindowFile) -> int:
         """Samples that a row reports of those of its stream: of a file the share of the work."""
         if file.is_done:  # maybe with an earlier row than the last one of this call
             return file.samples
         if file.live is not None:
             due = next((window.ends[0] for window in file.windows if window.ends), file.due_samples)
             return min(file.origin + file.emitted * self._frame_samples, due)
-        return int(min(file.progress, _MAX_COVERED) * samples)
+        return int(min(file.progress, _MAX_COVERED) * file.due_samples)
 
     def _decoder_room(self) -> int:
         """Encoder frames that may go on now: those of earlier calls may wait for the decoder, which takes all at once.

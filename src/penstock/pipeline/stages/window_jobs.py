@@ -78,7 +78,7 @@ class WindowFile:
     windows: deque[Window] = field(default_factory=deque)
     """Those that are not encoded, or whose frames have not all left; oldest first."""
     due_samples: int = 0
-    """Samples of a live stream whose windows have come, up to `samples`."""
+    """Samples whose words are due: of a live stream those whose windows have come, of a file all once it has ended."""
     cut: int = 0
     """Windows of a live stream's segments since they began anew, at sample `origin`; before: `cut_before`."""
     cut_before: int = 0
