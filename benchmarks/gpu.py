@@ -1,6 +1,7 @@
 """Measures a GPU with random weights: encoder step, searches, real-time streams in one process and in a server.
 
-    python -m benchmarks.gpu encoder|searches|streams|server --json FILE [--device cuda] [--precisions N,...] [--tiny]
+    python -m benchmarks.gpu encoder|searches|streams|server --json FILE [--device cuda] [--precisions N,...]
+        [--rights N,...] [--streams N,...] [--trial-s N] [--tiny]
 
 Each measurement is a line of FILE as soon as it is made, so that a run that ends early keeps what it has. `--tiny
 --device cpu` shows that a benchmark runs; its times mean nothing. docs/gpu.md says how to run all of them.
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +27,16 @@ from benchmarks.measure import time_interleaved
 from benchmarks.papers.runner import Streams, entries_of, measured
 from benchmarks.random_bundle import write_random_bundle
 from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerSizes
-from benchmarks.systems import CHUNKS, Selection, System, Unavailable, decoding_errors, penstock_systems, split_chunks
+from benchmarks.systems import (
+    CHUNKS,
+    NEMO,
+    Selection,
+    System,
+    Unavailable,
+    decoding_errors,
+    penstock_systems,
+    split_chunks,
+)
 from benchmarks.workload import Workload, random_workload
 from penstock.encoder.encoder import TORCH, StreamingEncoder
 from penstock.encoder.precision import AUTO, PRECISIONS, TF32, number_type, prepare_precision
@@ -74,20 +85,25 @@ class Sizes(NamedTuple):
     is_tiny: bool
     precisions: Sequence[str]
     """Of the encoder."""
+    rights: Sequence[int]
+    """Frames of right context."""
     counts: Sequence[int]
     """Of streams in the trials."""
     trial_s: float
 
 
 def encoder(lines: Lines, sizes: Sizes) -> None:
-    """The step of 24 layers of width 1024 with full caches, eager and (on a GPU) captured."""
+    """The step of 24 layers of width 1024 with full caches, eager and (on a GPU) captured; NeMo's if it is there."""
     device, is_tiny = sizes.device, sizes.is_tiny
     size, buckets, repeats = ("small", (1, 2), 1) if is_tiny else ("xlarge", BUCKETS, 8)
-    for right in RIGHTS[:1] if is_tiny else RIGHTS:
+    for right in sizes.rights:
         context = AttentionContext(LEFT, right)
         for precision in sizes.precisions:
             is_16_bit = number_type(precision, device) != torch.float32
-            for engine in (TORCH, FUSED) if device.startswith("cuda") and is_16_bit else (TORCH,):
+            engines = [TORCH]
+            engines += [FUSED] if device.startswith("cuda") and is_16_bit else []
+            engines += [NEMO] if find_spec("nemo") else []
+            for engine in engines:
                 case: dict = {"context": [LEFT, right], "precision": precision, "engine": engine}
 
                 def task(context=context, case=case, precision=precision, engine=engine) -> None:
@@ -96,7 +112,7 @@ def encoder(lines: Lines, sizes: Sizes) -> None:
                     step_of = _encoder_steps(size, context, max(buckets), dtype, device, engine)
                     for rows in buckets:
                         tasks = {"eager": step_of(rows)}
-                        if device.startswith("cuda"):
+                        if device.startswith("cuda") and engine != NEMO:  # it has no captured step
                             tasks["captured"] = _captured(tasks["eager"])
                         for launch, timing in time_interleaved(tasks, repeats, 3, device).items():
                             ms = 1e3 * timing.seconds.median
@@ -109,6 +125,10 @@ def _encoder_steps(
     size: str, context: AttentionContext, streams: int, dtype: torch.dtype, device: str, engine: str
 ) -> Callable[[int], Callable[[], object]]:
     """Returns what makes a step of the first n streams."""
+    if engine == NEMO:
+        from benchmarks.nemo_encoder import nemo_encoder_steps
+
+        return nemo_encoder_steps(size, context, streams, dtype, device)
     source = RandomEncoder(ENCODERS[size], context, device=device)
     encoder = StreamingEncoder(source, context, streams, device, dtype, engine)
     encoder.state.kv_pages.normal_()
@@ -138,7 +158,7 @@ def searches(lines: Lines, sizes: Sizes) -> None:
     device, is_tiny = sizes.device, sizes.is_tiny
     batches, chunks, repeats = ((1, 2), 2, 1) if is_tiny else (BATCHES, 12, 3)
     kernels = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,)
-    for right in RIGHTS[:1] if is_tiny else RIGHTS:
+    for right in sizes.rights:
         context, size = AttentionContext(LEFT, right), "small" if is_tiny else "large"
         seconds = _ENCODER_FRAME_S * context.chunk_encoder_frames * chunks
         for kind in KINDS:
@@ -193,7 +213,7 @@ def streams(lines: Lines, sizes: Sizes) -> None:
 def random_bundles(sizes: Sizes) -> Iterator[tuple[Path, AttentionContext, dict]]:
     """A model of each context, once for each precision, and the case of its lines."""
     size, widths = ("small", (144, 64, 128)) if sizes.is_tiny else ("xlarge", (1024, 640, 1024))
-    for right in RIGHTS[:1] if sizes.is_tiny else (RIGHTS[0], RIGHTS[-1]):
+    for right in sizes.rights:
         context = AttentionContext(LEFT, right)
         with tempfile.TemporaryDirectory() as folder:
             bundle = Path(folder) / "bundle"
@@ -317,6 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="small sizes: whether it runs at all")
     names = {"metavar": "N,..."}
     parser.add_argument("--precisions", **names, type=lambda text: text.split(","), help="of the encoder (all)")
+    parser.add_argument("--rights", **names, type=_counts, default=RIGHTS, help="frames of right context (0,3,13)")
     parser.add_argument("--streams", **names, type=_counts, default=STREAMS, help="of the trials, ascending")
     parser.add_argument("--trial-s", metavar="N", type=float, default=30.0, help="seconds of each trial (30)")
     chosen = parser.parse_args(arguments)
@@ -324,10 +345,11 @@ def main(arguments: list[str] | None = None) -> int:
     precisions = chosen.precisions or [
         name for name in PRECISIONS if name != AUTO and (name != TF32 or chosen.device.startswith("cuda"))
     ]
-    counts, trial_s = chosen.streams, chosen.trial_s
+    rights, counts, trial_s = chosen.rights, chosen.streams, chosen.trial_s
     if chosen.tiny:
-        counts, trial_s = (2,), 4.0 if chosen.benchmark == "server" else 0.4  # a server's first 2 s are left out
-    sizes = Sizes(chosen.device, chosen.tiny, precisions, counts, trial_s)
+        rights, counts = rights[:1], (2,)
+        trial_s = 4.0 if chosen.benchmark == "server" else 0.4  # a server's first 2 s are left out
+    sizes = Sizes(chosen.device, chosen.tiny, precisions, rights, counts, trial_s)
     prepare_process(1)
     try:
         BENCHMARKS[chosen.benchmark](Lines(chosen.json, chosen.device), sizes)

@@ -67,9 +67,9 @@ def run_server_trial(server: TritonServer, chunk_samples: int, streams: int, sec
         process.start()
     try:
         time.sleep(max(0.0, begins_s + 0.4 * seconds - time.time()))
-        before, before_s = _stage_seconds(server.process_id), time.monotonic()
+        before, busy, before_s = _stage_seconds(server.process_id), _busy_seconds(url), time.monotonic()
         time.sleep(0.4 * seconds)
-        after, spent_s = _stage_seconds(server.process_id), time.monotonic() - before_s
+        after, busy_after, spent_s = _stage_seconds(server.process_id), _busy_seconds(url), time.monotonic() - before_s
         found = [results.get(timeout=seconds + 60) for _ in processes]
     finally:
         for process in processes:
@@ -83,6 +83,7 @@ def run_server_trial(server: TritonServer, chunk_samples: int, streams: int, sec
         "median_ms": 1e3 * float(np.quantile(waits_s, 0.5)) if waits_s else None,
         "p99_ms": 1e3 * float(np.quantile(waits_s, 0.99)) if waits_s else None,
         "cores": {name: round((after[name] - before[name]) / spent_s, 2) for name in after},
+        "busy": {name: round((busy_after[name] - busy[name]) / spent_s, 2) for name in STAGES},
     }
 
 
@@ -94,6 +95,17 @@ def _stage_seconds(process_id: int) -> dict[str, float]:
         command = " ".join(process.cmdline())
         found |= {name: sum(process.cpu_times()[:2]) for name in STAGES if f"/{name}/" in command}
     return found
+
+
+def _busy_seconds(url: str) -> dict[str, float]:
+    """Seconds that each stage has worked on batches so far, waits for the GPU included."""
+    with triton.InferenceServerClient(url) as client:
+        models = client.get_inference_statistics(as_json=True)["model_stats"]
+    busy = dict.fromkeys(STAGES, 0.0)
+    for model in models:
+        for batch in model["batch_stats"] if model["name"] in STAGES else ():
+            busy[model["name"]] += 1e-9 * sum(int(batch[part]["ns"]) for part in batch if part.startswith("compute"))
+    return busy
 
 
 def play(load: Load, results: "Queue[tuple[list[float], int]]") -> None:

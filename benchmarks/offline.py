@@ -2,7 +2,8 @@
 
 Systems transcribe whole recordings. `--offline DIR` of `python -m benchmarks.recognizer` is a folder of
 `scripts/random_offline.py`. Where a system pads rows of a batch, it is run with batches and with one recording at a
-time. ONNX Runtime gets NeMo's log-mel, and its best labels are collapsed as in NeMo.
+time. ONNX Runtime gets NeMo's log-mel, and its best labels are collapsed as in NeMo. On a GPU all compute in float16
+(the others' log-mel is float32, as here), and there is no ONNX Runtime.
 """
 
 import random
@@ -69,9 +70,9 @@ class System(ABC):
 class PenstockOffline(System):
     """This project's recognizer, with its own batches."""
 
-    def __init__(self, directory: Path, name: str = PENSTOCK, attention: str | None = None):
+    def __init__(self, directory: Path, device: str, name: str = PENSTOCK, attention: str | None = None):
         super().__init__(name)
-        self._recognizer = OfflineRecognizer(directory / "bundle", attention=attention)
+        self._recognizer = OfflineRecognizer(directory / "bundle", device=device, attention=attention)
 
     def run(self, recordings: list[np.ndarray]) -> list[str]:
         """Text of each recording."""
@@ -100,22 +101,23 @@ class _Batched(System):
 class _Nemo:
     """NeMo's model, and its parts."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, device: str):
         from nemo.collections.asr.models import ASRModel
         from nemo.utils import logging
 
         logging.setLevel("ERROR")
-        self._model = ASRModel.restore_from(str(path), map_location="cpu").eval()
+        self._model, self._device = ASRModel.restore_from(str(path), map_location=device).eval(), device
+        self._model.encoder.to(_number_type(device))
         self._model.preprocessor.featurizer.dither = 0.0
 
     def transcribe(self, batch: list[np.ndarray]) -> list[str]:
-        signals, lengths = _padded(batch)
-        log_probs, frames, _ = self._model(input_signal=signals, input_signal_length=lengths)
-        return self.texts(log_probs, frames)
+        mel, lengths = self.mel(batch)
+        encoded, frames = self._model.encoder(audio_signal=mel.to(_number_type(self._device)), length=lengths)
+        return self.texts(self._model.decoder(encoder_output=encoded.float()), frames)
 
     def mel(self, batch: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-mel [B, F, N] and the valid frames of each."""
-        signals, lengths = _padded(batch)
+        signals, lengths = (tensor.to(self._device) for tensor in _padded(batch))
         return self._model.preprocessor(input_signal=signals, length=lengths)
 
     def texts(self, log_probs: torch.Tensor, frames: torch.Tensor) -> list[str]:
@@ -125,17 +127,21 @@ class _Nemo:
 
 
 class _Transformers:
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, device: str):
         from transformers import AutoProcessor, ParakeetForCTC
         from transformers.utils import logging
 
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        self._model = ParakeetForCTC.from_pretrained(directory).eval()
+        self._model = ParakeetForCTC.from_pretrained(directory, dtype=_number_type(device)).to(device).eval()
         self._processor = AutoProcessor.from_pretrained(directory)
 
     def transcribe(self, batch: list[np.ndarray]) -> list[str]:
-        features = self._processor.feature_extractor(batch, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+        device = self._model.device
+        features = self._processor.feature_extractor(
+            batch, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt", device=str(device)
+        )
+        features = features.to(device, self._model.dtype)
         return self._processor.batch_decode(self._model.generate(**features), skip_special_tokens=True)
 
 
@@ -158,15 +164,21 @@ class _OnnxRuntime:
         return self._nemo.texts(log_probs, frames)
 
 
-def systems(directory: Path, batches: Sequence[int]) -> Iterator[tuple[System, bool]]:
+def systems(directory: Path, batches: Sequence[int], device: str) -> Iterator[tuple[System, bool]]:
     """Penstock first; True for those that only differ where there are several recordings."""
-    nemo, transformers = _Nemo(directory / "model.nemo"), _Transformers(directory / "transformers")
-    onnx = _OnnxRuntime(directory / "onnx" / "model.onnx", nemo)
-    yield PenstockOffline(directory, attention="full"), False
-    yield PenstockOffline(directory, LOCAL, "local=128,128"), False
+    nemo, transformers = _Nemo(directory / "model.nemo", device), _Transformers(directory / "transformers", device)
+    others = [("NeMo", nemo), ("Transformers", transformers)]
+    if device == "cpu":
+        others.append(("ONNX Runtime", _OnnxRuntime(directory / "onnx" / "model.onnx", nemo)))
+    yield PenstockOffline(directory, device, attention="full"), False
+    yield PenstockOffline(directory, device, LOCAL, "local=128,128"), False
     for batch in sorted({1, *batches}):
-        for name, system in (("NeMo", nemo), ("Transformers", transformers), ("ONNX Runtime", onnx)):
+        for name, system in others:
             yield _Batched(name, batch, system.transcribe), batch > 1
+
+
+def _number_type(device: str) -> torch.dtype:
+    return torch.float16 if device.startswith("cuda") else torch.float32
 
 
 def _padded(batch: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

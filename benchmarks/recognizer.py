@@ -4,7 +4,7 @@
         [--with-nemo FILE.nemo] [--with-transformers DIR] [--with-sherpa DIR] [--manifest FILE] [--threads 1]
         [--json FILE]
     python -m benchmarks.recognizer --offline DIR [--cases short long many] [--files 64] [--batches 8] [--quick]
-        [--threads 1] [--json FILE]
+        [--device cpu] [--threads 1] [--json FILE]
 
 Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
@@ -36,7 +36,7 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from penstock.reporting import markdown_table
-from penstock.runtime import prepare_process
+from penstock.runtime import check_device, prepare_process
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
@@ -132,7 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     """Command line."""
     arguments = parse_arguments(argv)
     prepare_process(arguments.threads)
-    here = environment(arguments.threads)
+    here = environment(arguments.threads, arguments.device)
     recordings = read_recordings(arguments.manifest)
     if arguments.offline:
         measure_offline(arguments, here, recordings)
@@ -166,6 +166,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--batches", type=int, nargs="*", default=[8], metavar="N", help="batches of baselines with --offline (8)"
     )
+    parser.add_argument("--device", default="cpu", help="of --offline: cpu or cuda (cpu)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
     parser.add_argument("--quick", action="store_true", help="one round")
@@ -223,10 +224,11 @@ def timed_rounds(
 
 
 def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[Recording]) -> None:
-    """Prints the table of offline models; RTFx and ratios by CPU time."""
+    """Prints the table of offline models; RTFx and ratios by CPU time, on a GPU by time."""
     from benchmarks.offline import PENSTOCK, cases, systems
 
-    everything, results = list(systems(arguments.offline, arguments.batches)), []
+    check_device(arguments.device, "--device")
+    everything, results = list(systems(arguments.offline, arguments.batches, arguments.device)), []
     for case in cases(arguments.cases, [recording.samples for recording in recordings], arguments.files):
         progress(f"{case.name}, {case.audio_s:.0f} s of audio")
         chosen = [system for system, is_for_several in everything if len(case.recordings) > 1 or not is_for_several]
@@ -235,20 +237,22 @@ def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[
         texts, seconds, cpu_s = timed_rounds(
             arguments.rounds, chosen, lambda system, case=case: system.run(case.recordings), case.audio_s
         )
+        taken_s = cpu_s if arguments.device == "cpu" else seconds
         for name in seconds:
-            ratios = [other / ours for other, ours in zip(cpu_s[name], cpu_s[PENSTOCK], strict=True)]
+            ratios = [other / ours for other, ours in zip(taken_s[name], taken_s[PENSTOCK], strict=True)]
             equal = sum(a == b for a, b in zip(texts[name], texts[PENSTOCK], strict=True))
             results.append({
                 "case": case.name, "files": len(case.recordings), "audio_s": case.audio_s, "system": name,
-                "cpu_rtfx": case.audio_s / statistics.median(cpu_s[name]),
+                "rtfx": case.audio_s / statistics.median(taken_s[name]),
                 "penstock_speed_up": statistics.median(ratios), "equal_texts": equal,
                 "seconds": seconds[name], "cpu_seconds": cpu_s[name],
             })  # fmt: skip
     rows = [
-        [r["case"], r["system"], r["cpu_rtfx"], f"{r['penstock_speed_up']:.2f}", f"{r['equal_texts']} of {r['files']}"]
+        [r["case"], r["system"], r["rtfx"], f"{r['penstock_speed_up']:.2f}", f"{r['equal_texts']} of {r['files']}"]
         for r in results
     ]
-    header = ["audio", "system", "RTFx by CPU time", "Penstock's speed-up", "equal texts"]
+    clock = "RTFx by CPU time" if arguments.device == "cpu" else "RTFx"
+    header = ["audio", "system", clock, "Penstock's speed-up", "equal texts"]
     markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
     publish(markdown, {"environment": here, "results": results}, arguments.json)
 

@@ -1,15 +1,17 @@
 """Writes one random offline model in four formats, for `make side-by-side-offline`. Needs NeMo, Transformers and onnx.
 
     python -m scripts.random_offline DIR     # DIR/model.nemo, DIR/bundle, DIR/transformers, DIR/onnx/model.onnx
+    python -m scripts.random_offline DIR --layers 24 --width 1024 --no-onnx
 
-17 layers of width 512 with a CTC head, as NeMo's large FastConformer. The ONNX file is NeMo's own export in float32,
-which onnx-asr and sherpa-onnx run.
+17 layers of width 512 with a CTC head, as NeMo's large FastConformer; with 24 of 1024 as Parakeet 0.6B. The ONNX file
+is NeMo's own export in float32, which onnx-asr and sherpa-onnx run.
 """
 
+import argparse
 import re
 import shutil
-import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,40 +40,46 @@ _RENAMED = {
 
 def main() -> None:
     """Command line."""
-    directory = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("--layers", type=int, default=17, metavar="N", help="of the encoder (17)")
+    parser.add_argument("--width", type=int, default=512, metavar="N", help="of the encoder (512)")
+    parser.add_argument("--no-onnx", action="store_true", help="without the ONNX file")
+    chosen = parser.parse_args()
+    directory, spec = chosen.directory, replace(_SPEC, n_layers=chosen.layers, d_model=chosen.width)
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "onnx").mkdir(parents=True)
     signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
     with tempfile.TemporaryDirectory() as workspace:
-        model = build_ctc_model(_SPEC, Path(workspace), signals)
+        model = build_ctc_model(spec, Path(workspace), signals)
         model.preprocessor.featurizer.dither = 0.0
         model.save_to(str(directory / "model.nemo"))
-        export_transformers(
-            model, (Path(workspace) / f"{_SPEC.name}_tokenizer" / "tokenizer.model").read_bytes(), directory
-        )
+        tokenizer = (Path(workspace) / f"{spec.name}_tokenizer" / "tokenizer.model").read_bytes()
+        export_transformers(model, spec, tokenizer, directory)
     import_nemo(directory / "model.nemo", directory / "bundle")
-    model.export(str(directory / "onnx" / "model.onnx"))
+    if not chosen.no_onnx:
+        model.export(str(directory / "onnx" / "model.onnx"))
 
 
-def export_transformers(model: ASRModel, tokenizer: bytes, directory: Path) -> None:
+def export_transformers(model: ASRModel, spec: ModelSpec, tokenizer: bytes, directory: Path) -> None:
     """Saves the same weights by Transformers' own classes."""
     labels = model.decoder.num_classes_with_blank - 1
     config = ParakeetCTCConfig(
         vocab_size=labels + 1,
         pad_token_id=labels,
         encoder_config={
-            "attention_bias": _SPEC.use_bias, "convolution_bias": _SPEC.use_bias, "conv_kernel_size": _SPEC.kernel,
-            "hidden_size": _SPEC.d_model, "intermediate_size": _SPEC.ff_expansion * _SPEC.d_model,
-            "num_attention_heads": _SPEC.n_heads, "num_hidden_layers": _SPEC.n_layers,
-            "num_mel_bins": _SPEC.mel_bins, "scale_input": _SPEC.xscaling,
-            "subsampling_conv_channels": _SPEC.channels, "subsampling_factor": _SPEC.factor,
+            "attention_bias": spec.use_bias, "convolution_bias": spec.use_bias, "conv_kernel_size": spec.kernel,
+            "hidden_size": spec.d_model, "intermediate_size": spec.ff_expansion * spec.d_model,
+            "num_attention_heads": spec.n_heads, "num_hidden_layers": spec.n_layers,
+            "num_mel_bins": spec.mel_bins, "scale_input": spec.xscaling,
+            "subsampling_conv_channels": spec.channels, "subsampling_factor": spec.factor,
         },
     )  # fmt: skip
     copy = ParakeetForCTC(config).eval()
     copy.load_state_dict(
         {renamed(name): each for name, each in model.state_dict().items() if not name.startswith("preprocessor.")}
     )
-    front_end = ParakeetFeatureExtractor(feature_size=_SPEC.mel_bins)
+    front_end = ParakeetFeatureExtractor(feature_size=spec.mel_bins)
     processor = ParakeetProcessor(front_end, make_processor(SPECS[0], tokenizer).tokenizer, decoder_type="ctc")
     copy.save_pretrained(directory / "transformers")
     processor.save_pretrained(directory / "transformers")

@@ -41,11 +41,11 @@ class RandomWindows:
     """The encoder of an offline model with random weights, and log-mel of `batch` recordings."""
 
     def __init__(self, shape: str, batch: int, encoder_frames: int, device: str):
-        source = RandomEncoder(ENCODERS[SHAPES[shape].encoder], None)
+        source = RandomEncoder(ENCODERS[SHAPES[shape].encoder], None, device=device)
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         self._encoder = WindowEncoder(source, device, dtype)
         mel_frames = source.config.encoder.subsampling_factor * encoder_frames
-        self._mels = list(source.mel(1, batch, mel_frames)[0].to(device))
+        self._mels = list(source.mel(1, batch, mel_frames)[0])
 
     def encode(self, batch: int) -> list[torch.Tensor]:
         """The frames of the first recordings."""
