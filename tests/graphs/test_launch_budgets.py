@@ -18,6 +18,7 @@ from penstock.decoding.greedy.workspace import GreedyBuffers
 from penstock.decoding.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
+from penstock.encoder.window.run import WindowEncoder
 from penstock.graphs.driver import EagerDriver
 from penstock.graphs.program import Program, steps_with_depth
 from penstock.graphs.select import Choice
@@ -30,13 +31,14 @@ from penstock.pipeline.stages import decoder
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.launches import Launches
+from tests.helpers.offline_models import random_offline_encoder
 from tests.helpers.random_models import head, random_checkpoint, random_encoder, with_encoder
 
 META = torch.device("meta")
 BATCH, FRAMES = 128, 7
 SEED = 2
 """Of a predictor with one layer, as published models have it."""
-LAYER, OUTSIDE_OF_LAYERS = 34, 90
+LAYER, OUTSIDE_OF_LAYERS, WINDOW_LAYER = 34, 90, 44
 GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
 PROGRAMS, BEAM_PROGRAMS = 15, 18
 """Of a hybrid model with a decoding graph."""
@@ -70,6 +72,20 @@ def test_the_encoder_step(tmp_path, dtype):
     one, two = (encoder_launches(tmp_path / str(layers), layers, dtype) for layers in (1, 2))
     assert 10 < two - one <= LAYER
     assert 10 < one - (two - one) <= OUTSIDE_OF_LAYERS
+
+
+def window_launches(tmp_path, layers: int, mel_frames: list[int]) -> int:
+    """Of windows of an offline model with this number of layers."""
+    config = with_encoder(random_offline_encoder(1), n_layers=layers)
+    encoder = WindowEncoder(random_checkpoint(tmp_path, 1, config), META, torch.float16)
+    mels = [torch.zeros(frames, config.mel_bins, device=META) for frames in mel_frames]
+    return launches(partial(encoder.encode, mels))
+
+
+@pytest.mark.parametrize(("mel_frames", "budget"), [([640] * 32, WINDOW_LAYER), (range(600, 700, 3), WINDOW_LAYER + 1)])
+def test_windows_of_similar_lengths(tmp_path, mel_frames, budget):
+    one, two = (window_launches(tmp_path / str(layers), layers, list(mel_frames)) for layers in (1, 2))
+    assert 10 < two - one <= budget
 
 
 def step_launches(program: Program) -> dict[str, int]:

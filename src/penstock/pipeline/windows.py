@@ -11,8 +11,8 @@ from penstock.model.config import FeatureConfig, ModelConfig
 if TYPE_CHECKING:
     from penstock.encoder.window.attention import Band
 
-BATCH_AUDIO_S = 120.0
-"""Audio of one batch; a longer recording is one by itself."""
+BATCH_AUDIO_S, GPU_BATCH_AUDIO_S = 120.0, 1200.0
+"""Audio of one batch; a longer recording is one by itself. A GPU needs more to be busy."""
 FULL_ATTENTION_S = 600.0
 LONG_BAND = (128, 128)
 """Local attention of longer recordings, as in NeMo: the time of full attention grows with the square of the length."""
@@ -22,6 +22,11 @@ ENCODING_SHARE = 0.9
 """Of the work, about; the rest is decoding."""
 MAX_CALL_PARTS = 8
 """Recordings with such a step in one call of a server; others' follow with their next polls."""
+
+
+def batch_audio_s(device: str) -> float:
+    """Seconds of audio of one batch on a device."""
+    return BATCH_AUDIO_S if device == "cpu" else GPU_BATCH_AUDIO_S
 
 
 def decoded_frames(config: ModelConfig) -> int:

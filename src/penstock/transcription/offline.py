@@ -15,6 +15,7 @@ from penstock.frontend.window_mel import WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.resolve import resolve_model
+from penstock.pipeline import windows
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import StreamOptions
@@ -24,7 +25,7 @@ from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, START, Column, Ticket
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.windows import BATCH_AUDIO_S, ENCODING_SHARE, band_of, decoded_frames, is_long
+from penstock.pipeline.windows import ENCODING_SHARE, band_of, decoded_frames, is_long
 from penstock.runtime import check_device_works
 from penstock.transcription.recording import Recording
 
@@ -46,16 +47,18 @@ class OfflineRecognizer:
         device: str = "cpu",
         decoding: DecodingConfig = DEFAULT_DECODING,
         precision: str = AUTO,
-        batch_audio_s: float = BATCH_AUDIO_S,
+        batch_audio_s: float | None = None,
         attention: str | None = None,
     ):
         """model: a bundle, a checkpoint or a hub id of an offline model; SettingError for a streaming one.
 
-        max_batch, batch_audio_s: recordings and seconds of audio of one batch; a longer recording is one by itself.
+        max_batch, batch_audio_s: recordings and seconds of audio of one batch; a longer recording is one by itself. By
+        default 120 s on a CPU, 1,200 s on a GPU.
         decoding, precision: as in `StreamingRecognizer`. attention: what an encoder frame attends to, "full" (all of
         its recording) or "local=128,128"; by default the checkpoint's, of recordings above 10 min local=128,128.
         """
-        for name, value in (("max_batch", max_batch), ("batch_audio_s", batch_audio_s)):
+        audio_s = windows.batch_audio_s(torch.device(device).type) if batch_audio_s is None else batch_audio_s
+        for name, value in (("max_batch", max_batch), ("batch_audio_s", audio_s)):
             if not value > 0:  # NaN, too
                 raise SettingError(f"{name} is {value}; accepted: numbers above 0")
         checkpoint = Checkpoint(resolve_model(str(model)))
@@ -63,7 +66,7 @@ class OfflineRecognizer:
         if not self.config.encoder.is_offline:
             raise SettingError(f"{checkpoint.directory.name} is a streaming model; accepted: an offline model")
         self._name, self._device = checkpoint.directory.name, device
-        self.max_batch, self.batch_audio_s = max_batch, batch_audio_s
+        self.max_batch, self.batch_audio_s = max_batch, audio_s
         tensors = checkpoint.tensors("features.")
         log_mel = LogMel(self.config.features, tensors["features.window"], tensors["features.mel_filterbank"])
         self._mel = WindowMel(log_mel)

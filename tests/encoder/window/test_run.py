@@ -11,7 +11,9 @@ from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, pro
 from penstock.encoder.window import attention, layers
 from penstock.encoder.window.attention import Band, Chunks, parse_attention
 from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.strip import RowGroup, Strip
 from penstock.errors import SettingError
+from penstock.model.bundle import Checkpoint
 from tests.helpers.offline_models import random_offline_encoder
 from tests.helpers.random_models import random_checkpoint, with_encoder
 from tests.helpers.reference.encoder import EncoderReference
@@ -30,11 +32,22 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
 
 
+IN_GROUPS = pytest.mark.parametrize("is_grouped", [False, True], ids=["row by row", "in groups"])
+"""As on a CPU, and as on a GPU."""
+
+
+def window_encoder(checkpoint: Checkpoint, is_grouped: bool) -> WindowEncoder:
+    encoder = WindowEncoder(checkpoint)
+    encoder._is_grouped = is_grouped
+    return encoder
+
+
+@IN_GROUPS
 @pytest.mark.parametrize("seed", range(8))
-def test_every_row_of_a_batch_is_the_reference(tmp_path, seed):
+def test_every_row_of_a_batch_is_the_reference(tmp_path, seed, is_grouped):
     config = random_offline_encoder(seed)
     checkpoint = random_checkpoint(tmp_path, seed, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), window_encoder(checkpoint, is_grouped)
     mels = random_mels(config.mel_bins, seed)
     found = encoder.encode(mels)
     for mel, frames in zip(mels, found, strict=True):
@@ -46,22 +59,24 @@ BANDS = [Band(4, 4), Band(8, 3), Band(3, 8), Band(0, 0), Band(300, 20), Band(100
 CHUNKS = [Chunks(14, 5, 4), Chunks(7, 1, 0), Chunks(5, 3, 400), Chunks(0, 2, 1)]
 
 
+@IN_GROUPS
 @pytest.mark.parametrize("reach", [*BANDS, *CHUNKS], ids=str)
-def test_limited_attention_is_the_masked_reference(tmp_path, reach):
+def test_limited_attention_is_the_masked_reference(tmp_path, reach, is_grouped):
     """The first chunk begins with the window; chunks do not divide a block of queries."""
     config = random_offline_encoder(1)
     checkpoint = random_checkpoint(tmp_path, 1, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
-    mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), window_encoder(checkpoint, is_grouped)
+    mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000, 270, 3900))
     limit = {"chunks" if isinstance(reach, Chunks) else "band": reach}
     for mel, frames in zip(mels, encoder.encode(mels, [reach] * len(mels)), strict=True):
         assert_same(frames, reference.encode(mel, **limit))
 
 
-def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):
+@IN_GROUPS
+def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch, is_grouped):
     config = random_offline_encoder(4)
     checkpoint = random_checkpoint(tmp_path, 4, config)
-    encoder, mels = WindowEncoder(checkpoint), random_mels(config.mel_bins, 0, (5000, 90))
+    encoder, mels = window_encoder(checkpoint, is_grouped), random_mels(config.mel_bins, 0, (5000, 90, 4600))
     expected = encoder.encode(mels)
     monkeypatch.setattr(attention, "BLOCK_PRODUCTS", config.d_model << 15)
     monkeypatch.setattr(attention, "BLOCK_DISTANCES", 100)
@@ -69,11 +84,12 @@ def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):
         assert_same(found, frames)
 
 
-def test_each_row_has_a_band_of_its_own(tmp_path):
+@IN_GROUPS
+def test_each_row_has_a_band_of_its_own(tmp_path, is_grouped):
     config = with_encoder(random_offline_encoder(0), attention_band=(5, 2))
     checkpoint = random_checkpoint(tmp_path, 0, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
-    mels, bands = random_mels(config.mel_bins, 0, (90, 3000, 90, 700)), [None, Band(7, 7), Band(3, 9), None]
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), window_encoder(checkpoint, is_grouped)
+    mels, bands = random_mels(config.mel_bins, 0, (90, 3000, 80, 700)), [None, Band(7, 7), Band(3, 9), None]
     for mel, band, frames in zip(mels, bands, encoder.encode(mels, bands), strict=True):
         assert_same(frames, reference.encode(mel, band=band))
     for mel, frames in zip(mels, encoder.encode(mels), strict=True):
@@ -90,9 +106,10 @@ def test_attention_is_parsed():
             parse_attention(text)
 
 
-def test_it_yields_between_short_steps_and_can_be_closed(tmp_path):
+@IN_GROUPS
+def test_it_yields_between_short_steps_and_can_be_closed(tmp_path, is_grouped):
     config = random_offline_encoder(2)
-    encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config))
+    encoder = window_encoder(random_checkpoint(tmp_path, 2, config), is_grouped)
     mels = random_mels(config.mel_bins, 0, (12_000, 30))
     steps = encoder.run(mels)
     count, shares = 0, [0.0]
@@ -132,6 +149,19 @@ def test_no_step_has_more_work_because_a_window_is_longer(tmp_path, monkeypatch,
         raise AssertionError("the encoder never ends")
 
     assert 0 < most_work(24_000) <= 1.05 * most_work(8_000)
+
+
+def test_groups_have_rows_of_similar_lengths_and_limited_scores():
+    strip = Strip([100, 0, 49, 50, 10, 99, 24, 20, 85], 4, torch.device("cpu"), is_grouped=True)
+    groups = list(strip.groups(range(8), 2 * 100**2))  # all but the last row
+    assert [getattr(each, "lengths", each) for each in groups] == [
+        [100, 99], [50, 49], [24, 20], slice(199, 209),
+    ]  # fmt: skip
+    begin, first = 100 + 49 + 50 + 10, groups[0]
+    assert isinstance(first, RowGroup) and first.is_behind is not None
+    assert first.frames.tolist() == [*range(100), *range(begin, begin + 99)]
+    assert torch.equal(first.padded[first.own], first.frames)
+    assert first.is_behind.nonzero().tolist() == [[1, 99]]
 
 
 def test_windows_in_pieces_are_the_whole_ones_and_are_emptied(tmp_path):

@@ -60,7 +60,7 @@ def is_freed(server: WindowServer) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_files_side_by_side_have_the_library_s_results(checkpoints, speech, case, decoding, monkeypatch):
     """Of several pieces and parts each; a batch holds 20 s, and a call gives one part, or what is left of it."""
-    monkeypatch.setattr(window_jobs, "BATCH_AUDIO_S", 20.0)
+    monkeypatch.setattr(window_jobs, "batch_audio_s", lambda device: 20.0)
     monkeypatch.setattr(window_encoder, "MAX_CALL_PARTS", 1)
     monkeypatch.setattr(windows, "DECODED_CHUNKS", 5)
     server = WindowServer(checkpoints[case], decoding=decoding)
@@ -278,7 +278,7 @@ def test_bad_requests_are_rejected_by_name_and_others_go_on(server, speech):
 
 @pytest.mark.parametrize("failure", [RuntimeError("out of memory"), MemoryError()], ids=["torch", "Python"])
 def test_a_job_that_fails_ends_its_streams_only(server, speech, monkeypatch, failure):
-    monkeypatch.setattr(window_jobs, "BATCH_AUDIO_S", 4.0)
+    monkeypatch.setattr(window_jobs, "batch_audio_s", lambda device: 4.0)
     server = WindowServer(server.checkpoint)
     right = torch.softmax
     failures = iter([failure])

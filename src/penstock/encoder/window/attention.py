@@ -4,19 +4,22 @@ The scores are those of `penstock.encoder.attention`. A block of Q queries and K
 scores as many positions and reads each query's from a view of the result.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
 from penstock.encoder.attention import AttentionWeights, distance_sinusoids, project_positions
 from penstock.encoder.modules import Tensors, linear, subset
+from penstock.encoder.window.strip import RowGroup, Strip
 from penstock.errors import SettingError, shown
 from penstock.linear import Linear
 from penstock.model.config import MAX_BAND, EncoderConfig
 
 BLOCK_QUERIES, BLOCK_PRODUCTS, BLOCK_DISTANCES = 256, 1 << 29, 2048
 """Limits of one step: queries, products of queries and keys in all heads, positions to project."""
+GROUP_PRODUCTS = 1 << 31
+"""The limit of products with groups of rows."""
 CACHED_SCORES, LEAST_QUERIES = 1 << 19, 64
 """Scores that are computed at once on a CPU, 2 MB; queries that a product needs to be fast."""
 KEPT_FRAMES = 384
@@ -73,10 +76,29 @@ def parse_attention(text: str) -> Band | None:
     return Band(*numbers)
 
 
-def scored_frames(length: int, reach: Reach | None) -> int:
-    """One more than the largest distance that a block scores in a row of `length` frames."""
-    band = reach.reach if isinstance(reach, Chunks) else reach
-    return length if band is None else min(length, max(band) + BLOCK_QUERIES)
+class RowsOfReach(NamedTuple):
+    """A row, or several at once, with the same limits."""
+
+    rows: slice | RowGroup
+    reach: Reach | None
+
+    @property
+    def scored_frames(self) -> int:
+        """One more than the largest distance that a block scores."""
+        longest = self.rows.stop - self.rows.start if isinstance(self.rows, slice) else self.rows.lengths[0]
+        band = self.reach.reach if isinstance(self.reach, Chunks) else self.reach
+        return longest if band is None else min(longest, max(band) + BLOCK_QUERIES)
+
+
+def rows_of_reaches(strip: Strip, reaches: Sequence[Reach | None], width: int) -> list[RowsOfReach]:
+    """All rows of a strip as attention takes them, for all layers; reaches: of each row, width: of the model."""
+    if not strip.is_grouped:
+        return list(map(RowsOfReach, strip.rows(), reaches))
+    found = []
+    for reach in dict.fromkeys(reaches):
+        numbers = [number for number, each in enumerate(reaches) if each == reach]
+        found += [RowsOfReach(group, reach) for group in strip.groups(numbers, GROUP_PRODUCTS // width)]
+    return found
 
 
 class Positions(NamedTuple):
@@ -132,16 +154,34 @@ class WindowAttention:
         config = self._config
         out.copy_(self._qkv(x).view(len(x), 3, config.n_heads, config.d_head).permute(1, 2, 0, 3))
 
-    def mix(self, projected: torch.Tensor, positions: Positions, reach: Reach | None) -> Iterator[int]:
-        """Replaces the queries of a window by what each mixes; yields the number of each block's.
+    def mix(
+        self, projected: torch.Tensor, rows: slice | RowGroup, positions: Positions, reach: Reach | None
+    ) -> Iterator[int]:
+        """Replaces the queries of a row or of a group of rows by what each mixes; yields the number of each block's.
 
-        projected: queries, keys and values [3, H, T, dh]; positions: within `reach`.
+        projected: queries, keys and values of the strip [3, H, M, dh]; positions: within `reach`.
         """
+        if isinstance(rows, slice):
+            yield from self._mix(projected[:, :, rows].unsqueeze(2), [rows.stop - rows.start], None, positions, reach)
+            return
+        padded = projected.index_select(2, rows.padded).unflatten(2, (len(rows.lengths), -1))
+        yield from self._mix(padded, rows.lengths, rows.is_behind, positions, reach)
+        projected[0].index_copy_(1, rows.frames, padded[0].flatten(1, 2).index_select(1, rows.own))
+
+    def _mix(
+        self,
+        projected: torch.Tensor,
+        lengths: Sequence[int],
+        is_behind: torch.Tensor | None,
+        positions: Positions,
+        reach: Reach | None,
+    ) -> Iterator[int]:
+        """projected: [3, H, R, L, dh]; lengths, is_behind: as in `RowGroup`."""
         query, keys, values = projected
-        frames = query.shape[1]
+        rows, frames, _ = query.shape[1:]
         chunks, band = (reach, reach.reach) if isinstance(reach, Chunks) else (None, reach)
         left, right = band or (frames, frames)
-        queries, heads = self._block(max(min(frames, left + right + 1), 1), query.device)
+        queries, heads = self._block(rows * max(min(frames, left + right + 1), 1), query.device)
         for begin in range(0, frames, queries):
             end = min(begin + queries, frames)
             first, last = max(begin - left, 0), min(end + right, frames)
@@ -149,27 +189,35 @@ class WindowAttention:
             column = positions.farthest - (end - 1 - first)
             columns = slice(column, column + count + size - 1)
             width = count + size - 1
-            hidden = chunks.hidden(range(begin, end), range(first, last), query.device) if chunks else None
+            hidden = [] if chunks is None else [chunks.hidden(range(begin, end), range(first, last), query.device)]
+            hidden += [] if is_behind is None else [is_behind[:, None, first:last]]
             for head in range(0, len(query), heads):
                 some = slice(head, head + heads)
-                block = query[some, begin:end]  # [h, Q, dh]
+                block = query[some, :, begin:end]  # [h, R, Q, dh]
                 # 1) scores of positions by distance, the farthest first, then in the order of keys
                 by_distance = torch.baddbmm(
-                    positions.bias[some, :, columns], block, positions.projected[some, :, columns]
+                    positions.bias[some, :, columns], block.flatten(1, 2), positions.projected[some, :, columns]
                 )
                 # Query i and key j are at column Q - 1 - i + j.
-                shifted = by_distance.as_strided((len(block), count, size), (count * width, width - 1, 1), count - 1)
+                pairs = len(block) * rows
+                shifted = by_distance.as_strided((pairs, count, size), (count * width, width - 1, 1), count - 1)
                 # 2) scores of contents, softmax, mix
-                scores = torch.baddbmm(shifted, block, keys[some, first:last].transpose(1, 2))
-                if hidden is not None:
-                    scores.masked_fill_(hidden, torch.finfo(scores.dtype).min / 4)
-                block.copy_(torch.bmm(torch.softmax(scores, dim=-1), values[some, first:last]))
-            yield count
+                of_keys = slice(first, last)
+                some_keys, some_values = (part[some, :, of_keys].flatten(0, 1) for part in (keys, values))
+                scores = torch.baddbmm(shifted, block.flatten(0, 1), some_keys.transpose(1, 2))
+                for is_hidden in hidden:
+                    scores.view(-1, rows, count, size).masked_fill_(is_hidden, torch.finfo(scores.dtype).min / 4)
+                block.copy_(torch.bmm(torch.softmax(scores, dim=-1), some_values).view(block.shape))
+            yield sum(min(max(length - begin, 0), count) for length in lengths)
 
     def _block(self, keys_seen: int, device: torch.device) -> tuple[int, int]:
-        """Queries and heads of a block: within a step's limit, and on a CPU with scores that its cache holds."""
+        """Queries and heads of a block: within a step's limit, and on a CPU with scores that its cache holds.
+
+        keys_seen: by a query of each row, in sum.
+        """
         config = self._config
-        queries = min(BLOCK_QUERIES, max(BLOCK_PRODUCTS // (keys_seen * config.d_model), 1))
+        products = BLOCK_PRODUCTS if device.type == "cpu" else GROUP_PRODUCTS
+        queries = min(BLOCK_QUERIES, max(products // (keys_seen * config.d_model), 1))
         if device.type != "cpu":
             return queries, config.n_heads
         queries = min(queries, max(CACHED_SCORES // keys_seen, LEAST_QUERIES))

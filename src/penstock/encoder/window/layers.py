@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
-from penstock.encoder.window.attention import Reach, WindowAttention, scored_frames
+from penstock.encoder.window.attention import RowsOfReach, WindowAttention
 from penstock.encoder.window.strip import Strip
 from penstock.model.config import EncoderConfig
 
 BLOCK_NUMBERS = 1 << 18
 """Numbers of the strip whose activations exist at once: 512 frames at D = 512, at most 0.1 s of one core's work."""
+GROUP_NUMBERS = 1 << 22
+"""The same with groups of rows."""
 LAYER_PARTS = 4
 """Parts of a layer's work: before, in and after the attention, and from the convolution on."""
 
@@ -42,23 +44,23 @@ class WindowLayer:
         self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
         self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
-    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Reach | None], work: Workspace) -> Iterator[int]:
-        """Replaces x [M, D] by the layer's output; bands: of each row.
+    def run(self, x: torch.Tensor, strip: Strip, rows: Sequence[RowsOfReach], work: Workspace) -> Iterator[int]:
+        """Replaces x [M, D] by the layer's output; rows: all of the strip.
 
         Yields after each block the number of frames of which one of `LAYER_PARTS` parts is done.
         """
-        size = max(BLOCK_NUMBERS // x.shape[1], 1)
+        size = max((GROUP_NUMBERS if strip.is_grouped else BLOCK_NUMBERS) // x.shape[1], 1)
         # 1) feed-forward, queries, keys and values
         for block in strip.blocks(size):
             x[block] = self._feed_forward1.step(x[block])
             self._attention.project(self._attention_norm(x[block]), work.projected[:, :, block])
             yield block.stop - block.start
         # 2) attention within each row
-        rows = list(zip(strip.rows(), strip.lengths, bands, strict=True))
-        positions = yield from self._attention.positions(max(scored_frames(length, band) for _, length, band in rows))
-        within = {band: positions.within(band) for band in set(bands)}
-        for row, _, band in rows:
-            yield from self._attention.mix(work.projected[:, :, row], within[band], band)
+        longest = max((each.scored_frames for each in rows), default=0)
+        positions = yield from self._attention.positions(longest)
+        within = {reach: positions.within(reach) for reach in {each.reach for each in rows}}
+        for each in rows:
+            yield from self._attention.mix(work.projected, each.rows, within[each.reach], each.reach)
         # 3) its output, and inputs of the convolution
         work.padded.index_fill_(0, strip.zeros, 0.0)
         for block in strip.blocks(size):

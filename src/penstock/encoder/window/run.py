@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import torch
 
 from penstock.encoder.modules import Tensors
-from penstock.encoder.window.attention import Band, Reach
+from penstock.encoder.window.attention import Band, Reach, rows_of_reaches
 from penstock.encoder.window.layers import LAYER_PARTS, WindowLayer, Workspace
 from penstock.encoder.window.strip import Strip
 from penstock.encoder.window.subsampling import Mel, MelReader, WindowSubsampling
@@ -24,6 +24,7 @@ class WindowEncoder:
         self.band = None if self.config.attention_band is None else Band(*self.config.attention_band)
         """What the checkpoint was trained with; None for attention to everything."""
         self._device = prepare_device(device)
+        self._is_grouped = self._device.type != "cpu"
         folded = torch.promote_types(dtype, torch.float32)
 
         def read(part: str) -> Tensors:
@@ -68,7 +69,7 @@ class WindowEncoder:
         lengths = [self._subsampling.encoder_frames(mel.frames) for mel in readers]
         if bands is None:
             bands = [self.band] * len(mels)
-        strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device)
+        strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device, self._is_grouped)
         x = torch.empty(strip.frames, self.config.d_model, dtype=self.dtype, device=self._device)
         if strip.frames:
             done, all_work = 0, strip.frames * (1 + LAYER_PARTS * len(self._layers))
@@ -82,7 +83,8 @@ class WindowEncoder:
     ) -> Iterator[int]:
         """Writes all frames to x; yields the frames of one part of a layer, or of the subsampling, that are done."""
         for mel, out in zip(mels, strip.split(x), strict=True):
-            yield from self._subsampling.run(mel, out)
+            yield from self._subsampling.run(mel, out, strip.is_grouped)
         work = Workspace(x, strip, self.config.n_heads)
+        rows = rows_of_reaches(strip, bands, self.config.d_model)
         for layer in self._layers:
-            yield from layer.run(x, strip, bands, work)
+            yield from layer.run(x, strip, rows, work)

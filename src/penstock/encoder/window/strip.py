@@ -1,8 +1,28 @@
 """Strip: the frames of all windows of a batch, one row after another, and their places between gaps of zeros."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
+
+LEAST_FILLED = 0.5
+"""A group has no row shorter than this share of its longest: attention is a small part of the work."""
+
+
+class RowGroup(NamedTuple):
+    """R rows of a strip as a batch, each padded to L frames."""
+
+    lengths: list[int]
+    """Of each row, the longest first."""
+    frames: torch.Tensor
+    """[N] int64, the places of all frames of the rows in the strip."""
+    padded: torch.Tensor
+    """[R * L] int64, the place that each frame of the batch is read from; behind a row's end any."""
+    own: torch.Tensor
+    """[N] int64, the places of `frames` in `padded`."""
+    is_behind: torch.Tensor | None
+    """[R, L], True behind a row's end; None if all rows have L frames."""
 
 
 class Strip:
@@ -12,9 +32,13 @@ class Strip:
     [G + M, D]: so it runs once over all rows, and none reaches into another.
     """
 
-    def __init__(self, lengths: Sequence[int], gap: int, device: torch.device):
-        """lengths: encoder frames of each row, 0 or more; gap: frames that a convolution reads on either side."""
-        self.lengths, self.gap = list(lengths), gap
+    def __init__(self, lengths: Sequence[int], gap: int, device: torch.device, is_grouped: bool):
+        """lengths: encoder frames of each row, 0 or more; gap: frames that a convolution reads on either side.
+
+        is_grouped: True where one launch for several rows is worth their padding, as on a GPU; a CPU takes row by row.
+        """
+        self.lengths, self.gap, self.is_grouped = list(lengths), gap, is_grouped
+        self._device = device
         self.frames = sum(self.lengths)
         """M"""
         self.padded_frames = self.frames + gap * (len(self.lengths) + 1)
@@ -34,6 +58,33 @@ class Strip:
         for length in self.lengths:
             yield slice(begin, begin + length)
             begin += length
+
+    def groups(self, numbers: Sequence[int], most_scores: int) -> Iterator[slice | RowGroup]:
+        """Groups the rows of these numbers by length, without empty ones; the frames of one that stays alone.
+
+        most_scores: limits R * L * L.
+        """
+        begins = [0, *accumulate(self.lengths)]
+        left = sorted((number for number in numbers if self.lengths[number]), key=lambda n: -self.lengths[n])
+        while left:
+            longest = self.lengths[left[0]]
+            most = max(most_scores // longest**2, 1)
+            chosen = [number for number in left[:most] if self.lengths[number] >= LEAST_FILLED * longest]
+            begin = begins[left[0]]
+            yield self._group(chosen, begins, longest) if len(chosen) > 1 else slice(begin, begin + longest)
+            left = left[len(chosen) :]
+
+    def _group(self, numbers: Sequence[int], begins: Sequence[int], longest: int) -> RowGroup:
+        lengths = torch.tensor([self.lengths[number] for number in numbers])
+        steps = torch.arange(longest)
+        is_own = steps < lengths[:, None]
+        places = torch.tensor([begins[number] for number in numbers])[:, None] + torch.where(is_own, steps, 0)
+        own = is_own.flatten().nonzero().flatten()
+        has_padding = bool((lengths < longest).any())
+        return RowGroup(
+            lengths.tolist(), places.flatten()[own].to(self._device), places.flatten().to(self._device),
+            own.to(self._device), (~is_own).to(self._device) if has_padding else None,
+        )  # fmt: skip
 
     def blocks(self, size: int) -> Iterator[slice]:
         """All frames, `size` at a time, whichever row they belong to."""

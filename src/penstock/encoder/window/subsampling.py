@@ -14,8 +14,9 @@ from penstock.encoder.modules import Tensors
 from penstock.encoder.subsampling import StridedLayers
 from penstock.model.config import EncoderConfig
 
-TILE_ENCODER_FRAMES = 64
-"""Encoder frames of one tile: 5 s at 8x. Its first activation is 16 MB for 128 mel bins and 256 channels."""
+TILE_ENCODER_FRAMES, LARGE_TILE_ENCODER_FRAMES = 64, 256
+"""Encoder frames of one tile: 5 s at 8x. Its first activation is 16 MB for 128 mel bins and 256 channels. The second is
+for a device where launches take longer than the work."""
 
 
 Mel = torch.Tensor | list[torch.Tensor]
@@ -67,10 +68,11 @@ class WindowSubsampling:
         """Encoder frames of a window: ceil(N / factor)."""
         return self._sizes(mel_frames)[-1]
 
-    def run(self, mel: MelReader, out: torch.Tensor) -> Iterator[int]:
+    def run(self, mel: MelReader, out: torch.Tensor, has_large_tiles: bool) -> Iterator[int]:
         """Writes the frames of a window to out [T, D]; yields the number of each tile's; closes `mel`."""
-        for begin in range(0, len(out), TILE_ENCODER_FRAMES):
-            end = min(begin + TILE_ENCODER_FRAMES, len(out))
+        size = LARGE_TILE_ENCODER_FRAMES if has_large_tiles else TILE_ENCODER_FRAMES
+        for begin in range(0, len(out), size):
+            end = min(begin + size, len(out))
             out[begin:end] = self._tile(mel, begin, end)
             yield end - begin
         mel.close()

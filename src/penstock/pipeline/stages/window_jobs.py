@@ -15,7 +15,7 @@ import torch
 from penstock.encoder.window.attention import Chunks, Reach
 from penstock.encoder.window.run import WindowEncoder
 from penstock.pipeline.live_window import LiveWindow
-from penstock.pipeline.windows import BATCH_AUDIO_S, ENCODING_SHARE, band_of
+from penstock.pipeline.windows import ENCODING_SHARE, band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25
@@ -208,7 +208,7 @@ class JobQueue:
         self, encoder: WindowEncoder, device: torch.device, hop_ms: float, clock: Callable[[], float] = time.monotonic
     ):
         self._encoder, self._device, self._clock = encoder, device, clock
-        self._batch_mel_frames = int(1000 * BATCH_AUDIO_S / hop_ms)
+        self._batch_mel_frames = int(1000 * batch_audio_s(device.type) / hop_ms)
         self._trimmed_mel_frames = int(1000 * _TRIMMED_S / hop_ms)
         self._turn = 0
         self.jobs: list[Job] = []
