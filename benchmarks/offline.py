@@ -2,8 +2,8 @@
 
 Systems transcribe whole recordings. `--offline DIR` of `python -m benchmarks.recognizer` is a folder of
 `scripts/random_offline.py`. Where a system pads rows of a batch, it is run with batches and with one recording at a
-time. ONNX Runtime gets NeMo's log-mel, and its best labels are collapsed as in NeMo. On a GPU all compute in float16
-(the others' log-mel is float32, as here), and there is no ONNX Runtime.
+time. ONNX Runtime gets NeMo's log-mel, and its best labels are collapsed as in NeMo. On a GPU all encoders
+compute in float16; NeMo computes log-mel there, Transformers and Penstock on the CPU; there is no ONNX Runtime.
 """
 
 import random
@@ -137,11 +137,8 @@ class _Transformers:
         self._processor = AutoProcessor.from_pretrained(directory)
 
     def transcribe(self, batch: list[np.ndarray]) -> list[str]:
-        device = self._model.device
-        features = self._processor.feature_extractor(
-            batch, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt", device=str(device)
-        )
-        features = features.to(device, self._model.dtype)
+        features = self._processor.feature_extractor(batch, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+        features = features.to(self._model.device, self._model.dtype)
         return self._processor.batch_decode(self._model.generate(**features), skip_special_tokens=True)
 
 
