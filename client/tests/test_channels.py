@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from penstock_client import AudioPipe, Client, load_audio, read_audio
 from penstock_client.channels import MixMonitor, channel_names, parse_channel, select
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, (16000, 3)).astype(np.float32)
@@ -33,6 +34,22 @@ def test_one_channel(channel, index):
 def test_no_such_channel(channel):
     with pytest.raises(ValueError, match=f"{channel!r}"):
         select(SAMPLES, channel)
+
+
+@pytest.mark.parametrize("channel", ["left2", 0, None])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda channel: read_audio("missing.wav", channel),
+        lambda channel: load_audio("missing.wav", channel),
+        lambda channel: AudioPipe("missing.wav", channel=channel),
+        lambda channel: Client("localhost:1").transcribe(SAMPLES[:, 0], channel=channel),
+    ],
+    ids=["read_audio", "load_audio", "AudioPipe", "Client.transcribe"],
+)
+def test_what_names_no_channel_is_rejected_at_the_call(call, channel):
+    with pytest.raises(ValueError, match=rf"channel is {channel!r}; accepted: mix, each, left"):
+        call(channel)
 
 
 @pytest.mark.parametrize(

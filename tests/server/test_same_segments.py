@@ -1,4 +1,4 @@
-"""The library, `transcribe`, a server and a gateway find the same segments in the same audio."""
+"""The library, `transcribe`, `evaluate`, a server and a gateway find the same segments in the same audio."""
 
 import json
 from collections.abc import Iterator
@@ -60,6 +60,19 @@ def test_of_transcribe(bundled_model, recording, expected, capsys):
     document = json.loads(capsys.readouterr().out)
     texts = [segment["text"] for segment in document["segments"] if segment["text"]]
     assert (texts, [(word["word"], word["start_ms"], word["end_ms"]) for word in document["words"]]) == expected
+
+
+@pytest.mark.parametrize("where", ["in this process", "at a server"])
+def test_of_evaluate(server: RunningServer, bundled_model, recording, expected, tmp_path, where):
+    """Its report has the text of all segments."""
+    manifest, report = tmp_path / "manifest.jsonl", tmp_path / "report.json"
+    manifest.write_text(json.dumps({"audio_filepath": str(recording), "text": "a reference"}) + "\n")
+    own = ["--model", str(bundled_model), "--context", ",".join(map(str, CONTEXT)), "--processes", "1"]
+    flags = ["--url", server.url("grpc")] if where == "at a server" else own
+    options = ["--endpoint-silence-ms", str(SILENCE_MS), "--json", str(report)]
+    assert main(["evaluate", *flags, *options, str(manifest)]) == 0
+    (result,) = json.loads(report.read_text())["results"]
+    assert [each["hypothesis"] for each in result["utterances"]] == [" ".join(expected[0])]
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

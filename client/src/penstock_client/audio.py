@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client import sound_file
-from penstock_client.channels import EACH, MIX, Channel
+from penstock_client.channels import EACH, MIX, Channel, check_channel
 from penstock_client.errors import AudioError, PackageError
 from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.sound_file import Audio
@@ -36,8 +36,9 @@ def load_audio(path: str | Path, channel: Channel = MIX) -> Audio:
     """The tracks of a file at 16 kHz, also of a truncated one, which has a `problem`; `-` is standard input.
 
     With channel "each", every channel is a track. Raises AudioError for an unusable file, PackageError without
-    libsndfile.
+    libsndfile, ValueError for what names no channel.
     """
+    check_channel(channel)
     with naming(path):
         return sound_file.load(path, SAMPLE_RATE_HZ, channel)
 

@@ -14,7 +14,7 @@ import soxr
 
 from penstock_client import sound_file
 from penstock_client.audio import naming
-from penstock_client.channels import EACH, MIX, Channel, MixMonitor
+from penstock_client.channels import EACH, MIX, Channel, MixMonitor, check_channel
 from penstock_client.channels import select as select_channel
 from penstock_client.errors import AudioError
 from penstock_client.pcm import PcmFormat, RawFormat, raw_pcm, read_wav_header
@@ -51,6 +51,7 @@ class AudioPipe:
         channel: Channel = MIX,
         block_ms: float | None = None,
     ):
+        check_channel(channel)
         self.problem: str | None = None
         """After the iteration: why the audio ends early."""
         self._path = path

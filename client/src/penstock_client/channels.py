@@ -27,6 +27,12 @@ def parse_channel(text: str) -> Channel:
     raise ValueError(f"channel is {text!r}; accepted: {ACCEPTED}")
 
 
+def check_channel(channel: Channel) -> None:
+    """Raises ValueError for what names no channel of any recording."""
+    if channel not in (MIX, EACH, *_NUMBERS) and not (isinstance(channel, int) and channel > 0):
+        raise ValueError(f"channel is {channel!r}; accepted: {ACCEPTED}")
+
+
 def select(samples: npt.NDArray[np.float32], channel: Channel) -> list[tuple[str | None, npt.NDArray[np.float32]]]:
     """The chosen tracks [n] of samples [n, channels], each with the name of its channel with `each`, else None.
 
@@ -37,9 +43,8 @@ def select(samples: npt.NDArray[np.float32], channel: Channel) -> list[tuple[str
         return [(None, samples.mean(axis=1))]
     if channel == EACH:
         return list(zip(channel_names(count), samples.T, strict=True))
-    number = _NUMBERS.get(channel, channel) if isinstance(channel, str) else channel
-    if not isinstance(number, int) or number < 1:
-        raise ValueError(f"channel is {channel!r}; accepted: {ACCEPTED}")
+    check_channel(channel)
+    number = _NUMBERS[channel] if isinstance(channel, str) else channel
     if number > count:
         raise ValueError(f"has {count} channel{'s' if count > 1 else ''}, so there is no channel {channel}")
     return [(None, samples[:, number - 1])]

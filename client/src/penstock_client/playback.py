@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.audio import read_audio
-from penstock_client.channels import MIX, Channel
+from penstock_client.channels import MIX, Channel, check_channel
 from penstock_client.errors import ClientError
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result, as_samples
 from penstock_client.stream import Stream
@@ -64,6 +64,7 @@ class Recording:
         self._block_samples = round(request_ms * SAMPLE_RATE_HZ / 1000)
         if self._block_samples < 1:
             raise ValueError(f"request_ms is {request_ms!r}, expected at least one sample")
+        check_channel(channel)
         self.samples = read_audio(audio, channel) if isinstance(audio, str | Path) else as_samples(audio)
 
     def __iter__(self) -> Iterator[Block]:
