@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 MODELS = {"RNN-T": "an4-rnnt-hybrid", "TDT": "an4-tdt-hybrid"}
 CONTEXTS = ("[70,13]", "[70,6]", "[70,1]", "[70,0]")
-ORDERS = 5
+ORDERS = 10
 ALSD, AES = "alsd:beam=4", "aes:beam=4"
 _MAKER = "recipes/an4/figures.py"
 JOINED = ("--join", "7", "--pause", "1", "--endpoint-silence-ms", "800", "--endpoint-state")
