@@ -39,7 +39,7 @@ from benchmarks.systems import (
 )
 from benchmarks.workload import Workload, random_workload
 from penstock.encoder.encoder import TORCH, StreamingEncoder
-from penstock.encoder.precision import AUTO, PRECISIONS, TF32, number_type, prepare_precision
+from penstock.encoder.precision import AUTO, FLOAT16, PRECISIONS, TF32, number_type, prepare_precision
 from penstock.errors import DeviceLostError, StreamError
 from penstock.kernels.capability import FUSED
 from penstock.model.config import AttentionContext
@@ -73,7 +73,7 @@ class Lines:
         """Runs a task and records its error, if any. DeviceLostError, after it is recorded, ends the process."""
         try:
             task()
-        except (OSError, StreamError, *decoding_errors()) as error:
+        except (OSError, ImportError, StreamError, *decoding_errors()) as error:
             self.add(name, case, error=f"{type(error).__name__}: {str(error)[:500]}")
             check_device_works(self._device, error)
 
@@ -102,7 +102,7 @@ def encoder(lines: Lines, sizes: Sizes) -> None:
             is_16_bit = number_type(precision, device) != torch.float32
             engines = [TORCH]
             engines += [FUSED] if device.startswith("cuda") and is_16_bit else []
-            engines += [NEMO] if find_spec("nemo") else []
+            engines += [NEMO] if find_spec("nemo") and precision == FLOAT16 else []  # the default on a GPU
             for engine in engines:
                 case: dict = {"context": [LEFT, right], "precision": precision, "engine": engine}
 

@@ -131,6 +131,7 @@ class Penstock:
 def main(argv: list[str] | None = None) -> None:
     """Command line."""
     arguments = parse_arguments(argv)
+    check_device(arguments.device, "--device")
     prepare_process(arguments.threads)
     here = environment(arguments.threads, arguments.device)
     recordings = read_recordings(arguments.manifest)
@@ -172,6 +173,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
     arguments = parser.parse_args(argv)
+    if arguments.device != "cpu" and not arguments.offline:
+        parser.error("--device needs --offline")
     if arguments.quick:
         arguments.rounds = 1
     return arguments
@@ -219,7 +222,8 @@ def timed_rounds(
             found[system.name] = run(system)
             seconds[system.name].append(time.perf_counter() - started)
             cpu_seconds[system.name].append(time.process_time() - started_cpu)
-            progress(f"  {system.name}: RTFx {audio_s / cpu_seconds[system.name][-1]:.1f} by CPU time")
+            rtfx, by_cpu = (audio_s / taken[system.name][-1] for taken in (seconds, cpu_seconds))
+            progress(f"  {system.name}: RTFx {rtfx:.1f}, {by_cpu:.1f} by CPU time")
     return found, seconds, cpu_seconds
 
 
@@ -227,13 +231,12 @@ def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[
     """Prints the table of offline models; RTFx and ratios by CPU time, on a GPU by time."""
     from benchmarks.offline import PENSTOCK, cases, systems
 
-    check_device(arguments.device, "--device")
     everything, results = list(systems(arguments.offline, arguments.batches, arguments.device)), []
     for case in cases(arguments.cases, [recording.samples for recording in recordings], arguments.files):
         progress(f"{case.name}, {case.audio_s:.0f} s of audio")
         chosen = [system for system, is_for_several in everything if len(case.recordings) > 1 or not is_for_several]
-        for system in chosen:
-            system.run([case.recordings[0][: 2 * SAMPLE_RATE_HZ]])
+        for system in chosen:  # a GPU's libraries choose and allocate by shape
+            system.run([case.recordings[0][: 2 * SAMPLE_RATE_HZ]] if arguments.device == "cpu" else case.recordings)
         texts, seconds, cpu_s = timed_rounds(
             arguments.rounds, chosen, lambda system, case=case: system.run(case.recordings), case.audio_s
         )

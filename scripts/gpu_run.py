@@ -1,6 +1,6 @@
 """Runs the GPU tests, each file in a process of its own, and then the GPU benchmarks (docs/gpu.md).
 
-    python -m scripts.gpu_run --out DIR [--limit-s 300] [--device cpu --tiny]
+    python -m scripts.gpu_run --out DIR [--limit-s 600] [--device cpu --tiny]
 
 It installs nothing and needs no network. DIR/gpu.jsonl has a line for the versions, for each test file and for each
 measurement; DIR/gpu.log has all output. A program that exceeds the limit or loses the device ends alone. The exit
@@ -32,7 +32,7 @@ def main() -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--limit-s", type=float, default=300.0, metavar="N", help="seconds of each program (300)")
+    parser.add_argument("--limit-s", type=float, default=600.0, metavar="N", help="seconds of each program (600)")
     parser.add_argument("--device", default="cuda", help="cuda or cpu (cuda)")
     parser.add_argument("--tiny", action="store_true", help="one test file and small sizes: whether it runs at all")
     chosen = parser.parse_args()

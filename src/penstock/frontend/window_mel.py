@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from penstock.frontend.log_mel import LogMel
 
 PIECE_MEL_FRAMES = 2000
-"""Frames of one piece, 20 s, and of one transform: its temporaries are 20 times as large as its result."""
+"""Frames of one piece, 20 s, and of one transform."""
 _MIN_DEVIATION = 1e-5
 """Added to each deviation, as in NeMo."""
 

@@ -23,7 +23,7 @@ from penstock.model.bundle import encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.server_memory import MAX_DECODER_STEP, server_memory, step_bytes
+from penstock.pipeline.server_memory import MAX_DECODER_STEP, WINDOW_STEP_BYTES, server_memory, step_bytes
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stages.decoder import MAX_CAPTURED_BATCH
 from penstock.pipeline.stream_memory import beam_bytes, bytes_per_stream, encoder_numbers_per_stream, greedy_bytes
@@ -99,7 +99,7 @@ def device_memory(
         streams=slots * bytes_per_stream(config, context, decoding, number_bytes) + spare,
         phrases=on_host.phrases,
         encoder_step=(
-            on_host.audio
+            on_host.audio + WINDOW_STEP_BYTES * (number_bytes - 1)
             if context is None
             else _encoder_step_bytes(config.encoder, context, slots, has_graphs, number_bytes)
         ),

@@ -17,8 +17,9 @@ _FLOAT_BYTES = 4
 _GREEDY_WINDOW_ENCODER_FRAMES = 8
 _SCORE_TENSORS = 6
 """Tensors [rows, V + 1] of a step: logits, log-probabilities, those with forced blanks, external and fused scores."""
-_WINDOW_STEP_BYTES = 150 * 10**6
-"""Temporaries of a block of the window encoder: scores, activations of a tile of the subsampling."""
+WINDOW_STEP_BYTES = 150 * 10**6
+"""Temporaries of a block of the window encoder: scores, activations of a tile of the subsampling. A GPU has this for
+each byte of a number."""
 _STRIP_TENSORS = 6
 """Tensors [T, D] of a window, at most: the strip, queries, keys and values, and two for what they become."""
 _PROCESSES_BYTES = 3 * 300 * 10**6 + 200 * 10**6
@@ -99,7 +100,7 @@ def step_bytes(config: ModelConfig, context: AttentionContext | None, decoding: 
     if context is None:
         frames = MAX_CALL_PARTS * decoded_frames(config) if config.ctc is not None else 0
         per_stream = max(decoding.beam_size, _GREEDY_WINDOW_ENCODER_FRAMES)
-        return max(batch * per_stream, frames) * row + _WINDOW_STEP_BYTES
+        return max(batch * per_stream, frames) * row + WINDOW_STEP_BYTES
     per_stream = max(decoding.beam_size, min(_GREEDY_WINDOW_ENCODER_FRAMES, context.chunk_encoder_frames))
     if config.ctc is not None:
         per_stream = max(per_stream, context.chunk_encoder_frames)

@@ -13,7 +13,6 @@ from penstock.encoder.window.attention import Band, Chunks, parse_attention
 from penstock.encoder.window.run import WindowEncoder
 from penstock.encoder.window.strip import RowGroup, Strip
 from penstock.errors import SettingError
-from penstock.model.bundle import Checkpoint
 from tests.helpers.offline_models import random_offline_encoder
 from tests.helpers.random_models import random_checkpoint, with_encoder
 from tests.helpers.reference.encoder import EncoderReference
@@ -36,18 +35,15 @@ IN_GROUPS = pytest.mark.parametrize("is_grouped", [False, True], ids=["row by ro
 """As on a CPU, and as on a GPU."""
 
 
-def window_encoder(checkpoint: Checkpoint, is_grouped: bool) -> WindowEncoder:
-    encoder = WindowEncoder(checkpoint)
-    encoder._is_grouped = is_grouped
-    return encoder
-
-
 @IN_GROUPS
 @pytest.mark.parametrize("seed", range(8))
 def test_every_row_of_a_batch_is_the_reference(tmp_path, seed, is_grouped):
     config = random_offline_encoder(seed)
     checkpoint = random_checkpoint(tmp_path, seed, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), window_encoder(checkpoint, is_grouped)
+    reference, encoder = (
+        EncoderReference(config, checkpoint.tensors()),
+        WindowEncoder(checkpoint, is_grouped=is_grouped),
+    )
     mels = random_mels(config.mel_bins, seed)
     found = encoder.encode(mels)
     for mel, frames in zip(mels, found, strict=True):
@@ -65,7 +61,10 @@ def test_limited_attention_is_the_masked_reference(tmp_path, reach, is_grouped):
     """The first chunk begins with the window; chunks do not divide a block of queries."""
     config = random_offline_encoder(1)
     checkpoint = random_checkpoint(tmp_path, 1, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), window_encoder(checkpoint, is_grouped)
+    reference, encoder = (
+        EncoderReference(config, checkpoint.tensors()),
+        WindowEncoder(checkpoint, is_grouped=is_grouped),
+    )
     mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000, 270, 3900))
     limit = {"chunks" if isinstance(reach, Chunks) else "band": reach}
     for mel, frames in zip(mels, encoder.encode(mels, [reach] * len(mels)), strict=True):
@@ -76,9 +75,9 @@ def test_limited_attention_is_the_masked_reference(tmp_path, reach, is_grouped):
 def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch, is_grouped):
     config = random_offline_encoder(4)
     checkpoint = random_checkpoint(tmp_path, 4, config)
-    encoder, mels = window_encoder(checkpoint, is_grouped), random_mels(config.mel_bins, 0, (5000, 90, 4600))
+    encoder, mels = WindowEncoder(checkpoint, is_grouped=is_grouped), random_mels(config.mel_bins, 0, (5000, 90, 4600))
     expected = encoder.encode(mels)
-    monkeypatch.setattr(attention, "BLOCK_PRODUCTS", config.d_model << 15)
+    monkeypatch.setattr(attention, "GROUP_PRODUCTS" if is_grouped else "BLOCK_PRODUCTS", config.d_model << 15)
     monkeypatch.setattr(attention, "BLOCK_DISTANCES", 100)
     for found, frames in zip(encoder.encode(mels), expected, strict=True):
         assert_same(found, frames)
@@ -88,7 +87,10 @@ def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch, is_grouped):
 def test_each_row_has_a_band_of_its_own(tmp_path, is_grouped):
     config = with_encoder(random_offline_encoder(0), attention_band=(5, 2))
     checkpoint = random_checkpoint(tmp_path, 0, config)
-    reference, encoder = EncoderReference(config, checkpoint.tensors()), window_encoder(checkpoint, is_grouped)
+    reference, encoder = (
+        EncoderReference(config, checkpoint.tensors()),
+        WindowEncoder(checkpoint, is_grouped=is_grouped),
+    )
     mels, bands = random_mels(config.mel_bins, 0, (90, 3000, 80, 700)), [None, Band(7, 7), Band(3, 9), None]
     for mel, band, frames in zip(mels, bands, encoder.encode(mels, bands), strict=True):
         assert_same(frames, reference.encode(mel, band=band))
@@ -109,7 +111,7 @@ def test_attention_is_parsed():
 @IN_GROUPS
 def test_it_yields_between_short_steps_and_can_be_closed(tmp_path, is_grouped):
     config = random_offline_encoder(2)
-    encoder = window_encoder(random_checkpoint(tmp_path, 2, config), is_grouped)
+    encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config), is_grouped=is_grouped)
     mels = random_mels(config.mel_bins, 0, (12_000, 30))
     steps = encoder.run(mels)
     count, shares = 0, [0.0]
@@ -152,8 +154,8 @@ def test_no_step_has_more_work_because_a_window_is_longer(tmp_path, monkeypatch,
 
 
 def test_groups_have_rows_of_similar_lengths_and_limited_scores():
-    strip = Strip([100, 0, 49, 50, 10, 99, 24, 20, 85], 4, torch.device("cpu"), is_grouped=True)
-    groups = list(strip.groups(range(8), 2 * 100**2))  # all but the last row
+    strip = Strip([100, 0, 49, 50, 10, 99, 24, 20, 85], 4, torch.device("cpu"))
+    groups = list(strip.groups(range(8), lambda frames: 20_000 // frames**2))  # all but the last row
     assert [getattr(each, "lengths", each) for each in groups] == [
         [100, 99], [50, 49], [24, 20], slice(199, 209),
     ]  # fmt: skip

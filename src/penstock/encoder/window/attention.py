@@ -18,8 +18,9 @@ from penstock.model.config import MAX_BAND, EncoderConfig
 
 BLOCK_QUERIES, BLOCK_PRODUCTS, BLOCK_DISTANCES = 256, 1 << 29, 2048
 """Limits of one step: queries, products of queries and keys in all heads, positions to project."""
-GROUP_PRODUCTS = 1 << 31
-"""The limit of products with groups of rows."""
+GROUP_PRODUCTS, GROUP_NUMBERS = 1 << 32, 1 << 23
+"""Limits of one step where rows are grouped: products as above, numbers of the queries of a group. Without a band all
+queries that the products allow."""
 CACHED_SCORES, LEAST_QUERIES = 1 << 19, 64
 """Scores that are computed at once on a CPU, 2 MB; queries that a product needs to be fast."""
 KEPT_FRAMES = 384
@@ -86,19 +87,34 @@ class RowsOfReach(NamedTuple):
     def scored_frames(self) -> int:
         """One more than the largest distance that a block scores."""
         longest = self.rows.stop - self.rows.start if isinstance(self.rows, slice) else self.rows.lengths[0]
-        band = self.reach.reach if isinstance(self.reach, Chunks) else self.reach
+        band = _band(self.reach)
         return longest if band is None else min(longest, max(band) + BLOCK_QUERIES)
 
 
-def rows_of_reaches(strip: Strip, reaches: Sequence[Reach | None], width: int) -> list[RowsOfReach]:
+def rows_of_reaches(strip: Strip, reaches: Sequence[Reach | None], width: int, is_grouped: bool) -> list[RowsOfReach]:
     """All rows of a strip as attention takes them, for all layers; reaches: of each row, width: of the model."""
-    if not strip.is_grouped:
+    if not is_grouped:
         return list(map(RowsOfReach, strip.rows(), reaches))
     found = []
     for reach in dict.fromkeys(reaches):
         numbers = [number for number, each in enumerate(reaches) if each == reach]
-        found += [RowsOfReach(group, reach) for group in strip.groups(numbers, GROUP_PRODUCTS // width)]
+
+        def most_rows(frames: int, reach: Reach | None = reach) -> int:
+            products = frames * _keys_seen(frames, reach) * width
+            return min(GROUP_PRODUCTS // products, GROUP_NUMBERS // (frames * width))
+
+        found += [RowsOfReach(group, reach) for group in strip.groups(numbers, most_rows)]
     return found
+
+
+def _band(reach: Reach | None) -> Band | None:
+    return reach.reach if isinstance(reach, Chunks) else reach
+
+
+def _keys_seen(frames: int, reach: Reach | None) -> int:
+    """By one query of a row, at most."""
+    band = _band(reach)
+    return max(frames if band is None else min(frames, sum(band) + 1), 1)
 
 
 class Positions(NamedTuple):
@@ -122,9 +138,9 @@ class Positions(NamedTuple):
 class WindowAttention:
     """The attention of one layer."""
 
-    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
-        """tensors: the layer's, as they are folded; dtype: of the computation."""
-        self._config, self._dtype = config, dtype
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype, is_grouped: bool):
+        """tensors: the layer's, as they are folded; dtype: of the computation; is_grouped: as in `WindowEncoder`."""
+        self._config, self._dtype, self._is_grouped = config, dtype, is_grouped
         kept = _sinusoids(config, KEPT_FRAMES, tensors["query.weight"])
         weights = AttentionWeights.prepare(config, kept, tensors)
         self._qkv = Linear(weights.qkv.to(dtype), weights.qkv_bias.to(dtype))
@@ -179,9 +195,9 @@ class WindowAttention:
         """projected: [3, H, R, L, dh]; lengths, is_behind: as in `RowGroup`."""
         query, keys, values = projected
         rows, frames, _ = query.shape[1:]
-        chunks, band = (reach, reach.reach) if isinstance(reach, Chunks) else (None, reach)
-        left, right = band or (frames, frames)
-        queries, heads = self._block(rows * max(min(frames, left + right + 1), 1), query.device)
+        chunks = reach if isinstance(reach, Chunks) else None
+        left, right = _band(reach) or (frames, frames)
+        queries, heads = self._block(rows * _keys_seen(frames, reach), reach, query.device)
         for begin in range(0, frames, queries):
             end = min(begin + queries, frames)
             first, last = max(begin - left, 0), min(end + right, frames)
@@ -210,14 +226,16 @@ class WindowAttention:
                 block.copy_(torch.bmm(torch.softmax(scores, dim=-1), some_values).view(block.shape))
             yield sum(min(max(length - begin, 0), count) for length in lengths)
 
-    def _block(self, keys_seen: int, device: torch.device) -> tuple[int, int]:
+    def _block(self, keys_seen: int, reach: Reach | None, device: torch.device) -> tuple[int, int]:
         """Queries and heads of a block: within a step's limit, and on a CPU with scores that its cache holds.
 
         keys_seen: by a query of each row, in sum.
         """
         config = self._config
-        products = BLOCK_PRODUCTS if device.type == "cpu" else GROUP_PRODUCTS
-        queries = min(BLOCK_QUERIES, max(products // (keys_seen * config.d_model), 1))
+        products = GROUP_PRODUCTS if self._is_grouped else BLOCK_PRODUCTS
+        queries = max(products // (keys_seen * config.d_model), 1)
+        if reach is not None or not self._is_grouped:
+            queries = min(queries, BLOCK_QUERIES)
         if device.type != "cpu":
             return queries, config.n_heads
         queries = min(queries, max(CACHED_SCORES // keys_seen, LEAST_QUERIES))

@@ -15,7 +15,7 @@ from penstock.model.config import EncoderConfig
 BLOCK_NUMBERS = 1 << 18
 """Numbers of the strip whose activations exist at once: 512 frames at D = 512, at most 0.1 s of one core's work."""
 GROUP_NUMBERS = 1 << 22
-"""The same with groups of rows."""
+"""The same where rows are grouped."""
 LAYER_PARTS = 4
 """Parts of a layer's work: before, in and after the attention, and from the convolution on."""
 
@@ -36,10 +36,11 @@ class Workspace:
 class WindowLayer:
     """One layer: half feed-forward, attention, convolution, half feed-forward, norm."""
 
-    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype, is_grouped: bool):
+        self._is_grouped = is_grouped
         self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"), dtype)
         self._attention_norm = Norm(subset(tensors, "attention.norm"), dtype)
-        self._attention = WindowAttention(config, subset(tensors, "attention"), dtype)
+        self._attention = WindowAttention(config, subset(tensors, "attention"), dtype, is_grouped)
         self._convolution = Convolution(subset(tensors, "convolution"), dtype)
         self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
         self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
@@ -49,14 +50,14 @@ class WindowLayer:
 
         Yields after each block the number of frames of which one of `LAYER_PARTS` parts is done.
         """
-        size = max((GROUP_NUMBERS if strip.is_grouped else BLOCK_NUMBERS) // x.shape[1], 1)
+        size = max((GROUP_NUMBERS if self._is_grouped else BLOCK_NUMBERS) // x.shape[1], 1)
         # 1) feed-forward, queries, keys and values
         for block in strip.blocks(size):
             x[block] = self._feed_forward1.step(x[block])
             self._attention.project(self._attention_norm(x[block]), work.projected[:, :, block])
             yield block.stop - block.start
         # 2) attention within each row
-        longest = max((each.scored_frames for each in rows), default=0)
+        longest = max(each.scored_frames for each in rows)
         positions = yield from self._attention.positions(longest)
         within = {reach: positions.within(reach) for reach in {each.reach for each in rows}}
         for each in rows:

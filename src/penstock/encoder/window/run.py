@@ -17,14 +17,23 @@ from penstock.runtime import prepare_device, trim_heap
 
 
 class WindowEncoder:
-    """Encodes windows of any lengths in one batch, without padding."""
+    """Encodes windows of any lengths in one batch, without padding or with little."""
 
-    def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        is_grouped: bool | None = None,
+    ):
+        """is_grouped: attention takes windows of similar lengths together, padded, and other parts take larger blocks,
+        so that fewer operations do the same. By default on a GPU; a CPU takes window by window, without padding.
+        """
         self.config, self.dtype = checkpoint.config.encoder, dtype
         self.band = None if self.config.attention_band is None else Band(*self.config.attention_band)
         """What the checkpoint was trained with; None for attention to everything."""
         self._device = prepare_device(device)
-        self._is_grouped = self._device.type != "cpu"
+        self._is_grouped = self._device.type != "cpu" if is_grouped is None else is_grouped
         folded = torch.promote_types(dtype, torch.float32)
 
         def read(part: str) -> Tensors:
@@ -36,7 +45,7 @@ class WindowEncoder:
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[WindowLayer] = []
         for i in range(self.config.n_layers):
-            self._layers.append(WindowLayer(self.config, read(f"layers.{i}"), dtype))
+            self._layers.append(WindowLayer(self.config, read(f"layers.{i}"), dtype, self._is_grouped))
             trim_heap()
 
     def encode(
@@ -59,8 +68,8 @@ class WindowEncoder:
     ) -> Generator[float, None, list[torch.Tensor]]:
         """Encodes windows of log-mel [N, F] and returns the frames [T, D] of each, T = ceil(N / factor).
 
-        Yields the share of its work that is done, 0 .. 1, after each block of a layer: at most 0.1 s of one core,
-        however long a window is. Closing the generator ends the work. mels: of each window a tensor, or a list of
+        Yields the share of its work that is done, 0 .. 1, after each block of a layer: on a CPU at most 0.1 s of one
+        core, however long a window is. Closing the generator ends the work. mels: of each window a tensor, or a list of
         consecutive ones [n, F], N = sum of n, from which each is removed when it has been read. bands: what each frame
         of a window attends to, None for all of it; by default the checkpoint's. A window without mel frames has no
         frames.
@@ -69,7 +78,7 @@ class WindowEncoder:
         lengths = [self._subsampling.encoder_frames(mel.frames) for mel in readers]
         if bands is None:
             bands = [self.band] * len(mels)
-        strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device, self._is_grouped)
+        strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device)
         x = torch.empty(strip.frames, self.config.d_model, dtype=self.dtype, device=self._device)
         if strip.frames:
             done, all_work = 0, strip.frames * (1 + LAYER_PARTS * len(self._layers))
@@ -83,8 +92,8 @@ class WindowEncoder:
     ) -> Iterator[int]:
         """Writes all frames to x; yields the frames of one part of a layer, or of the subsampling, that are done."""
         for mel, out in zip(mels, strip.split(x), strict=True):
-            yield from self._subsampling.run(mel, out, strip.is_grouped)
+            yield from self._subsampling.run(mel, out, self._is_grouped)
         work = Workspace(x, strip, self.config.n_heads)
-        rows = rows_of_reaches(strip, bands, self.config.d_model)
+        rows = rows_of_reaches(strip, bands, self.config.d_model, self._is_grouped)
         for layer in self._layers:
             yield from layer.run(x, strip, rows, work)

@@ -1,6 +1,6 @@
 """Strip: the frames of all windows of a batch, one row after another, and their places between gaps of zeros."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -32,13 +32,9 @@ class Strip:
     [G + M, D]: so it runs once over all rows, and none reaches into another.
     """
 
-    def __init__(self, lengths: Sequence[int], gap: int, device: torch.device, is_grouped: bool):
-        """lengths: encoder frames of each row, 0 or more; gap: frames that a convolution reads on either side.
-
-        is_grouped: True where one launch for several rows is worth their padding, as on a GPU; a CPU takes row by row.
-        """
-        self.lengths, self.gap, self.is_grouped = list(lengths), gap, is_grouped
-        self._device = device
+    def __init__(self, lengths: Sequence[int], gap: int, device: torch.device):
+        """lengths: encoder frames of each row, 0 or more; gap: frames that a convolution reads on either side."""
+        self.lengths, self.gap, self._device = list(lengths), gap, device
         self.frames = sum(self.lengths)
         """M"""
         self.padded_frames = self.frames + gap * (len(self.lengths) + 1)
@@ -59,16 +55,16 @@ class Strip:
             yield slice(begin, begin + length)
             begin += length
 
-    def groups(self, numbers: Sequence[int], most_scores: int) -> Iterator[slice | RowGroup]:
+    def groups(self, numbers: Sequence[int], most_rows: Callable[[int], int]) -> Iterator[slice | RowGroup]:
         """Groups the rows of these numbers by length, without empty ones; the frames of one that stays alone.
 
-        most_scores: limits R * L * L.
+        most_rows: of a group whose longest row has this many frames.
         """
         begins = [0, *accumulate(self.lengths)]
         left = sorted((number for number in numbers if self.lengths[number]), key=lambda n: -self.lengths[n])
         while left:
             longest = self.lengths[left[0]]
-            most = max(most_scores // longest**2, 1)
+            most = max(most_rows(longest), 1)
             chosen = [number for number in left[:most] if self.lengths[number] >= LEAST_FILLED * longest]
             begin = begins[left[0]]
             yield self._group(chosen, begins, longest) if len(chosen) > 1 else slice(begin, begin + longest)
