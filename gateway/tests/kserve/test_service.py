@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -13,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 from client.tests.helpers.fakes import confidence, word
 from gateway.tests.kserve.conftest import MAX_STREAMS, headers
 from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.service import KServeService, _Call
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
@@ -168,6 +170,28 @@ async def test_a_vanished_client_frees_its_streams(client, server, until):
         await anext(call)
     call.cancel()
     await until(lambda: not server.batch.recognizer.received)
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+async def test_a_client_that_vanishes_as_its_call_ends_frees_its_streams(monkeypatch, steps):
+    """gRPC reports the end of the requests, and the vanished client any number of steps of the loop later."""
+    ended = []
+
+    async def end_call(call):
+        ended.append(call)
+
+    async def read():
+        return grpc.aio.EOF
+
+    service = KServeService(SimpleNamespace(streams=None))
+    monkeypatch.setattr(service._sequences, "end_call", end_call)
+    call = _Call(SimpleNamespace(read=read))
+    handler = asyncio.create_task(service._exchange(call, None))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    handler.cancel()
+    await asyncio.wait([handler])
+    assert ended == [call]
 
 
 async def test_a_stream_ends_with_its_call(client, server, until):

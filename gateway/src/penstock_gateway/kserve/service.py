@@ -117,8 +117,10 @@ class KServeService:
             await reading
         finally:
             reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await self._sequences.end_call(call)
+            try:
+                await asyncio.gather(reading, return_exceptions=True)
+            finally:  # the client may vanish just now, which ends this wait
+                await self._sequences.end_call(call)
 
     async def _read(self, call: "_Call", key: ApiKey) -> None:
         """Sends the requests of a call on as they arrive."""

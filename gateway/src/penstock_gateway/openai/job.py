@@ -60,10 +60,10 @@ class TranscriptionJob:
     async def close(self) -> None:
         """Ends the stream and the decoding, if they have not ended."""
         self._feeding.cancel()
+        await self._stream.cancel()  # first: the client may vanish during the rest, which then ends
         with suppress(asyncio.CancelledError, GatewayError):
             await self._feeding
         await self._blocks.aclose()
-        await self._stream.cancel()
 
     async def _feed(self) -> None:
         try:
