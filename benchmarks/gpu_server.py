@@ -102,8 +102,8 @@ def _busy_seconds(url: str) -> dict[str, float]:
     with triton.InferenceServerClient(url) as client:
         models = client.get_inference_statistics(as_json=True)["model_stats"]
     busy = dict.fromkeys(STAGES, 0.0)
-    for model in models:
-        for batch in model.get("batch_stats", ()) if model["name"] in STAGES else ():  # JSON leaves out what is 0
+    for model in [model for model in models if model["name"] in STAGES]:
+        for batch in model.get("batch_stats", ()):  # JSON leaves out what is 0
             parts = (batch[part].get("ns", 0) for part in batch if part.startswith("compute"))
             busy[model["name"]] += 1e-9 * sum(map(int, parts))
     return busy

@@ -7,10 +7,10 @@ import torch
 from nemo.collections.asr.modules import ConformerEncoder
 from nemo.utils import logging as nemo_logging
 
-from benchmarks.random_models import ENCODERS
+from benchmarks.random_models import ENCODERS, FEATURES
 from penstock.model.config import AttentionContext
 
-_MEL_BINS, _KERNEL = 80, 9
+_KERNEL = 9
 nemo_logging.setLevel(logging.ERROR)
 
 
@@ -23,7 +23,7 @@ def nemo_encoder_steps(
     """
     sizes = ENCODERS[size]
     encoder = ConformerEncoder(
-        feat_in=_MEL_BINS, n_layers=sizes.layers, d_model=sizes.width, n_heads=sizes.heads,
+        feat_in=FEATURES.mel_bins, n_layers=sizes.layers, d_model=sizes.width, n_heads=sizes.heads,
         subsampling="dw_striding", subsampling_factor=8, subsampling_conv_channels=sizes.subsampling_channels,
         causal_downsampling=True, att_context_style="chunked_limited", att_context_size=list(context),
         conv_kernel_size=_KERNEL, conv_context_size="causal", conv_norm_type="batch_norm", xscaling=False,
@@ -33,7 +33,7 @@ def nemo_encoder_steps(
     encoder.setup_streaming_params()
     config = encoder.streaming_cfg
     frames = config.chunk_size[1] + config.pre_encode_cache_size[1]  # those of any chunk but the first
-    mel = torch.randn(streams, _MEL_BINS, frames, device=device, dtype=dtype)
+    mel = torch.randn(streams, FEATURES.mel_bins, frames, device=device, dtype=dtype)
     lengths = torch.full((streams,), frames, device=device)
     keys, tails, ages = encoder.get_initial_cache_state(batch_size=streams, dtype=dtype, device=device)
     keys.normal_()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penstock.encoder.precision import AUTO, number_type
 from penstock.errors import StreamError
 from penstock.transcription.offline import OfflineRecognizer
 
@@ -73,7 +74,7 @@ class PenstockOffline(System):
     def __init__(self, directory: Path, device: str, name: str = PENSTOCK, attention: str | None = None):
         super().__init__(name)
         self._recognizer = OfflineRecognizer(directory / "bundle", device=device, attention=attention)
-        if self._recognizer._encoder.dtype != _number_type(device):
+        if self._recognizer._encoder.dtype != number_type(AUTO, device):
             raise SystemExit(f"the encoder computes in {self._recognizer._encoder.dtype}: float16 is not exact enough")
 
     def run(self, recordings: list[np.ndarray]) -> list[str]:
@@ -109,12 +110,12 @@ class _Nemo:
 
         logging.setLevel("ERROR")
         self._model, self._device = ASRModel.restore_from(str(path), map_location=device).eval(), device
-        self._model.encoder.to(_number_type(device))
+        self._model.encoder.to(number_type(AUTO, device))
         self._model.preprocessor.featurizer.dither = 0.0
 
     def transcribe(self, batch: list[np.ndarray]) -> list[str]:
         mel, lengths = self.mel(batch)
-        encoded, frames = self._model.encoder(audio_signal=mel.to(_number_type(self._device)), length=lengths)
+        encoded, frames = self._model.encoder(audio_signal=mel.to(number_type(AUTO, self._device)), length=lengths)
         return self.texts(self._model.decoder(encoder_output=encoded.float()), frames)
 
     def mel(self, batch: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,7 +136,7 @@ class _Transformers:
 
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        self._model = ParakeetForCTC.from_pretrained(directory, dtype=_number_type(device)).to(device).eval()
+        self._model = ParakeetForCTC.from_pretrained(directory, dtype=number_type(AUTO, device)).to(device).eval()
         self._processor = AutoProcessor.from_pretrained(directory)
 
     def transcribe(self, batch: list[np.ndarray]) -> list[str]:
@@ -174,10 +175,6 @@ def systems(directory: Path, batches: Sequence[int], device: str) -> Iterator[tu
     for batch in sorted({1, *batches}):
         for name, system in others:
             yield _Batched(name, batch, system.transcribe), batch > 1
-
-
-def _number_type(device: str) -> torch.dtype:
-    return torch.float16 if device.startswith("cuda") else torch.float32
 
 
 def _padded(batch: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

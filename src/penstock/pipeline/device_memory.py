@@ -99,7 +99,7 @@ def device_memory(
         streams=slots * bytes_per_stream(config, context, decoding, number_bytes) + spare,
         phrases=on_host.phrases,
         encoder_step=(
-            on_host.audio + WINDOW_STEP_BYTES * (number_bytes - 1)
+            on_host.audio + WINDOW_STEP_BYTES * (number_bytes - 1)  # once more is in `step_bytes`
             if context is None
             else _encoder_step_bytes(config.encoder, context, slots, has_graphs, number_bytes)
         ),

@@ -15,7 +15,6 @@ from penstock.frontend.window_mel import WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.resolve import resolve_model
-from penstock.pipeline import windows
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import StreamOptions
@@ -26,6 +25,7 @@ from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, START, Column, Ticket
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.windows import ENCODING_SHARE, band_of, decoded_frames, is_long
+from penstock.pipeline.windows import batch_audio_s as batch_audio_s_of
 from penstock.runtime import check_device_works
 from penstock.transcription.recording import Recording
 
@@ -57,7 +57,7 @@ class OfflineRecognizer:
         decoding, precision: as in `StreamingRecognizer`. attention: what an encoder frame attends to, "full" (all of
         its recording) or "local=128,128"; by default the checkpoint's, of recordings above 10 min local=128,128.
         """
-        audio_s = windows.batch_audio_s(torch.device(device).type) if batch_audio_s is None else batch_audio_s
+        audio_s = batch_audio_s_of(torch.device(device).type) if batch_audio_s is None else batch_audio_s
         for name, value in (("max_batch", max_batch), ("batch_audio_s", audio_s)):
             if not value > 0:  # NaN, too
                 raise SettingError(f"{name} is {value}; accepted: numbers above 0")

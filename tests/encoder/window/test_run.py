@@ -40,10 +40,8 @@ IN_GROUPS = pytest.mark.parametrize("is_grouped", [False, True], ids=["row by ro
 def test_every_row_of_a_batch_is_the_reference(tmp_path, seed, is_grouped):
     config = random_offline_encoder(seed)
     checkpoint = random_checkpoint(tmp_path, seed, config)
-    reference, encoder = (
-        EncoderReference(config, checkpoint.tensors()),
-        WindowEncoder(checkpoint, is_grouped=is_grouped),
-    )
+    reference = EncoderReference(config, checkpoint.tensors())
+    encoder = WindowEncoder(checkpoint, is_grouped=is_grouped)
     mels = random_mels(config.mel_bins, seed)
     found = encoder.encode(mels)
     for mel, frames in zip(mels, found, strict=True):
@@ -61,10 +59,8 @@ def test_limited_attention_is_the_masked_reference(tmp_path, reach, is_grouped):
     """The first chunk begins with the window; chunks do not divide a block of queries."""
     config = random_offline_encoder(1)
     checkpoint = random_checkpoint(tmp_path, 1, config)
-    reference, encoder = (
-        EncoderReference(config, checkpoint.tensors()),
-        WindowEncoder(checkpoint, is_grouped=is_grouped),
-    )
+    reference = EncoderReference(config, checkpoint.tensors())
+    encoder = WindowEncoder(checkpoint, is_grouped=is_grouped)
     mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000, 270, 3900))
     limit = {"chunks" if isinstance(reach, Chunks) else "band": reach}
     for mel, frames in zip(mels, encoder.encode(mels, [reach] * len(mels)), strict=True):
@@ -87,10 +83,8 @@ def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch, is_grouped):
 def test_each_row_has_a_band_of_its_own(tmp_path, is_grouped):
     config = with_encoder(random_offline_encoder(0), attention_band=(5, 2))
     checkpoint = random_checkpoint(tmp_path, 0, config)
-    reference, encoder = (
-        EncoderReference(config, checkpoint.tensors()),
-        WindowEncoder(checkpoint, is_grouped=is_grouped),
-    )
+    reference = EncoderReference(config, checkpoint.tensors())
+    encoder = WindowEncoder(checkpoint, is_grouped=is_grouped)
     mels, bands = random_mels(config.mel_bins, 0, (90, 3000, 80, 700)), [None, Band(7, 7), Band(3, 9), None]
     for mel, band, frames in zip(mels, bands, encoder.encode(mels, bands), strict=True):
         assert_same(frames, reference.encode(mel, band=band))

@@ -18,7 +18,7 @@ from penstock.model.config import MAX_BAND, EncoderConfig
 
 BLOCK_QUERIES, BLOCK_PRODUCTS, BLOCK_DISTANCES = 256, 1 << 29, 2048
 """Limits of one step: queries, products of queries and keys in all heads, positions to project."""
-GROUP_PRODUCTS, GROUP_NUMBERS = 1 << 32, 1 << 23
+GROUP_PRODUCTS, GROUP_QUERY_NUMBERS = 1 << 32, 1 << 23
 """Limits of one step where rows are grouped: products as above, numbers of the queries of a group. Without a band all
 queries that the products allow."""
 CACHED_SCORES, LEAST_QUERIES = 1 << 19, 64
@@ -101,7 +101,7 @@ def rows_of_reaches(strip: Strip, reaches: Sequence[Reach | None], width: int, i
 
         def most_rows(frames: int, reach: Reach | None = reach) -> int:
             products = frames * _keys_seen(frames, reach) * width
-            return min(GROUP_PRODUCTS // products, GROUP_NUMBERS // (frames * width))
+            return min(GROUP_PRODUCTS // products, GROUP_QUERY_NUMBERS // (frames * width))
 
         found += [RowsOfReach(group, reach) for group in strip.groups(numbers, most_rows)]
     return found

@@ -1,7 +1,6 @@
 """Strip: the frames of all windows of a batch, one row after another, and their places between gaps of zeros."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -60,21 +59,20 @@ class Strip:
 
         most_rows: of a group whose longest row has this many frames.
         """
-        begins = [0, *accumulate(self.lengths)]
+        rows = list(self.rows())
         left = sorted((number for number in numbers if self.lengths[number]), key=lambda n: -self.lengths[n])
         while left:
             longest = self.lengths[left[0]]
             most = max(most_rows(longest), 1)
             chosen = [number for number in left[:most] if self.lengths[number] >= LEAST_FILLED * longest]
-            begin = begins[left[0]]
-            yield self._group(chosen, begins, longest) if len(chosen) > 1 else slice(begin, begin + longest)
+            yield self._group([rows[number] for number in chosen], longest) if len(chosen) > 1 else rows[left[0]]
             left = left[len(chosen) :]
 
-    def _group(self, numbers: Sequence[int], begins: Sequence[int], longest: int) -> RowGroup:
-        lengths = torch.tensor([self.lengths[number] for number in numbers])
+    def _group(self, rows: Sequence[slice], longest: int) -> RowGroup:
+        begins, lengths = torch.tensor([(row.start, row.stop - row.start) for row in rows]).T
         steps = torch.arange(longest)
         is_own = steps < lengths[:, None]
-        places = torch.tensor([begins[number] for number in numbers])[:, None] + torch.where(is_own, steps, 0)
+        places = begins[:, None] + torch.where(is_own, steps, 0)
         own = is_own.flatten().nonzero().flatten()
         has_padding = bool((lengths < longest).any())
         return RowGroup(
