@@ -34,7 +34,12 @@ class Lstm:
             h, c = _next_state(hidden_product.add_to(gates, hidden[:, i]), cell[:, i])
             new_hidden.append(h)
             new_cell.append(c)
-        return new_hidden[-1], (torch.stack(new_hidden, 1), torch.stack(new_cell, 1))
+        return new_hidden[-1], (_stacked(new_hidden), _stacked(new_cell))
+
+
+def _stacked(layers: list[torch.Tensor]) -> torch.Tensor:
+    """[N, layers, H]; of a single layer a view."""
+    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(layers, 1)
 
 
 def kernel_weights(tensors: Tensors, layers: int) -> tuple[LstmLayerWeights, ...]:

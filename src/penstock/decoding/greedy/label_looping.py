@@ -51,20 +51,26 @@ class LabelLooping(GreedySearch):
     def _search_window(self, workspace: GreedyWorkspace, offsets: torch.Tensor) -> None:
         """One round of the inner loop, from `workspace.frame` over a window; offsets: 0, 1, ... [W] int64.
 
-        Hypotheses that have found their label find it again at the same frame.
+        A chunk that is no longer than a window is the window, as it lies in memory, and takes one round. Hypotheses
+        that have found their label find it again at the same frame.
         """
-        window = len(offsets)
+        window, states = len(offsets), workspace.states
+        is_whole_chunk = window == workspace.max_frames
         # 1) score the window: [B, W]
-        frames = workspace.frame.unsqueeze(1) + offsets
-        states = workspace.states
-        choice = self.network.choose(workspace.frames_at(frames), states.projected_predictions, ilm=states.ilm)
-        # 2) follow the blanks' jumps to the first label, or out of the window or chunk: [B]
+        first = workspace.frame.unsqueeze(1)
+        frames = offsets if is_whole_chunk else first + offsets
+        projected = workspace.projected_frames if is_whole_chunk else workspace.frames_at(frames)
+        choice = self.network.choose(projected, states.projected_predictions, ilm=states.ilm)
+        # 2) follow the blanks' jumps to the first label, or out of the window or chunk: [B], a place in the window
         keeps_searching = choice.is_blank & (frames < workspace.lengths.unsqueeze(1))
         jump = None
         if self.network.config.is_tdt:
             jump = self._advance(choice.duration, choice.is_blank)
-            stop = _follow(torch.where(keeps_searching, offsets + jump, offsets), window)
+            successor = torch.where(keeps_searching, offsets + jump, offsets)
+            stop = _follow(successor, first if is_whole_chunk else torch.zeros_like(first))
         else:  # each blank's jump is one frame, and a label's 0, as `workspace.jump` is
+            if is_whole_chunk:
+                keeps_searching |= offsets < first
             stop = keeps_searching.cumprod(1).sum(1)
         # 3) store the choice there
         at = stop.clamp(max=window - 1).unsqueeze(1)
@@ -82,11 +88,16 @@ class LabelLooping(GreedySearch):
             at_label = at.unsqueeze(2).expand(-1, -1, choice.labels.shape[2])
             torch.gather(choice.labels, 1, at_label, out=workspace.label_scores.unsqueeze(1))
         # 4) advance time and set the flags
-        workspace.frame += stop
-        has_frame = workspace.frame < workspace.lengths
-        torch.logical_and(stop < window, has_frame, out=workspace.is_label)
+        if is_whole_chunk:
+            workspace.frame.copy_(stop)
+            torch.lt(stop, workspace.lengths, out=workspace.is_label)
+            workspace.is_searching.zero_()
+        else:
+            workspace.frame += stop
+            has_frame = workspace.frame < workspace.lengths
+            torch.logical_and(stop < window, has_frame, out=workspace.is_label)
+            torch.any(has_frame > workspace.is_label, out=workspace.is_searching)
         torch.any(workspace.is_label, out=workspace.is_emitting)
-        torch.any(has_frame > workspace.is_label, out=workspace.is_searching)
 
 
 def _leave_out(workspace: GreedyWorkspace) -> None:
@@ -102,12 +113,14 @@ def _default_window(network: TransducerNetwork) -> int:
     return _WINDOW_OF_LARGE_VOCABULARY if is_large and network.device.type == "cpu" else _WINDOW_ENCODER_FRAMES
 
 
-def _follow(successor: torch.Tensor, window: int) -> torch.Tensor:
-    """Returns where the jumps from position 0 end, [B]: at the first fixed point, or beyond the window.
+def _follow(successor: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """Returns where the jumps from `first` [B, 1] int64 end, [B]: at a fixed point, or beyond the window.
 
     successor: [B, W] int64, not below the position itself. Doubles the length of every jump log2(W) times.
     """
+    window = successor.shape[1]
     for _ in range(window.bit_length()):
         further = successor.gather(1, successor.clamp(max=window - 1))
         successor = torch.where(successor < window, further, successor)
-    return successor[:, 0]
+    end = successor.gather(1, first.clamp(max=window - 1))
+    return torch.where(first < window, end, first).squeeze(1)

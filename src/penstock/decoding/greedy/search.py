@@ -77,8 +77,9 @@ class GreedySearch(ABC):
         workspace.hyps.add(is_label, workspace.label, timestamp, jump, workspace.score, workspace.rows)
         # 3) advance time by the label's duration, or by one frame after max_symbols labels at the frame
         labels_here = states.labels_at_frame * (timestamp == states.next_frame) + is_label
-        is_forced = is_label & (jump == 0) & (labels_here >= self.max_symbols)
-        advance = jump * is_label + is_forced
+        advance = is_label & (labels_here >= self.max_symbols)
+        if self.network.config.is_tdt:  # else `jump` is 0
+            advance = jump * is_label + (advance & (jump == 0))
         workspace.frame += advance
         torch.add(states.frames_seen, workspace.frame, out=states.next_frame)
         torch.mul(labels_here, advance == 0, out=states.labels_at_frame)
