@@ -29,11 +29,12 @@ NOT_HERE := not gpu and not oracle and not nightly and not browser and not conta
 NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tests/model/nemo/test_importer.py \
 	tests/pipeline/stages/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
 	$(addprefix tests/test_recognizer.py::test_,golden_words_of_real_speech golden_encoder_output_of_real_speech) \
-	--ignore=tests/decoding/beam/test_captured_search.py \
+	--ignore=tests/decoding/beam/test_captured_search.py --ignore=tests/decoding/greedy/test_captured_search.py \
 	$(patsubst %,--ignore=tests/decoding/wfst/test_%.py,boosting captured_search lattice state) \
 	--deselect=tests/decoding/test_large_vocabulary.py::test_a_step_takes_no_more_than_stated \
 	--deselect=tests/encoder/test_encoder.py::test_signals_are_handled_after_encoders_are_freed
-TEST_NUMERIC := $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
+# They wait for nothing, so one process per core.
+TEST_NUMERIC := $(BIN)/python -m pytest -q -n logical -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
