@@ -167,9 +167,11 @@ class _EventStream(StreamingResponse):
                     yield delta
         except GatewayError as error:
             self._gateway.note_rejection(PROTOCOL, error)
-            yield error_event(error)
+            last = error_event(error)
         else:
-            yield events.done(self._job.duration_s)
+            last = events.done(self._job.duration_s)
+        await self._job.close()  # first: a client that has read the last event may open its next stream
+        yield last
 
 
 def _check_charset(request: Request) -> None:
