@@ -34,7 +34,7 @@ NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tes
 	--deselect=tests/decoding/test_large_vocabulary.py::test_a_step_takes_no_more_than_stated \
 	--deselect=tests/encoder/test_encoder.py::test_signals_are_handled_after_encoders_are_freed
 # They wait for nothing, so one process per core.
-TEST_NUMERIC := $(BIN)/python -m pytest -q -n logical -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
+TEST_NUMERIC := $(BIN)/python -m pytest -q -n $$(nproc) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
