@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = (
     "torch",
     "numpy",
+    "openvino",
     "cuda-bindings",
     "triton",
     "nemo_toolkit",
