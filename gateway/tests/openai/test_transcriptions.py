@@ -226,6 +226,7 @@ async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_st
     assert streams.opened[0].is_cancelled
     *_, last = events_of(await post(client, encoded(), stream="true"))
     assert last["error"]["code"] == "audio_invalid"
+    assert streams.opened[1].is_cancelled
 
 
 async def test_without_a_free_stream_no_file_is_decoded(client, streams, monkeypatch):

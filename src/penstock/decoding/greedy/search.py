@@ -78,7 +78,7 @@ class GreedySearch(ABC):
         # 3) advance time by the label's duration, or by one frame after max_symbols labels at the frame
         labels_here = states.labels_at_frame * (timestamp == states.next_frame) + is_label
         advance = is_label & (labels_here >= self.max_symbols)
-        if self.network.config.is_tdt:  # else `jump` is 0
+        if self.network.config.is_tdt:  # else a label's `jump` is 0
             advance = jump * is_label + (advance & (jump == 0))
         workspace.frame += advance
         torch.add(states.frames_seen, workspace.frame, out=states.next_frame)

@@ -18,7 +18,7 @@ class GreedyWorkspace:
     Scratch: frame [B] int64, each hypothesis's frame in this chunk, which is done at `lengths` or beyond; label, jump
     [B] int64, score [B], is_label [B] bool, the result of the last search step; label_scores [B, V], the
     log-probabilities of all labels at the frame of a label found, where fusion needs them and the network writes them;
-    flags [2] bool. Steps write before they read, except for `jump`, which is 0 in the searches of an RNN-T.
+    flags [2] bool. Steps write before they read, except for `jump`, which stays 0 for the labels of an RNN-T.
     """
 
     def __init__(
