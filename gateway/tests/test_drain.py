@@ -43,16 +43,12 @@ def served(replica):
         yield served
 
 
-def stop(served):
-    os.kill(served.process_id, signal.SIGTERM)
-
-
 async def stop_once_live(served):
     """Stops it once a stream is open."""
     async with httpx2.AsyncClient(base_url=f"http://{served.metrics}", timeout=60) as client:
         while not re.search(r"streams_live{.*} 1.0", (await client.get("/metrics")).text):
             await asyncio.sleep(0.05)
-    stop(served)
+    os.kill(served.process_id, signal.SIGTERM)
 
 
 def last_word(texts):
@@ -62,7 +58,7 @@ def last_word(texts):
     return len(words) - 1
 
 
-async def realtime(address, started):
+async def realtime(address):
     """Texts, then the last events and the code of the close."""
     events = []
     async with websockets.connect(f"ws://{address}/v1/realtime", max_queue=None) as socket:
@@ -78,7 +74,6 @@ async def realtime(address, started):
         try:
             while True:
                 events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
-                started.set()
         except websockets.ConnectionClosed as closed:
             return events, closed.rcvd.code
         finally:
@@ -86,11 +81,8 @@ async def realtime(address, started):
 
 
 async def test_realtime(served):
-    started = asyncio.Event()
-    client = asyncio.create_task(realtime(served.http, started))
-    await asyncio.wait_for(started.wait(), 60)
-    await asyncio.sleep(1.0)
-    stop(served)
+    client = asyncio.create_task(realtime(served.http))
+    await stop_once_live(served)
     events, code = await asyncio.wait_for(client, 60)
     assert code == 1013
     assert [event["code"] for event in events if event["type"] == "error"] == ["stream_lost"]
@@ -111,8 +103,7 @@ async def test_riva(served):
                 await asyncio.sleep(0.5)
 
         sending = asyncio.create_task(send())
-        await asyncio.sleep(1.0)
-        stop(served)
+        await stop_once_live(served)
         received = []
         with pytest.raises(grpc.aio.AioRpcError) as error:
             async for response in call:
