@@ -29,8 +29,9 @@ def test_a_flag_takes_precedence_over_a_variable():
 def test_replicas_of_one_and_of_several_models():
     assert parse_replicas("a:1, b:2") == (ReplicaGroup("", ("a:1", "b:2")),)
     assert parse_replicas("low=a:1;high=[::1]:2,b:3") == (
-        ReplicaGroup("low", ("a:1",)), ReplicaGroup("high", ("[::1]:2", "b:3")),
-    )  # fmt: skip
+        ReplicaGroup("low", ("a:1",)),
+        ReplicaGroup("high", ("[::1]:2", "b:3")),
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,11 @@ async def http(served, key=KEY, model="", content=None):
     """(status, code, Retry-After) of a transcription."""
     async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         response = await client.post(
-            "/v1/audio/transcriptions", files={"file": content or recording()}, data={"model": model},
+            "/v1/audio/transcriptions",
+            files={"file": content or recording()},
+            data={"model": model},
             headers={"Authorization": f"Bearer {key}"} if key else {},
-        )  # fmt: skip
+        )
     error = response.json().get("error", {})
     return response.status_code, error.get("code"), response.headers.get("retry-after")
 

@@ -266,8 +266,9 @@ async def test_groups_of_both_kinds(serve, offline, servers):  # noqa: F811
     """A session chooses the streaming model; the offline one is rejected by name. Files go to both."""
     streaming = servers(model="streaming")
     groups = (
-        ReplicaGroup("files", (f"127.0.0.1:{offline.port}",)), ReplicaGroup("live", (f"127.0.0.1:{streaming.port}",))
-    )  # fmt: skip
+        ReplicaGroup("files", (f"127.0.0.1:{offline.port}",)),
+        ReplicaGroup("live", (f"127.0.0.1:{streaming.port}",)),
+    )
     async with serve(groups=groups) as ports:
         async with httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
             for name in ("files", "live"):

@@ -91,9 +91,11 @@ def card(bench: Bench, model: str) -> str:
         ("WER %, greedy (95 % interval)", *map(greedy, CONTEXTS)),
         ("WER %, ALSD++ beam 4", *(_wer(alone[context, ALSD]) for context in CONTEXTS)),
         ("CER %, greedy", *(_percent(alone[context, "greedy"]["speech"]["cer"]) for context in CONTEXTS)),
-        ("WER %, ten utterances put together (`--join 10`)",
-         *(_wer(bench.put_together[model][context, "greedy"]) for context in CONTEXTS)),
-    ]  # fmt: skip
+        (
+            "WER %, ten utterances put together (`--join 10`)",
+            *(_wer(bench.put_together[model][context, "greedy"]) for context in CONTEXTS),
+        ),
+    ]
     for name, results in bench.speech_free.items():
         counts = [results[model][context, "greedy"]["speech_free"] for context in CONTEXTS]
         rows.append((f"Words per minute on {name}", *(f"{each['inserted_words_per_minute']:.1f}" for each in counts)))

@@ -113,9 +113,11 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--offline", action="store_true", help="train an offline encoder: full attention, centered")
     parser.add_argument(
-        "--models", nargs="+", choices=(*DURATIONS, FACTORIZED_HEAD),
+        "--models",
+        nargs="+",
+        choices=(*DURATIONS, FACTORIZED_HEAD),
         help=f"heads to train; default: {' '.join(DURATIONS)}, with --offline {TDT}",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--ilm-text", type=Path, help="text for the language model of ft, one sentence per line; default: transcripts"
     )

@@ -49,8 +49,10 @@ def test_captured_is_eager(encoders, caplog):
     config, context = eager.config, eager.context
     for seed in range(2):
         chance = random.Random(seed)
-        mels = [random_mel(10 * seed + n, chance.randint(1, 40 * (context.right + 1)), config.mel_bins)
-                for n in range(SLOTS)]  # fmt: skip
+        mels = [
+            random_mel(10 * seed + n, chance.randint(1, 40 * (context.right + 1)), config.mel_bins)
+            for n in range(SLOTS)
+        ]
         chunks = {slot: mel_chunks(mel, config, context, NAN) for slot, mel in enumerate(mels)}
         expected, found = (encode_streams(one, chunks, random.Random(seed)) for one in encoders)
         for slot, frames in expected.items():

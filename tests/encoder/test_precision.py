@@ -83,8 +83,10 @@ def test_weights_are_folded_before_they_are_cast(golden_bundle):
         StreamingEncoder(checkpoint, AttentionContext(6, 1), 1, dtype=dtype, engine="torch")
         for dtype in (torch.float32, torch.float16)
     )
-    pairs = [(one._step._layers[0]._attention._position_bias, one._step._layers[0]._attention._positions)
-             for one in (exact, half)]  # fmt: skip
+    pairs = [
+        (one._step._layers[0]._attention._position_bias, one._step._layers[0]._attention._positions)
+        for one in (exact, half)
+    ]
     for exactly, cast in zip(*pairs, strict=True):
         assert torch.equal(cast, exactly.half())
     assert half.state.kv_pages.dtype == torch.float16

@@ -110,8 +110,9 @@ def test_rows_are_whole_chunks_and_a_segments_rest(server):
         (0, START), (700, 0), (1000, 0), (800, FINALIZE), (1700, 0), (0, 0), (1100, END),
     ]  # fmt: skip
     assert [(r.is_final, r.answers_finalize, r.is_last) for r in results if r.is_final] == [
-        (True, True, False), (True, False, True),
-    ]  # fmt: skip
+        (True, True, False),
+        (True, False, True),
+    ]
     assert transcript(results).audio_processed_s == pytest.approx(5300 / 16_000)
 
 

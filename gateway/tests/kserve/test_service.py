@@ -82,8 +82,9 @@ async def test_what_the_model_offers(client, server):
     published = {name: value.string_value for name, value in config.parameters.items()}
     assert published == server.batch.recognizer.server_parameters
     assert await rejection(client.get_model_config("features", headers=headers())) == (
-        "StatusCode.NOT_FOUND", "MODEL_NOT_FOUND",
-    )  # fmt: skip
+        "StatusCode.NOT_FOUND",
+        "MODEL_NOT_FOUND",
+    )
 
 
 async def test_a_stream_of_single_requests(client):
@@ -102,9 +103,7 @@ async def test_a_stream_of_single_requests(client):
     assert values(ended, ["TEXT", "IS_FINAL"]) == [[text(3)], [True]]
     assert values(await client.infer(**request(0), headers=headers())) == [[4], [""], [False]]
     assert values(await client.infer(**request(1, end=True), headers=headers())) == [[4], [text(1)], [True]]
-    assert await rejection(client.infer(**request(0), headers=headers())) == (
-        "StatusCode.NOT_FOUND", "STREAM_NOT_OPEN",
-    )  # fmt: skip
+    assert await rejection(client.infer(**request(0), headers=headers())) == ("StatusCode.NOT_FOUND", "STREAM_NOT_OPEN")
 
 
 async def test_alternatives_of_a_whole_recording(client):
@@ -220,8 +219,9 @@ async def test_all_streams_of_a_key(client):
     with pytest.raises(InferenceServerException) as caught:
         await client.infer(**request(1, "more", start=True), headers=headers())
     assert (caught.value.status(), caught.value.message().partition(":")[0]) == (
-        "StatusCode.UNAVAILABLE", "STREAM_LIMIT",
-    )  # fmt: skip
+        "StatusCode.UNAVAILABLE",
+        "STREAM_LIMIT",
+    )
     assert await stream(client, [request(1, "more", start=True)]) == ["STREAM_LIMIT"]
     await client.infer(**request(1, 1, end=True), headers=headers())
     assert await stream(client, [request(1, "more", start=True, end=True)]) == [text(1)]
@@ -243,15 +243,17 @@ async def test_calls_of_a_key_are_limited(client):
 async def test_errors_of_the_server_keep_their_code(client, server, until):
     weight = request(1, start=True, lm_weight=2.5)
     assert await rejection(client.infer(**weight, headers=headers())) == (
-        "StatusCode.INVALID_ARGUMENT", "OPTION_INVALID",
-    )  # fmt: skip
+        "StatusCode.INVALID_ARGUMENT",
+        "OPTION_INVALID",
+    )
     await client.infer(**request(1, start=True), headers=headers())
     server.close()
     assert await rejection(client.infer(**request(1), headers=headers())) == ("StatusCode.INTERNAL", "STREAM_LOST")
     assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
     assert await rejection(client.infer(**request(1, start=True), headers=headers())) == (
-        "StatusCode.UNAVAILABLE", "SERVER_DRAINING",
-    )  # fmt: skip
+        "StatusCode.UNAVAILABLE",
+        "SERVER_DRAINING",
+    )
 
 
 async def test_a_failure_between_requests_is_that_of_the_next_one(serve, server, until):

@@ -74,8 +74,9 @@ async def test_verbose_json(client):
     assert (body["task"], body["language"], body["duration"]) == ("transcribe", "en-US", 1.7)
     assert body["words"][3] == {"word": "w3", "start": 1.5, "end": 1.6}
     assert [(each["id"], each["start"], each["end"], each["text"]) for each in body["segments"]] == [
-        (0, 0.0, 0.3, "w0 w1 w2"), (1, 1.5, 1.7, "w3 w4"),
-    ]  # fmt: skip
+        (0, 0.0, 0.3, "w0 w1 w2"),
+        (1, 1.5, 1.7, "w3 w4"),
+    ]
     assert body["segments"][0]["avg_logprob"] == pytest.approx(-0.6931)
     only_segments = (await post(client, encoded(), response_format="verbose_json")).json()
     assert "words" not in only_segments and len(only_segments["segments"]) == 2

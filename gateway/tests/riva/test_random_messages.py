@@ -82,7 +82,7 @@ def random_fields(rng: random.Random) -> dict:
         "endpointing_config": lambda: {
             name: rng.choice(NUMBERS) for name in rng.sample(("start_history", "stop_history", "stop_history_eou"), 2)
         },
-    }  # fmt: skip
+    }
     names = rng.sample(sorted(makers), rng.choice((0, 0, 0, 1, 1, 2, 4)))
     return {name: makers[name]() for name in names}
 

@@ -126,8 +126,10 @@ def test_a_chosen_decoder_stays():
 def test_phrases_get_nats():
     contexts = [{"phrases": ["market street", "g m e f"], "boost": 20}, {"phrases": ["rubout"], "boost": -500}]
     assert mapped(speech_contexts=contexts).options.phrases == (
-        ("market street", 0.4), ("g m e f", 0.4), ("rubout", -2.0),
-    )  # fmt: skip
+        ("market street", 0.4),
+        ("g m e f", 0.4),
+        ("rubout", -2.0),
+    )
     louder = mapped(speech_contexts=contexts, settings=Config(riva_boost_scale=0.05)).options.phrases
     assert louder[0] == ("market street", 1.0)
     assert not mapped(speech_contexts=[{"phrases": ["no boost"]}]).options.phrases
@@ -225,8 +227,9 @@ def test_languages_that_the_model_detects(detected, code, shown):
 
 def test_another_region_is_another_language():
     assert rejected(language_code="en-GB") == (
-        "config.language_code", "config.language_code is 'en-GB'; accepted: en-US",
-    )  # fmt: skip
+        "config.language_code",
+        "config.language_code is 'en-GB'; accepted: en-US",
+    )
 
 
 @pytest.mark.parametrize(

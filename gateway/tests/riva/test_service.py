@@ -209,14 +209,16 @@ async def test_the_models(gateway):
         ([configuration(), audio(b"", runtime_config={"x": "y"})], Code.INVALID_ARGUMENT, "runtime_config"),
         (
             [configuration(), audio(b"fLaC", runtime_config={"force_eou": "1"})],
-            Code.INVALID_ARGUMENT, "force_eou needs LINEAR_PCM",
+            Code.INVALID_ARGUMENT,
+            "force_eou needs LINEAR_PCM",
         ),
         (
-            [configuration(), audio(bytes(limits.MAX_MESSAGE_BYTES))], Code.RESOURCE_EXHAUSTED,
+            [configuration(), audio(bytes(limits.MAX_MESSAGE_BYTES))],
+            Code.RESOURCE_EXHAUSTED,
             f"accepted: {limits.MAX_MESSAGE_BYTES}",
         ),
     ],
-)  # fmt: skip
+)
 async def test_a_wrong_message_ends_its_stream(gateway, messages, code, text, caplog):
     async with client(gateway) as riva_client:
         async with rejected(gateway, code, text):

@@ -181,8 +181,9 @@ async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet,
         with pytest.raises(GatewayError) as caught:
             await streams.open(StreamOptions(), ANONYMOUS, "test")
         assert (caught.value.code, caught.value.message) == (
-            ErrorCode.OVERLOADED, "the audio of live streams fills 1 MiB",
-        )  # fmt: skip
+            ErrorCode.OVERLOADED,
+            "the audio of live streams fills 1 MiB",
+        )
         await live.push(SPEECH)
         await asyncio.to_thread(first.close)
         await live.finish()

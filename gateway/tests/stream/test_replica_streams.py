@@ -92,8 +92,10 @@ async def test_options_reach_the_server(server, open_streams):
         (final,) = (event for event in await events_of(stream) if isinstance(event, Final))
     parameters = server.batch.recognizer.requests[0].parameters
     assert {name: parameters[name] for name in ("decoder", "n_best", "beam_size")} == {
-        "decoder": "alsd", "n_best": 2, "beam_size": 3,
-    }  # fmt: skip
+        "decoder": "alsd",
+        "n_best": 2,
+        "beam_size": 3,
+    }
     assert "boosted_phrases" in parameters and "unknown_phrases" not in parameters
     assert [alternative.score for alternative in final.alternatives] == [-0.5, -1.5]
 

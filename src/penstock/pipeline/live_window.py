@@ -91,8 +91,10 @@ def live_window(window: str | None, config: ModelConfig) -> LiveWindow | None:
     if not found.chunk:
         raise _rejection(window, f"the chunk has at least {frame_ms:g} ms")
     if menu is not None and not all(size in trained for size, trained in zip(found, menu, strict=True)):
-        names = (f"{name} {' '.join(f'{size * frame_ms / 1000:g}' for size in sizes)}"
-                 for name, sizes in zip(("LEFT", "CHUNK", "RIGHT"), menu, strict=True))  # fmt: skip
+        names = (
+            f"{name} {' '.join(f'{size * frame_ms / 1000:g}' for size in sizes)}"
+            for name, sizes in zip(("LEFT", "CHUNK", "RIGHT"), menu, strict=True)
+        )
         raise _rejection(window, f"the model was trained with {', '.join(names)} (seconds)")
     if found.frames * frame_ms > 1000 * MAX_WINDOW_S:
         raise _rejection(window, f"a window has at most {MAX_WINDOW_S:g} s")

@@ -32,9 +32,10 @@ class FolderWatch:
         files = self._find()
         now = {each.path: state for each in files if (state := _state(each.path)) is not None}
         new = [
-            each for each in files
+            each
+            for each in files
             if each.path in now and now[each.path] == self._last.get(each.path) != self._taken.get(each.path)
-        ]  # fmt: skip
+        ]
         self._last = now
         self._taken.update({each.path: now[each.path] for each in new})
         return Found(files, new)

@@ -39,7 +39,7 @@ SPECS = (
     _spec("offline_tdt_hybrid", 66, durations=(0, 1, 2, 3, 4), channels=12, ff_expansion=4),  # as parakeet-tdt_ctc
     _spec("offline_tdt_gaps", 67, hybrid=False, durations=(0, 2, 4), untie_biases=False, **_PARAKEET_V3),
     _spec("offline_layer_norm", 68, norm="layer_norm", factor=4, kernel=7, activation="tanh", d_model=16, n_heads=2),
-)  # fmt: skip
+)
 UNIFIED = "offline_unified"
 _UNIFIED_SPEC = _spec(
     UNIFIED, 69, hybrid=False, predictor_layers=2, n_layers=3, contexts=[[-1, -1, -1]],

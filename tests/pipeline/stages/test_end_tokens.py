@@ -94,8 +94,9 @@ def test_segments_are_those_cut_by_hand(recognizer, speech, options, monkeypatch
     if (
         options["decoder"] == "ctc"
     ):  # it carries its open token: a repeated one ends no second segment, which counts anew
-        compared, expected = ([(one[0], [token[::2] for token in one[1]]) for one in some if one[1]]
-                              for some in (compared, expected))  # fmt: skip
+        compared, expected = (
+            [(one[0], [token[::2] for token in one[1]]) for one in some if one[1]] for some in (compared, expected)
+        )
     assert compared == expected
     for text, _, words, _, alternatives in found:
         assert " ".join(word[0] for word in words) == text

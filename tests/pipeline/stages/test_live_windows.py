@@ -185,9 +185,11 @@ def test_a_finalized_segment_is_a_stream_of_its_own(checkpoint, speech, referenc
     server = WindowServer(checkpoint)
     server.send("a", speech[:30_000], start=True, options=WINDOW)
     replies = server.call(
-        AudioRequest("a", NO_SAMPLES, finalize=True), AudioRequest("a", speech[30_000:60_000]),
-        AudioRequest("a", NO_SAMPLES, finalize=True), AudioRequest("a", NO_SAMPLES, is_end=True),
-    )  # fmt: skip
+        AudioRequest("a", NO_SAMPLES, finalize=True),
+        AudioRequest("a", speech[30_000:60_000]),
+        AudioRequest("a", NO_SAMPLES, finalize=True),
+        AudioRequest("a", NO_SAMPLES, is_end=True),
+    )
     while not replies[-1].is_final or replies[-1].segment < 2:
         replies += server.poll("a")
     finals = [entry for one in replies for entry in one.entries if entry.is_final]

@@ -66,8 +66,9 @@ def test_an_offline_model_begins_with_nearly_the_values_of_a_streaming_one(saved
     frames = min(found.shape[1], wanted.shape[1])
     torch.testing.assert_close(found[:, 2 : frames - 2, 2:-2], wanted[:, 2 : frames - 2, 3:-2], atol=2e-3, rtol=0)
     assert float(found.std()) > 0.05
-    out, source = (each.encoder.pre_encode.out.weight.view(SMALL.width, -1, bins) for each, bins in
-                   ((made, 10), (streaming, 11)))  # fmt: skip
+    out, source = (
+        each.encoder.pre_encode.out.weight.view(SMALL.width, -1, bins) for each, bins in ((made, 10), (streaming, 11))
+    )
     assert torch.equal(out, source[:, :, 1:])
     # Centered convolutions see the frames that the causal ones saw last, and batch norms keep each channel's range.
     layer, causal = made.encoder.layers[0], streaming.encoder.layers[0]

@@ -50,9 +50,10 @@ class Call:
         async for message in messages:
             if message.HasField("streaming_config"):
                 raise GatewayError(
-                    ErrorCode.FIELD_INVALID, "streaming_config is in a later message; accepted: in the first only",
+                    ErrorCode.FIELD_INVALID,
+                    "streaming_config is in a later message; accepted: in the first only",
                     "streaming_config",
-                )  # fmt: skip
+                )
             if message.HasField("id"):
                 self._id = message.id
             if message.audio_content:  # also where it gives no samples yet, so that the stream is not idle

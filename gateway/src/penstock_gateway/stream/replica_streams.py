@@ -171,9 +171,11 @@ class ReplicaStreams:
     def _check_running(self) -> None:
         if self._is_draining:
             raise GatewayError(
-                ErrorCode.NO_REPLICA, "the gateway is stopping", retry_after_s=RETRY_AFTER_S,
+                ErrorCode.NO_REPLICA,
+                "the gateway is stopping",
+                retry_after_s=RETRY_AFTER_S,
                 server_code="SERVER_DRAINING",
-            )  # fmt: skip
+            )
 
     def _find(self, name: str) -> tuple[Group, ModelGroup]:
         self._check_running()
