@@ -22,11 +22,11 @@ def install_command(extra: str) -> str:
 
 def _requirements(extra: str) -> list[str]:
     """Requirements of `extra` without those on Penstock's own extras, which are resolved."""
-    found = []
+    requirements = []
     for line in importlib.metadata.requires(_NAME) or ():
         requirement, marker = _OF_EXTRA.sub("", line), _OF_EXTRA.search(line)
         if marker is None or marker[1] != extra:
             continue
         own = _OWN_EXTRAS.match(requirement)
-        found += [each for name in own[1].split(",") for each in _requirements(name)] if own else [requirement]
-    return list(dict.fromkeys(found))
+        requirements += [each for name in own[1].split(",") for each in _requirements(name)] if own else [requirement]
+    return list(dict.fromkeys(requirements))

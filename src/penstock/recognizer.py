@@ -187,16 +187,16 @@ class StreamingRecognizer:
         if len(set(stream_ids)) < len(stream_ids):
             repeated = next(stream_id for stream_id, count in Counter(stream_ids).items() if count > 1)
             raise ValueError(f"stream {repeated!r} occurs more than once; a batch takes one request per stream")
-        found: list[list[StreamResult | StreamError]] = [[] for _ in requests]
+        answers_of: list[list[StreamResult | StreamError]] = [[] for _ in requests]
         places = list(range(len(requests)))
         while places:
             answers, has_more = self._step(requests)
             for place, answer in zip(places, answers, strict=True):
-                found[place].append(answer)
+                answers_of[place].append(answer)
             going_on = [row for row, answer in enumerate(answers) if has_more[row] and isinstance(answer, StreamResult)]
             places = [places[row] for row in going_on]
             requests = [AudioRequest(requests[row].stream_id, NO_SAMPLES) for row in going_on]
-        return [parts[0] if len(parts) == 1 else joined(parts) for parts in found]
+        return [parts[0] if len(parts) == 1 else joined(parts) for parts in answers_of]
 
     def _step(self, requests: list[AudioRequest]) -> tuple[list[StreamResult | StreamError], np.ndarray]:
         """Results of one pass through the stages, and for which of them, [R] bool, an offline model has work left."""

@@ -64,13 +64,13 @@ def date_utc() -> str:
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of the packages that are installed."""
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _git(*arguments: str) -> str:
@@ -82,8 +82,10 @@ def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
     """p50, p95, p99 and maximum in ms. Each is a measured value (between two, the higher one); NaN without values."""
     if not len(seconds):
         return dict.fromkeys(PERCENTILE_NAMES, float("nan"))
-    found = np.percentile(np.asarray(seconds, np.float64), [50, 95, 99, 100], method="higher")  # inf has no mean
-    return dict(zip(PERCENTILE_NAMES, (1000 * found).tolist(), strict=True))
+    percentiles_s = np.percentile(
+        np.asarray(seconds, np.float64), [50, 95, 99, 100], method="higher"
+    )  # inf has no mean
+    return dict(zip(PERCENTILE_NAMES, (1000 * percentiles_s).tolist(), strict=True))
 
 
 def check_writable(path: Path) -> None:

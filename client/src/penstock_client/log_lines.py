@@ -39,13 +39,13 @@ def render(event: Event, log_format: str) -> str:
     stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', clock)}.{milliseconds:03d}"
     shown = "".join(f" {name}={_text(value)}" for name, value in fields.items())
     line = f"{stamp} {event.level:<7} {event.source}: {' '.join(event.message.split())}{shown}"
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], line)
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], line)
 
 
 def level_of(line: str) -> str | None:
     """The level of a line that `render` made; None for any other line."""
-    found = _OWN_LINE.match(line)
-    return found[1].lower() if found and found[1].lower() in LEVELS else None
+    match = _OWN_LINE.match(line)
+    return match[1].lower() if match and match[1].lower() in LEVELS else None
 
 
 def is_logged(level: str, least: str) -> bool:

@@ -166,10 +166,10 @@ def seconds(path: str | Path) -> float:
     Raises ValueError with the reason, ImportError without the format's library.
     """
     with open_sound(path) as reader:
-        found = sum(map(len, reader.blocks())) / reader.rate_hz if reader.seconds is None else reader.seconds
-        if not found:
+        duration_s = sum(map(len, reader.blocks())) / reader.rate_hz if reader.seconds is None else reader.seconds
+        if not duration_s:
             raise ValueError("has no audio")
-        return found
+        return duration_s
 
 
 def open_file(source: str | Path | bytes) -> BinaryIO:

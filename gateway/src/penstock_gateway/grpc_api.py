@@ -71,10 +71,10 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 def _authorization(metadata: Collection[tuple[str, str | bytes]] | None) -> str | None:
     """The entry of that name. GatewayError for several: other programs on the way may read another one."""
-    found = [str(value) for name, value in metadata or () if name == "authorization"]
-    if len(found) > 1:
+    values = [str(value) for name, value in metadata or () if name == "authorization"]
+    if len(values) > 1:
         raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
-    return found[0] if found else None
+    return values[0] if values else None
 
 
 async def _end_unknown(_: object, context: Context) -> None:

@@ -65,10 +65,10 @@ async def _access(request: Request, gateway: GatewayOf, _: Annotated[object, Sec
 
 def authorization(connection: HTTPConnection) -> str | None:
     """The header of that name. GatewayError for several: a proxy in front may read another one."""
-    found = connection.headers.getlist("authorization")
-    if len(found) > 1:
+    values = connection.headers.getlist("authorization")
+    if len(values) > 1:
         raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
-    return found[0] if found else None
+    return values[0] if values else None
 
 
 def know(connection: HTTPConnection) -> None:

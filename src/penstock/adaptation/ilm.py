@@ -91,15 +91,15 @@ class InternalLm(torch.nn.Module):
         return self.lstm(self.embedding(torch.cat([start, labels], dim=1)))[0]
 
     def _by_bundle_name(self) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {
+        tensors: dict[str, torch.Tensor] = {
             f"{PREFIX}embedding.weight": self.embedding.weight,
             f"{PREFIX}output.weight": self.output.weight,
             f"{PREFIX}output.bias": self.output.bias,
         }
         for layer in range(self.lstm.num_layers):
             for name, own in LSTM_NAMES.items():
-                found[f"{PREFIX}lstm.{layer}.{name}"] = getattr(self.lstm, f"{own}{layer}")
-        return found
+                tensors[f"{PREFIX}lstm.{layer}.{name}"] = getattr(self.lstm, f"{own}{layer}")
+        return tensors
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def perplexity(ilm: InternalLm, sentences: Sequence[Sentence]) -> float:
 def sample_sentences(ilm: InternalLm, lengths: Sequence[int], seed: int) -> list[list[int]]:
     """One sentence of the model's own of each length; a length above `MAX_LABELS` is cut."""
     generator, device = torch.Generator().manual_seed(seed), _device(ilm)
-    found: list[list[int]] = []
+    sampled: list[list[int]] = []
     for first in range(0, len(lengths), _SAMPLED_AT_ONCE):
         wanted = [min(length, MAX_LABELS) for length in lengths[first : first + _SAMPLED_AT_ONCE]]
         last = torch.full((len(wanted), 1), ilm.vocabulary_size, device=device)
@@ -193,8 +193,8 @@ def sample_sentences(ilm: InternalLm, lengths: Sequence[int], seed: int) -> list
             last = torch.multinomial(probabilities, 1, generator=generator).to(device)
             columns.append(last)
         rows = torch.cat(columns, dim=1).tolist()
-        found += [row[:length] for row, length in zip(rows, wanted, strict=True)]
-    return found
+        sampled += [row[:length] for row, length in zip(rows, wanted, strict=True)]
+    return sampled
 
 
 def every_tenth_held_out(sentences: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
@@ -206,10 +206,10 @@ def every_tenth_held_out(sentences: Sequence[Sentence]) -> tuple[list[Sentence],
 
 def divided(sentences: Sequence[Sentence]) -> list[Sentence]:
     """The sentences that have labels, in parts of at most `MAX_LABELS`; ValueError if there is none."""
-    found = [s[at : at + MAX_LABELS] for s in sentences for at in range(0, len(s), MAX_LABELS)]
-    if not found:
+    parts = [s[at : at + MAX_LABELS] for s in sentences for at in range(0, len(s), MAX_LABELS)]
+    if not parts:
         raise ValueError("there are no sentences with labels")
-    return found
+    return parts
 
 
 def _batches(sentences: list[Sentence], kept: list[Sentence], config: IlmTraining) -> Iterator[list[Sentence]]:

@@ -182,9 +182,9 @@ def _adapt(
         new = _split(texts.text.name, texts.text.sentences)
     else:
         new = _Domain(texts.held_out.name, texts.text.sentences, texts.held_out.sentences)
-    if not math.isfinite(found := perplexity(ilm, new.held_out)):
+    if not math.isfinite(value := perplexity(ilm, new.held_out)):
         raise CheckpointError(
-            f"{checkpoint.directory}: the perplexity of the held-out text is {found}; nothing is written"
+            f"{checkpoint.directory}: the perplexity of the held-out text is {value}; nothing is written"
         )
     keep = texts.keep
     old = _sampled(ilm, new, args.seed) if keep is None else _split(keep.name, keep.sentences)
@@ -226,11 +226,11 @@ def _digests(checkpoint: "Checkpoint", texts: _Texts) -> dict[str, str]:
     """Sources of the new bundle; the model by its config.json, which has the digests of its other files."""
     from penstock.model.bundle import CONFIG_FILE, sha256_of
 
-    found = {f"{_DIGEST}from_config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE)}
+    digests = {f"{_DIGEST}from_config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE)}
     for name, text in zip(("text", "keep", "heldout"), texts, strict=True):
         if text is not None:
-            found[f"{_DIGEST}{name}_sha256"] = text.sha256
-    return found
+            digests[f"{_DIGEST}{name}_sha256"] = text.sha256
+    return digests
 
 
 def _write(checkpoint: "Checkpoint", tensors: "Tensors", source: dict[str, str], directory: Path) -> Path:

@@ -226,10 +226,10 @@ def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> Sequence[
         return [None]
     if not selected:
         return [encoder.select_context(None)]
-    found: list[AttentionContext] = []
+    contexts: list[AttentionContext] = []
     for text in selected:
-        found += encoder.contexts if text == "all" else [encoder.select_context(parse_context(text))]
-    return list(dict.fromkeys(found))
+        contexts += encoder.contexts if text == "all" else [encoder.select_context(parse_context(text))]
+    return list(dict.fromkeys(contexts))
 
 
 def _through_server(

@@ -26,10 +26,10 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     """The tensors of a tree, in order."""
     if not isinstance(tree, tuple):
         return [tree]
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for child in tree:
-        found += leaves(child) if isinstance(child, tuple) else [child]
-    return found
+        tensors += leaves(child) if isinstance(child, tuple) else [child]
+    return tensors
 
 
 def first(tree: Tree, batch: int) -> Tree:

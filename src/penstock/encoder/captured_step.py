@@ -107,9 +107,9 @@ class CapturedStep:
         )
 
         def step() -> None:
-            found = self._network(slots, mel, valid)
-            encoded.frames.copy_(found.frames)
-            encoded.valid_encoder_frames.copy_(found.valid_encoder_frames)
+            result = self._network(slots, mel, valid)
+            encoded.frames.copy_(result.frames)
+            encoded.valid_encoder_frames.copy_(result.valid_encoder_frames)
 
         program = Program(torch.zeros(1, dtype=torch.bool, device=device), (step,))
         return _Bucket(slots, mel, valid, encoded, program, driver.prepare(program))

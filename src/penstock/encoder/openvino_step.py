@@ -40,11 +40,11 @@ def plan_batches(chunk_frames: int) -> list[list[int]]:
     costs = [0]
     for streams in range(1, BATCH_SIZES[-1] + 1):
         rests = [max(0, streams - size) for size in BATCH_SIZES]
-        found = [
+        candidates = [
             (_FRAMES_PER_RUN + size * chunk_frames + costs[rest], -size, [size, *plans[rest]])
             for size, rest in zip(BATCH_SIZES, rests, strict=True)
         ]
-        cost, _, plan = min(found)
+        cost, _, plan = min(candidates)
         plans.append(plan)
         costs.append(cost)
     return plans

@@ -132,6 +132,6 @@ def probe_windows(checkpoint: Checkpoint, device: str | torch.device, dtype: tor
     return relative_error(frames[1], frames[0])
 
 
-def relative_error(found: torch.Tensor, reference: torch.Tensor) -> float:
-    """||found - reference|| / ||reference||."""
-    return float((found.double() - reference.double()).norm() / reference.double().norm())
+def relative_error(values: torch.Tensor, reference: torch.Tensor) -> float:
+    """||values - reference|| / ||reference||."""
+    return float((values.double() - reference.double()).norm() / reference.double().norm())

@@ -14,9 +14,9 @@ def sums_before(values: np.ndarray, amounts: np.ndarray) -> np.ndarray:
     before = dealt.cumsum() - dealt
     is_first = np.ones(len(values), bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    found = np.empty_like(before)
-    found[order] = before - np.maximum.accumulate(np.where(is_first, before, 0))
-    return found
+    sums = np.empty_like(before)
+    sums[order] = before - np.maximum.accumulate(np.where(is_first, before, 0))
+    return sums
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -19,8 +19,8 @@ def card_languages(directory: Path) -> tuple[str, ...]:
     named = _front_matter(directory).get("language")
     codes = named if isinstance(named, list) else [named]
     codes = ["no" if code is False else code for code in codes]  # as YAML reads it without quotes
-    found = dict.fromkeys(code for code in codes if isinstance(code, str) and _LANGUAGE.fullmatch(code))
-    return tuple(found)[:_MAX_LANGUAGES]
+    languages = dict.fromkeys(code for code in codes if isinstance(code, str) and _LANGUAGE.fullmatch(code))
+    return tuple(languages)[:_MAX_LANGUAGES]
 
 
 def copy_card(source: Path, bundle: Path) -> None:
@@ -33,7 +33,7 @@ def _front_matter(directory: Path) -> dict[str, Any]:
     """The fields of the card; none without a card."""
     try:
         with (directory / CARD_FILE).open("rb") as file:
-            found = _FRONT_MATTER.match(file.read(_MAX_CARD_BYTES))
-        return parse_yaml(found[1]) if found else {}
+            match = _FRONT_MATTER.match(file.read(_MAX_CARD_BYTES))
+        return parse_yaml(match[1]) if match else {}
     except (OSError, CheckpointError):
         return {}

@@ -137,19 +137,19 @@ def activations(encoder: EncoderConfig, context: AttentionContext) -> int:
 
 def _captured_bytes(config: ModelConfig, frames: int, decoding: DecodingConfig, rows: int) -> int:
     names = offer_decoders(config, decoding).names
-    beam, found = BeamSizes(decoding.beam_size), 0
+    beam, total = BeamSizes(decoding.beam_size), 0
     if GREEDY in names and config.transducer is not None:
-        found += _greedy_bytes(config.transducer, decoding, frames, rows)
+        total += _greedy_bytes(config.transducer, decoding, frames, rows)
         if decoding.capture_beams:
             each = beam_bytes(config.transducer, beam)
             each += 4 * (beam.carried_encoder_frames + frames) * config.transducer.row_width
-            found += 2 * len(TRANSDUCER_BEAMS) * rows * each
+            total += 2 * len(TRANSDUCER_BEAMS) * rows * each
     if CTC in names and decoding.capture_beams:
         each = beam_bytes(None, beam._replace(carried_encoder_frames=0)) + 4 * frames * (config.vocabulary_size + 1)
-        found += 2 * rows * each
+        total += 2 * rows * each
     if WFST in names:
-        found += rows * wfst_bytes(WfstSizes(decoding.wfst_max_active), config.vocabulary_size, frames)
-    return found
+        total += rows * wfst_bytes(WfstSizes(decoding.wfst_max_active), config.vocabulary_size, frames)
+    return total
 
 
 def _greedy_bytes(transducer: TransducerConfig, decoding: DecodingConfig, frames: int, rows: int) -> int:

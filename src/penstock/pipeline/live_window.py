@@ -87,18 +87,18 @@ def live_window(window: str | None, config: ModelConfig) -> LiveWindow | None:
             near = " or ".join(f"{count * frame_ms / 1000:g} s" for count in (math.floor(frames), math.ceil(frames)))
             raise _rejection(window, f"{part} s is no multiple of {frame_ms:g} ms, a frame of the model, as {near}")
         sizes.append(round(frames))
-    found = LiveWindow(*sizes)
-    if not found.chunk:
+    chosen = LiveWindow(*sizes)
+    if not chosen.chunk:
         raise _rejection(window, f"the chunk has at least {frame_ms:g} ms")
-    if menu is not None and not all(size in trained for size, trained in zip(found, menu, strict=True)):
+    if menu is not None and not all(size in trained for size, trained in zip(chosen, menu, strict=True)):
         names = (
             f"{name} {' '.join(f'{size * frame_ms / 1000:g}' for size in sizes)}"
             for name, sizes in zip(("LEFT", "CHUNK", "RIGHT"), menu, strict=True)
         )
         raise _rejection(window, f"the model was trained with {', '.join(names)} (seconds)")
-    if found.frames * frame_ms > 1000 * MAX_WINDOW_S:
+    if chosen.frames * frame_ms > 1000 * MAX_WINDOW_S:
         raise _rejection(window, f"a window has at most {MAX_WINDOW_S:g} s")
-    return found
+    return chosen
 
 
 def _rejection(window: str, problem: str) -> StreamError:

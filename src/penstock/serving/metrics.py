@@ -155,14 +155,14 @@ def decoded_frames(
     tickets: Sequence[Ticket | StreamError], replies: Sequence[DecodedRows | StreamError]
 ) -> list[DecodedFrames]:
     """Returns the frames of a batch of requests, without rejected rows."""
-    found = []
+    decoded = []
     for ticket, reply in zip(tickets, replies, strict=True):
         if isinstance(ticket, StreamError) or isinstance(reply, StreamError):
             continue
         rows = np.delete(ticket.rows, list(reply.errors), axis=0) if reply.errors else ticket.rows
         slots, is_start = rows[:, Column.SLOT], rows[:, Column.FLAGS] & START > 0
-        found.append(DecodedFrames(ticket.received_ns, rows[:, Column.FRAMES], slots, slots[is_start]))
-    return found
+        decoded.append(DecodedFrames(ticket.received_ns, rows[:, Column.FRAMES], slots, slots[is_start]))
+    return decoded
 
 
 class ChunkMetrics:

@@ -76,4 +76,4 @@ def _with_delay(text: str, delay_ms: int | None, is_first: bool, most_us: float,
         return _DELAY.sub(f" {1000 * delay_ms}", text)
     if on_gpu:
         most_us = min(most_us, _GPU_DELAY_US) if is_first else 0
-    return _DELAY.sub(lambda found: f" {min(int(found[0]), most_us):.0f}", text)
+    return _DELAY.sub(lambda match: f" {min(int(match[0]), most_us):.0f}", text)

@@ -19,7 +19,7 @@ class ResultChanges:
         self, rows: np.ndarray, answers: Mapping[int, StreamResult | StreamError]
     ) -> dict[int, Sequence[StreamResult] | StreamError]:
         """What is new in the answers to a request, its errors, and all answers to polls; rows: those of its ticket."""
-        found: dict[int, Sequence[StreamResult] | StreamError] = {}
+        changed: dict[int, Sequence[StreamResult] | StreamError] = {}
         is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
         starts = set(np.flatnonzero(is_start).tolist())
         for row in sorted(starts | answers.keys()):
@@ -28,17 +28,17 @@ class ResultChanges:
                 self._texts[slot] = ""
             if (answer := answers.get(row)) is not None:
                 if isinstance(answer, StreamError):
-                    found[row] = answer
+                    changed[row] = answer
                     continue
                 changes = self.of_results(slot, answer.entries)
-                found[row] = answer.entries if rows[row, Column.FLAGS] & POLL else changes
-        return found
+                changed[row] = answer.entries if rows[row, Column.FLAGS] & POLL else changes
+        return changed
 
     def of_results(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:
         """Those of a request's results with new text, words or tokens, or with the end of a segment."""
-        found = []
+        changed = []
         for result in results:
             if result.is_final or result.words or result.tokens or result.text != self._texts[slot]:
-                found.append(result)
+                changed.append(result)
             self._texts[slot] = "" if result.is_final else result.text
-        return found
+        return changed

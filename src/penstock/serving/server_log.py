@@ -71,8 +71,8 @@ class ServerLog:
 
     def load_failure(self) -> str | None:
         """The errors of models that failed to load, or None."""
-        found = [match for line in self.lines() if (match := _LOAD_ERROR.search(line))]
-        return "; ".join(dict.fromkeys(f"model {m['model']}: {_plain(m['reason'])}" for m in found)) or None
+        matches = [match for line in self.lines() if (match := _LOAD_ERROR.search(line))]
+        return "; ".join(dict.fromkeys(f"model {m['model']}: {_plain(m['reason'])}" for m in matches)) or None
 
     def failure_reason(self) -> str:
         """Why the server ended: errors of models that failed to load, else the crash, else the last errors, else the
@@ -155,8 +155,8 @@ class _Writer:
 
 def _triton_level(line: str) -> str:
     """The level of a line of Triton; other lines are a library's or a crash's."""
-    found = _LOG_PREFIX.match(line)
-    return _TRITON_LEVELS[found[1]] if found else "warning"
+    match = _LOG_PREFIX.match(line)
+    return _TRITON_LEVELS[match[1]] if match else "warning"
 
 
 def _plain(text: str) -> str:

@@ -72,8 +72,8 @@ def audio_request(request: Any) -> AudioRequest:
 
 def _array_of(request: Any, name: str) -> np.ndarray | None:
     """An input on the host; None if the request does not have it."""
-    found = pb_utils.get_input_tensor_by_name(request, name)
-    return None if found is None else found.as_numpy()
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else tensor.as_numpy()
 
 
 def _parameters(request: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def results_response(results: Sequence[StreamResult]) -> Any:
 def batched_response(answers: Mapping[int, Sequence[StreamResult] | StreamError]) -> Any:
     """The outputs of the results of many rows, with ROW, and the errors of others; answers: by row."""
     entries = [
-        (row, result) for row, found in answers.items() if not isinstance(found, StreamError) for result in found
+        (row, result) for row, results in answers.items() if not isinstance(results, StreamError) for result in results
     ]
     errors = [(row, error) for row, error in answers.items() if isinstance(error, StreamError)]
     outputs = _result_outputs([result for _, result in entries])

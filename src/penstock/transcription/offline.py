@@ -137,7 +137,7 @@ class OfflineRecognizer:
         good = [one for one in recordings if isinstance(one, Recording) and one.error is None]
         bands = [self._band(one.samples, one.options.window) for one in good]
         failure: StreamError | None = None
-        found: Iterator[StreamResult | StreamError] = iter(())
+        results: Iterator[StreamResult | StreamError] = iter(())
         try:
             mels = [one.take() for one in good]
             encoded = self._encoder.encode(mels, bands, lambda share: note(ENCODING_SHARE * share))
@@ -147,9 +147,9 @@ class OfflineRecognizer:
         else:
             leased = zip(self._leases(len(good)), encoded, good, strict=True)
             rows = [_Frames(lease, frames, one.samples, one.options) for lease, frames, one in leased]
-            found = iter(self._decode(rows, note))
+            results = iter(self._decode(rows, note))
         errors = [one if isinstance(one, StreamError) else one.error or failure for one in recordings]
-        return [next(found) if error is None else error for error in errors]
+        return [next(results) if error is None else error for error in errors]
 
     def _band(self, samples: int, window: str | None) -> Band | None:
         if self._attention is not None:
@@ -167,7 +167,7 @@ class OfflineRecognizer:
     ) -> list[StreamResult | StreamError]:
         """Decodes all frames, a few of every recording at a time."""
         step = decoded_frames(self.config)
-        found: list[list[StreamResult | StreamError]] = [[] for _ in recordings]
+        answers: list[list[StreamResult | StreamError]] = [[] for _ in recordings]
         most = max((recording.frames for recording in recordings), default=0)
         begin, running = 0, list(range(len(recordings)))
         while running:
@@ -177,11 +177,11 @@ class OfflineRecognizer:
             (reply,) = self._decoder.process_tickets([ticket], [torch.cat([frames for _, frames in parts])])
             assert not isinstance(reply, StreamError), "the ticket is that of the frames"
             for place, row in enumerate(running):
-                found[row].append(reply.answers[place])
+                answers[row].append(reply.answers[place])
             begin += step
             note(ENCODING_SHARE + (1 - ENCODING_SHARE) * min(begin / most, 1.0))
-            running = [row for row in running if begin < recordings[row].frames and _is_result(found[row][-1])]
-        return [joined(parts) for parts in found]
+            running = [row for row in running if begin < recordings[row].frames and _is_result(answers[row][-1])]
+        return [joined(parts) for parts in answers]
 
 
 class _Frames:

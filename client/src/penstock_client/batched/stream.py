@@ -204,11 +204,11 @@ class BatchedStream:
         round_trip_s = self._link.now_s() - pushed.pushed_s
         is_whole = not flags & (END | FINALIZE) or not self._polls or self._ends(results, pushed.end_samples)
         flags, last = flags if is_whole else 0, len(results) - 1
-        found = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
+        stream_results = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
-            found = [one for one in map(self._take, found) if one is not None]
-        is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, found, is_whole), round_trip_s)
-        if is_new and (is_whole or found):
+            stream_results = [one for one in map(self._take, stream_results) if one is not None]
+        is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, stream_results, is_whole), round_trip_s)
+        if is_new and (is_whole or stream_results):
             self._fruitless_moves = 0
         if flags & END:
             self._is_complete = True

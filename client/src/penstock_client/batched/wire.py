@@ -89,7 +89,7 @@ def _by_row(numbers: list[int] | None, entries: list[Any], rows: int) -> dict[in
     numbers = numbers or []
     if len(numbers) != len(entries) or not all(0 <= number < rows for number in numbers):
         raise ValueError(f"rows {numbers} for {len(entries)} entries of a request with {rows} rows")
-    found: dict[int, list[Any]] = {}
+    by_row: dict[int, list[Any]] = {}
     for number, entry in zip(numbers, entries, strict=True):
-        found.setdefault(number, []).append(entry)
-    return found
+        by_row.setdefault(number, []).append(entry)
+    return by_row

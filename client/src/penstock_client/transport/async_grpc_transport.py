@@ -82,8 +82,8 @@ class AsyncGrpcTransport(TaskTransport):
             await stub.ServerLive(
                 service_pb2.ServerLiveRequest(), metadata=call_metadata(self._endpoint.options), timeout=_STATUS_S
             )
-        except grpc.RpcError as found:
-            return found
+        except grpc.RpcError as failure:
+            return failure
         return error
 
     async def _wait_for_connection(self) -> None:

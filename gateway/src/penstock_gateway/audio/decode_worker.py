@@ -101,12 +101,12 @@ def _end(out: BinaryIO, failure: Mapping[str, str]) -> None:
 
 def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float) -> Iterator[Samples]:
     """Averages the channels of blocks (rate, samples [n, channels]) and resamples. ValueError without samples."""
-    found = 0
+    total = 0
     for samples in _resampled(blocks, to_hz, max_seconds):
-        found += samples.size
+        total += samples.size
         if samples.size:
             yield samples
-    if not found:  # also of a recording that is shorter than one sample at the other rate
+    if not total:  # also of a recording that is shorter than one sample at the other rate
         raise ValueError("has no samples")
 
 

@@ -121,12 +121,12 @@ def _options(parameters: Mapping[str, Any], is_start: bool) -> tuple[bool, dict[
 
 def _phrases(text: object) -> list[Any]:
     try:
-        found = from_json(text, allow_inf_nan=False) if isinstance(text, str) else None
+        phrases = from_json(text, allow_inf_nan=False) if isinstance(text, str) else None
     except ValueError:
-        found = None
-    if not isinstance(found, list):
+        phrases = None
+    if not isinstance(phrases, list):
         raise invalid_option(f'{_PHRASES} is {shown(text)}; accepted: JSON, as ["phrase", ["phrase", boost]]')
-    return found
+    return phrases
 
 
 def _samples(tensors: Sequence[Tensor], values: Samples | bytes) -> Samples:

@@ -117,8 +117,8 @@ async def _inference(request: Request, gateway: GatewayOf) -> _Inference:
     state = request.app.state
     if not hasattr(state, "kserve"):
         state.kserve = _Inference(Sequences(gateway.streams))
-    found: _Inference = state.kserve
-    return found
+    inference: _Inference = state.kserve
+    return inference
 
 
 @router.post(f"{_MODEL}/infer", dependencies=[ModelOf])

@@ -101,10 +101,10 @@ class KeyRing:
 def file_version(path: Path) -> object:
     """What changes when the file changes; None where there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read(path: Path) -> Keys:

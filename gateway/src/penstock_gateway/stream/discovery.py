@@ -16,17 +16,17 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 async def resolve(name: str, port: int) -> list[str]:
     """HOST:PORT of each A and AAAA record, sorted. OSError where there is none."""
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    hosts = {str(address[0]) for *_, address in found}
+    records = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    hosts = {str(address[0]) for *_, address in records}
     return sorted(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts)
 
 
 def read_addresses(path: str) -> list[str]:
     """HOST:PORT of each line; `#` begins a comment. OSError or ValueError says what is wrong, also of an empty file."""
     lines = (line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines())
-    if not (found := [check_address(line) for line in lines if line]):
+    if not (addresses := [check_address(line) for line in lines if line]):
         raise ValueError("it has no HOST:PORT")
-    return found
+    return addresses
 
 
 class Discovery:
@@ -49,22 +49,22 @@ class Discovery:
         for source in self._found:
             if source.startswith(FILE) or (is_due and source.startswith(DNS)):
                 await self._refresh(source)
-        return list(dict.fromkeys(address for found in self._found.values() for address in found))
+        return list(dict.fromkeys(address for addresses in self._found.values() for address in addresses))
 
     async def _refresh(self, source: str) -> None:
         try:
             if source.startswith(FILE):
-                found: Sequence[str] = read_addresses(source.removeprefix(FILE))
+                addresses: Sequence[str] = read_addresses(source.removeprefix(FILE))
             else:
                 name, _, port = source.removeprefix(DNS).rpartition(":")
-                found = await self._resolve(name, int(port))
+                addresses = await self._resolve(name, int(port))
         except (OSError, ValueError) as error:  # UnicodeError, too
             if self._problems.get(source) != str(error):
                 log.warning("%s: %s; %d addresses stay as they are", source, error, len(self._found[source]))
             self._problems[source] = str(error)
             return
         self._problems.pop(source, None)
-        self._found[source] = found
+        self._found[source] = addresses
 
 
 def _is_watched(source: str) -> bool:

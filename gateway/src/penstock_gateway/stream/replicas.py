@@ -132,20 +132,20 @@ class Replica:
     async def probe(self) -> ServerInfo | None:
         """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
         try:
-            found = await self._probe_client.probe()
+            probed = await self._probe_client.probe()
         except ClientError as error:
             self._failed_probes += 1
             if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
                 self.note_down(error.text)
             return self.information
         self._failed_probes = 0
-        if found.is_full:
+        if probed.is_full:
             self.note_full()
-        if found.is_draining and not self.is_draining:
+        if probed.is_draining and not self.is_draining:
             log.info("replica %s is draining: its %d streams move", self.address, self.live)
             self.leaving = asyncio.Semaphore(max(_MIN_LEAVING, self.live // _LEAVING_PART))
-        self.is_draining = found.is_draining
-        return found.information
+        self.is_draining = probed.is_draining
+        return probed.information
 
     async def close(self) -> None:
         """Ends its streams and connections."""
@@ -188,12 +188,12 @@ class Group:
         Of the fingerprint that came last, that with more room of two random ones: several gateways, which do not know
         of each other's streams, would all choose the same one otherwise. Then the others by their room.
         """
-        found = sorted((replica for replica in self.replicas if replica.has_room), key=self._rank)
-        newest = [replica for replica in found if self._rank(replica)[0] == self._rank(found[0])[0]]
+        candidates = sorted((replica for replica in self.replicas if replica.has_room), key=self._rank)
+        newest = [replica for replica in candidates if self._rank(replica)[0] == self._rank(candidates[0])[0]]
         if len(newest) > 1:
             first = min(random.sample(newest, 2), key=self._rank)
-            found.sort(key=lambda replica: replica is not first)
-        return found
+            candidates.sort(key=lambda replica: replica is not first)
+        return candidates
 
     def _rank(self, replica: Replica) -> tuple[int, float, int]:
         """Lower is better."""

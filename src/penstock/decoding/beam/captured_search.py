@@ -47,8 +47,8 @@ class CapturedBeamSearch:
         for part in split_chunk(projected_frames, lengths, self._frames):
             self._buffers.load(part.projected_frames, part.lengths, is_end & (part.remaining == 0))
             bucket.run()
-            found = first(bucket.workspace.update.stable, batch)
-            stable.append(map_tensors(torch.clone, found) if is_split else found)
+            part_stable = first(bucket.workspace.update.stable, batch)
+            stable.append(map_tensors(torch.clone, part_stable) if is_split else part_stable)
         update = first(bucket.workspace.update, batch)
         return update._replace(stable=joined(stable)), first(bucket.workspace.states, batch)
 

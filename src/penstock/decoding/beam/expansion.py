@@ -137,8 +137,8 @@ class Expander:
 
     def label_scores(self, fused: FusedScores, labels: torch.Tensor) -> torch.Tensor:
         """Log-probabilities [N, W] of `labels` [N, W] (no blanks) with external scores, durations not included."""
-        found = fused.ranking.gather(1, labels)
-        return found + self._external_of(fused, labels) if self._adds_early else found
+        scores = fused.ranking.gather(1, labels)
+        return scores + self._external_of(fused, labels) if self._adds_early else scores
 
     def duration_scores(self, fused: FusedScores, frames: torch.Tensor) -> torch.Tensor:
         """Log-probability [N, W] that a label moves `frames` [N, W] on; minus infinity without such a duration."""
@@ -174,15 +174,15 @@ class Expander:
         return scores._replace(log_probs=log_probs, durations=durations)
 
     def _best_pairs(
-        self, ranking: torch.Tensor, found: tuple[torch.Tensor | None, ...], limits: Limits, is_forced: torch.Tensor
+        self, ranking: torch.Tensor, choices: tuple[torch.Tensor | None, ...], limits: Limits, is_forced: torch.Tensor
     ) -> Expansions:
         """The best pairs of label and duration.
 
-        ranking: [N, R * D]; found: labels, acoustic and external scores, [N, R]; is_forced: [N] bool.
+        ranking: [N, R * D]; choices: labels, acoustic and external scores, [N, R]; is_forced: [N] bool.
         """
         ranking, pair = ranking.topk(min(limits.max_width, ranking.shape[1]), dim=1)
         place = pair // len(self._durations)
-        labels, acoustic, external = map_tensors(lambda field: field.gather(1, place), found)
+        labels, acoustic, external = map_tensors(lambda field: field.gather(1, place), choices)
         jumps = torch.maximum(self._durations[pair % len(self._durations)], (labels == self._blank).long())
         jumps = torch.where(is_forced.unsqueeze(1), 1, jumps)
         return Expansions(labels, jumps, limits.keep(ranking), acoustic, external)

@@ -200,11 +200,11 @@ class BatchedBeamHyps:
     def _add_nodes(self, extension: Extension, timestamps: torch.Tensor, is_label: torch.Tensor) -> None:
         """Fills the next column of the tree; nodes of hypotheses without a new label stay unreferenced."""
         nodes, lengths = gather((self.nodes, self.stored_lengths), extension.parents)
-        found = Tokens(
+        tokens = Tokens(
             extension.labels, timestamps, extension.jumps, extension.acoustic_scores, extension.ranking_scores
         )
         place = self.columns.clamp(max=self.max_columns - 1).view(-1, 1, 1).expand(-1, 1, self.beam_size)
-        for storage, values in zip((*self.tokens, self.parents), (*found, nodes), strict=True):
+        for storage, values in zip((*self.tokens, self.parents), (*tokens, nodes), strict=True):
             storage.scatter_(1, place, values.to(storage.dtype).unsqueeze(1))
         at_column = self.columns.unsqueeze(1) * self.beam_size + torch.arange(self.beam_size, device=nodes.device)
         torch.where(is_label, at_column, nodes, out=self.nodes)

@@ -43,23 +43,23 @@ class CapturedSearch:
             return self._search.decode(projected_frames, lengths, states, overwrites_states)
         self._buffers.load_states(states)
         hyps = self._decode_parts(bucket, projected_frames, lengths)
-        found = bucket.workspace.states
-        return hyps.first(batch), first(found if states.fusion else found._replace(fusion=()), batch)
+        new_states = bucket.workspace.states
+        return hyps.first(batch), first(new_states if states.fusion else new_states._replace(fusion=()), batch)
 
     def _decode_parts(
         self, bucket: Bucket[GreedyWorkspace], projected_frames: torch.Tensor, lengths: torch.Tensor
     ) -> BatchedHyps:
-        found, frames = bucket.workspace.hyps, projected_frames.shape[1]
+        hyps, frames = bucket.workspace.hyps, projected_frames.shape[1]
         if frames <= self._frames:
             self._buffers.load(projected_frames, lengths)
             bucket.run()
-            return found
-        room = -(-frames // self._frames) * found.max_labels
-        together = BatchedHyps(len(found.lengths), room, lengths.device, expected_labels=2 * frames + 2)
+            return hyps
+        room = -(-frames // self._frames) * hyps.max_labels
+        together = BatchedHyps(len(hyps.lengths), room, lengths.device, expected_labels=2 * frames + 2)
         for part in split_chunk(projected_frames, lengths, self._frames):
             self._buffers.load(part.projected_frames, part.lengths)
             bucket.run()
-            together.extend(found)
+            together.extend(hyps)
         return together
 
 

@@ -71,8 +71,8 @@ def decode_chunk(
         parts = [(half.projected_frames, half.lengths, is_end & (half.remaining == 0)) for half in halves]
     paths, links = [], []
     for part in parts:
-        *found, its_links = decode_chunk(search, part, states, boosts, wants_links)
-        path, states = map_tensors(torch.clone, tuple(found))
+        *result, its_links = decode_chunk(search, part, states, boosts, wants_links)
+        path, states = map_tensors(torch.clone, tuple(result))
         paths.append(path)
         links += [map_tensors(torch.clone, one) for one in its_links]
     return join_paths(paths), states, links

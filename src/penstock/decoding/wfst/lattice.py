@@ -121,11 +121,11 @@ class PathStart(NamedTuple):
 
     def nodes(self) -> list[Node]:
         """From the start on."""
-        found, path = [], self
+        nodes, path = [], self
         while path.node is not None and path.before is not None:
-            found.append(path.node)
+            nodes.append(path.node)
             path = path.before
-        return found[::-1]
+        return nodes[::-1]
 
 
 class HostLinks(NamedTuple):
@@ -155,8 +155,8 @@ class HostLinks(NamedTuple):
         keys = links.rows * frames + chunk.frames
         fields = keys, links.sources, links.targets, links.arcs, links.closure_entries, links.excesses
         wanted = *(t.index_select(0, chosen) for t in fields), chunk.label_costs
-        found = *wanted, chunk.first_frames, chunk.token_rows, chunk.is_stored
-        host = [t.numpy() for t in (found if chosen.device.type == "cpu" else tree_to_host(found))]
+        tensors = *wanted, chunk.first_frames, chunk.token_rows, chunk.is_stored
+        host = [t.numpy() for t in (tensors if chosen.device.type == "cpu" else tree_to_host(tensors))]
         order = np.lexsort((host[2], host[0]))  # stable: those that won stay first
         return cls(*(field[order] for field in host[:6]), *host[6:])
 

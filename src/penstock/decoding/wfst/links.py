@@ -59,17 +59,17 @@ class LinkRecorder:
         self.frames: list[Links] = []
         """One of each frame."""
 
-    def add(self, found: Candidates, kept: torch.Tensor, kept_is_live: torch.Tensor | None) -> None:
+    def add(self, candidates: Candidates, kept: torch.Tensor, kept_is_live: torch.Tensor | None) -> None:
         """Adds a frame; kept: [n] int64, the candidates that are its tokens, in order; kept_is_live: bool or None."""
-        rows, batch, device = found.rows, len(self._wants), kept.device
+        rows, batch, device = candidates.rows, len(self._wants), kept.device
         # 1) the token that each candidate was recombined with, and the excess; -1 where it is no token of this frame
         numbers = torch.full((len(rows) + 1,), -1, dtype=torch.int64, device=device)
         places = kept if kept_is_live is None else torch.where(kept_is_live, kept, len(rows))
         numbers.index_copy_(0, places, torch.arange(len(kept), device=device))
         numbers = numbers[:-1]
-        targets = numbers.index_select(0, found.winners)
-        excesses = found.costs - found.costs.index_select(0, found.winners)
-        is_alternative = found.is_near & (numbers < 0) & (targets >= 0) & (excesses <= self._beam)
+        targets = numbers.index_select(0, candidates.winners)
+        excesses = candidates.costs - candidates.costs.index_select(0, candidates.winners)
+        is_alternative = candidates.is_near & (numbers < 0) & (targets >= 0) & (excesses <= self._beam)
         is_alternative &= self._wants.index_select(0, rows)
         # 2) the cheapest of each row
         counts = torch.zeros(batch, dtype=torch.int64, device=device).scatter_add_(0, rows, is_alternative.long())
@@ -77,9 +77,9 @@ class LinkRecorder:
             by_cost = torch.where(is_alternative, excesses, 0.0)
             is_alternative &= histogram_prune(rows, by_cost, is_alternative.long(), self._per_row, batch)
         alternatives: Selected = self._shapes.select(is_alternative, batch * self._per_row)
-        fields = rows, targets, found.emitting_indices, found.closure_entries, excesses
+        fields = rows, targets, candidates.emitting_indices, candidates.closure_entries, excesses
         rows, targets, emitting, entries, excesses = (field.index_select(0, alternatives.positions) for field in fields)
-        sources, arcs = (field.index_select(0, emitting) for field in (found.sources, found.arcs))
+        sources, arcs = (field.index_select(0, emitting) for field in (candidates.sources, candidates.arcs))
         self.frames.append(Links(rows, targets, sources, arcs, entries, excesses, alternatives.is_live))
 
 

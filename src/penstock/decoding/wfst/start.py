@@ -51,13 +51,13 @@ class StartStates:
         costs, _ = self._costs(choice)
         kept = self._kept(costs)
         places = {int(self._targets[entry]): place for place, entry in enumerate(kept)}
-        found = []
+        links = []
         for entry in np.flatnonzero(costs <= self._beam).tolist():
             place = places.get(int(self._targets[entry]))
             if place is not None and costs[entry] - costs[kept[place]] <= beam:
                 excess = float(costs[entry] - costs[kept[place]])
-                found.append((place, entry != kept[place], int(self._words[entry]), excess))
-        targets, _, words, excesses = zip(*sorted(found, key=lambda link: link[:2]), strict=True)
+                links.append((place, entry != kept[place], int(self._words[entry]), excess))
+        targets, _, words, excesses = zip(*sorted(links, key=lambda link: link[:2]), strict=True)
         return StartLinks(np.array(targets), np.array(words), np.array(excesses))
 
     def _costs(self, choice: StartChoices) -> tuple[np.ndarray, np.float32]:

@@ -95,7 +95,7 @@ def rows_of_reaches(strip: Strip, reaches: Sequence[Reach | None], width: int, i
     """All rows of a strip as attention takes them, for all layers; reaches: of each row, width: of the model."""
     if not is_grouped:
         return list(map(RowsOfReach, strip.rows(), reaches))
-    found = []
+    rows = []
     for reach in dict.fromkeys(reaches):
         numbers = [number for number, each in enumerate(reaches) if each == reach]
 
@@ -103,8 +103,8 @@ def rows_of_reaches(strip: Strip, reaches: Sequence[Reach | None], width: int, i
             products = frames * _keys_seen(frames, reach) * width
             return min(GROUP_PRODUCTS // products, GROUP_QUERY_NUMBERS // (frames * width))
 
-        found += [RowsOfReach(group, reach) for group in strip.groups(numbers, most_rows)]
-    return found
+        rows += [RowsOfReach(group, reach) for group in strip.groups(numbers, most_rows)]
+    return rows
 
 
 def _band(reach: Reach | None) -> Band | None:

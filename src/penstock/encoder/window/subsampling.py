@@ -35,13 +35,13 @@ class MelReader:
         """The frames `begin` .. `end`, [n, F]; removes pieces that end before them."""
         while self._pieces and self._begin + len(self._pieces[0]) <= begin:
             self._begin += len(self._pieces.pop(0))
-        found, first = [], self._begin
+        pieces, first = [], self._begin
         for piece in self._pieces:
             if first >= end:
                 break
-            found.append(piece[max(begin - first, 0) : end - first])
+            pieces.append(piece[max(begin - first, 0) : end - first])
             first += len(piece)
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def close(self) -> None:
         """Removes the other pieces."""

@@ -123,8 +123,8 @@ def prompt_hidden(state: StateDict) -> int:
 
 def _detail(error: Exception) -> str:
     """Torch's finding. Its own text advises to load with `weights_only=False`, which runs what the file says."""
-    if found := _GLOBAL.search(str(error)):
-        return f": it names {found[1]}, which is not loaded"
+    if match := _GLOBAL.search(str(error)):
+        return f": it names {match[1]}, which is not loaded"
     is_advice = isinstance(error, pickle.UnpicklingError) or not str(error)
     return "" if is_advice else f": {str(error).splitlines()[0]}"
 

@@ -114,16 +114,16 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
 
 def sources_of(config: ModelConfig) -> list[SourceTensor]:
     """Every tensor of model.safetensors."""
-    found = prompt_input_sources(_PROMPT_INPUT, config)
+    sources = prompt_input_sources(_PROMPT_INPUT, config)
     for name, shape in tensor_shapes(config).items():
         is_folded = name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm
         is_made = name.endswith("convolution.depthwise.bias") and not config.encoder.use_bias
         if not name.startswith("features.") and name not in ("prompt.in.weight", "prompt.table") and not is_made:
-            found += (source_of(name, shape, config.encoder.is_offline),)
+            sources += (source_of(name, shape, config.encoder.is_offline),)
         if is_folded:
             place = source_of(name, shape, config.encoder.is_offline).name.replace("depthwise_conv.weight", "norm")
-            found += tuple(SourceTensor(f"{place}.{part}", shape[:1]) for part in BATCH_NORM)
-    return list(found)
+            sources += tuple(SourceTensor(f"{place}.{part}", shape[:1]) for part in BATCH_NORM)
+    return list(sources)
 
 
 def source_of(name: str, shape: tuple[int, ...], is_offline: bool) -> SourceTensor:

@@ -115,8 +115,8 @@ class SlotLedger:
 
     def encoded_windows(self, slot: int, generation: int) -> int:
         """Returns how many windows of a live stream are encoded, or fewer."""
-        found = [int(cell[_WINDOWS]) for cell in self._cells[:, :, slot] if cell[_WINDOWS_GENERATION] == generation]
-        return max(found, default=0)
+        counts = [int(cell[_WINDOWS]) for cell in self._cells[:, :, slot] if cell[_WINDOWS_GENERATION] == generation]
+        return max(counts, default=0)
 
     def ended_generations(self) -> np.ndarray:
         """Returns the latest generation of each slot whose work is done, [S] int64; 0 if none."""

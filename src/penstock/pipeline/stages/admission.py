@@ -55,10 +55,10 @@ class AdmittingStage:
         A rejected row leaves its stream unchanged; a rejected start opens nothing, a rejected end closes. A request of
         one row that is rejected is answered with the row's error.
         """
-        found = [rows for rows in batch if not isinstance(rows, StreamError)]
-        if not found:
+        good = [rows for rows in batch if not isinstance(rows, StreamError)]
+        if not good:
             return [rows for rows in batch if isinstance(rows, StreamError)]
-        whole = self._process(join_rows(found))
+        whole = self._process(join_rows(good))
         chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()
         answers: list[FeatureRows | StreamError] = []
         end = chunk_end = 0

@@ -62,20 +62,20 @@ def rows_of(requests: Sequence[AudioRequest], is_batched: bool = False) -> Audio
     problems: dict[int, StreamError] = {}
     samples = []
     for row, request in enumerate(requests):
-        found = request.samples
-        if found.ndim != 1 or found.dtype != np.float32:
-            message = f"samples are {found.dtype} {list(found.shape)}, expected float32 [n]"
+        row_samples = request.samples
+        if row_samples.ndim != 1 or row_samples.dtype != np.float32:
+            message = f"samples are {row_samples.dtype} {list(row_samples.shape)}, expected float32 [n]"
             problems[row] = StreamError(ErrorCode.AUDIO_INVALID, message)
-            found = np.zeros(0, np.float32)
+            row_samples = np.zeros(0, np.float32)
         if type(request.finalize) is not bool:
             message = f"{FINALIZE_PARAMETER} is {request.finalize!r}; accepted: true, false"
             problems[row] = StreamError(ErrorCode.OPTION_INVALID, message)
-        samples.append(found)
+        samples.append(row_samples)
     flags = [START * r.is_start + END * r.is_end + FINALIZE * (r.finalize is True) for r in requests]
     return AudioRows(
         stream_ids=[request.stream_id for request in requests],
         samples=np.concatenate([np.zeros(0, np.float32), *samples]) if len(samples) != 1 else samples[0],
-        lengths=np.array([len(found) for found in samples], np.int64),
+        lengths=np.array([len(row_samples) for row_samples in samples], np.int64),
         flags=np.array(flags, np.int64),
         options={row: request.options for row, request in enumerate(requests) if request.options},
         errors={},
@@ -92,7 +92,7 @@ def join_rows(batch: Sequence[AudioRows]) -> AudioRows:
 
     def joined(name: str) -> dict[int, Any]:
         pairs = zip(starts, batch, strict=False)
-        return {start + row: found for start, rows in pairs for row, found in getattr(rows, name).items()}
+        return {start + row: value for start, rows in pairs for row, value in getattr(rows, name).items()}
 
     return AudioRows(
         stream_ids=[stream_id for rows in batch for stream_id in rows.stream_ids],

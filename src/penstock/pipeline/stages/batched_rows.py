@@ -73,15 +73,15 @@ def read_rows(
         if (error := _row_error(number, flag)) is not None:
             errors[row] = error
             continue
-        found: Mapping[str, Any] | StreamError | None = _options_problem(flag, choice, len(options))
-        if found is None:
+        result: Mapping[str, Any] | StreamError | None = _options_problem(flag, choice, len(options))
+        if result is None:
             if choice not in parsed:
                 parsed[choice] = _read_options(options[choice])
-            found = parsed[choice]
-        if isinstance(found, StreamError):
-            problems[row] = found
+            result = parsed[choice]
+        if isinstance(result, StreamError):
+            problems[row] = result
         else:
-            chosen[row] = found
+            chosen[row] = result
     stream_ids = [StreamNumber(client, number) for number in numbers.tolist()]
     return AudioRows(stream_ids, samples, lengths, flags, chosen, errors, problems, is_batched=True)
 

@@ -189,13 +189,13 @@ class DecoderStage:
                 answers.update(self._reject(rows, places[is_behind], why))
                 places = places[~is_behind]
             for start in range(0, len(places), self._max_step):
-                found = self._decode_part(rows, places[start : start + self._max_step])
+                part_answers = self._decode_part(rows, places[start : start + self._max_step])
                 failed.update(
                     (int(rows.slots[place]), int(rows.generations[place]))
-                    for place, answer in found.items()
+                    for place, answer in part_answers.items()
                     if isinstance(answer, StreamError)
                 )
-                answers.update(found)
+                answers.update(part_answers)
         self._guard.settle(rows.slots, rows.generations)
         return answers
 
@@ -222,8 +222,8 @@ class DecoderStage:
             if place not in parts:
                 text = self._texts[int(rows.slots[place])]
                 answers[place] = text.unchanged(int(rows.covered_samples[place]))
-        for place, found in parts.items():
-            answers[place] = self._answer(int(rows.slots[place]), found)
+        for place, row_parts in parts.items():
+            answers[place] = self._answer(int(rows.slots[place]), row_parts)
         for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
             del self._texts[slot]
             self._fusion.close(slot)
@@ -311,17 +311,17 @@ class DecoderStage:
                 carries = self._carries_state[ended]
                 self._begin(ended[~carries].tolist())
                 self._begin(ended[carries].tolist(), goes_on=True)
-        found = {
+        parts_of = {
             row: self._without_warm_up(int(slots[row]), parts, is_final[row]) for row, parts in steps.parts().items()
         }
         # A poll of a file reports the share of the work, in all its parts.
         for row in ((flags & (POLL | END | LIVE)) == POLL).nonzero()[0].tolist():
-            if row in found:
-                found[row] = [part._replace(covered_samples=int(covered[row])) for part in found[row]]
+            if row in parts_of:
+                parts_of[row] = [part._replace(covered_samples=int(covered[row])) for part in parts_of[row]]
         if len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):
             self._endpoints.restart(slots[finalized], covered[finalized])
             self._begin(slots[finalized].tolist())
-        return {int(places[row]): parts for row, parts in found.items() if parts}
+        return {int(places[row]): parts for row, parts in parts_of.items() if parts}
 
     def _without_warm_up(self, slot: int, parts: list[SegmentPart], ends: bool) -> list[SegmentPart]:
         """The parts whose results a client receives. The row's own end of a segment has a result in any case."""
@@ -357,8 +357,8 @@ class DecoderStage:
                 is_final=step.is_final[runs].tolist(),
                 prompts=self._prompts_of(own),
             )
-            for i, found in zip(runs.tolist(), decoder.decode(chunk), strict=True):
-                decoded[i] = found
+            for i, row_decoded in zip(runs.tolist(), decoder.decode(chunk), strict=True):
+                decoded[i] = row_decoded
         return decoded
 
 

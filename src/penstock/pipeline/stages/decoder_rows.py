@@ -65,5 +65,5 @@ def rows_of_tickets(
     slots, generations, numbers, flags, _, _, covered, frames = rows[forwarded].T  # in the order of `Column`
     whole = encoded[0] if len(encoded) == 1 else torch.cat(list(encoded))
     wants_result = is_direct[ticket_of] | (flags & POLL > 0)
-    found = DecoderRows(slots, generations, numbers, flags, covered, frames, whole, options, wants_result)
-    return found, ticket_of, forwarded - starts[ticket_of]
+    decoder_rows = DecoderRows(slots, generations, numbers, flags, covered, frames, whole, options, wants_result)
+    return decoder_rows, ticket_of, forwarded - starts[ticket_of]

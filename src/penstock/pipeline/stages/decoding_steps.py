@@ -157,11 +157,11 @@ class RowSteps:
         final = step.is_final.nonzero()[0]
         for i in final.tolist():
             row = int(rows[i])
-            found, covered = self._found.pop(row, NOTHING), int(self._covered[row])
+            row_decoded, covered = self._found.pop(row, NOTHING), int(self._covered[row])
             if step.is_endpoint[i]:
-                part = self._endpoints.end(int(self._slots[row]), found, covered)
+                part = self._endpoints.end(int(self._slots[row]), row_decoded, covered)
             else:
-                part = SegmentPart(found, covered, True, covered)
+                part = SegmentPart(row_decoded, covered, True, covered)
             self._parts.setdefault(row, []).append(part)
         if len(final):
             self._is_new[rows[final]] = False

@@ -98,8 +98,8 @@ class EncoderStage:
         forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
         encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good], to_host)
         row_errors = {int(forwarded[row]): error for row, error in errors.items()}
-        found = iter(self._split(good, encoded, row_errors))
-        return [next(found) if answer is None else answer for answer in answers]
+        replies = iter(self._split(good, encoded, row_errors))
+        return [next(replies) if answer is None else answer for answer in answers]
 
     @staticmethod
     def _split(
@@ -147,13 +147,13 @@ class EncoderStage:
             for step in self._steps(slots, chunks, flags, is_admitted, owner):
                 if mel is None and len(step.chunks):
                     mel = send_to_device(mels[0] if len(mels) == 1 else torch.cat(mels), self._device)
-                for places, found in self._run(step, mel, slots[owner], valid):
+                for places, part in self._run(step, mel, slots[owner], valid):
                     if len(places) == len(owner):
-                        frames = found
+                        frames = part
                         continue
                     if frames is None:
                         frames = self._no_frames(len(owner))
-                    frames.index_copy_(0, places, found)
+                    frames.index_copy_(0, places, part)
             if frames is None:
                 frames = self._no_frames(len(owner))
             if to_host:  # waits for the device, which reports errors of the steps here

@@ -55,7 +55,7 @@ class FeatureStage(AdmittingStage):
         own, lengths, flags = slots[admitted], rows.lengths[admitted], ticket[admitted, Column.FLAGS]
         try:
             is_first, is_last = (flags & START) > 0, (flags & (END | FINALIZE)) > 0
-            found = self._extractor.extract(own, samples, lengths, is_first, is_last)
+            extracted = self._extractor.extract(own, samples, lengths, is_first, is_last)
         except STEP_ERRORS as error:  # samples of these streams are lost
             self.table.take_back(own)
             for row in admitted.tolist():
@@ -68,12 +68,12 @@ class FeatureStage(AdmittingStage):
         self.samples_taken += len(samples)
         chunk_mel_frames = self._extractor.geometry.chunk_mel_frames
         frames = encoder_frame_counts(
-            found.chunks, found.last_valid_mel_frames, chunk_mel_frames, self._subsampling_factor
+            extracted.chunks, extracted.last_valid_mel_frames, chunk_mel_frames, self._subsampling_factor
         )
-        columns = (found.chunks, found.last_valid_mel_frames, found.covered_samples, frames)
+        columns = (extracted.chunks, extracted.last_valid_mel_frames, extracted.covered_samples, frames)
         for column, values in enumerate(columns, start=Column.CHUNKS):
             ticket[admitted, column] = values
-        return FeatureRows(ticket, found.mel, options, errors, rows.is_batched)
+        return FeatureRows(ticket, extracted.mel, options, errors, rows.is_batched)
 
     @staticmethod
     def _samples_of(rows: AudioRows, are_wanted: np.ndarray) -> np.ndarray:

@@ -96,8 +96,8 @@ class WindowEncoderStage:
         for job, error in self._queue.advance():
             failed = dict.fromkeys(window.file for window in job.windows)
             self._fail([file for file in failed if self._is_open(file)], error, requests)
-        found = iter(self._reply(requests, to_host))
-        return [next(found) if answer is None else answer for answer in answers]
+        replies = iter(self._reply(requests, to_host))
+        return [next(replies) if answer is None else answer for answer in answers]
 
     def _shape_problem(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
         expected = [1, self._config.mel_bins]
@@ -114,12 +114,12 @@ class WindowEncoderStage:
         forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
         slots, generations, numbers, flags, chunks, packed, covered, segment_ends = rows[forwarded].T
         rows[:, Column.FRAMES] = 0
-        found = self._guard.admit(slots, generations, numbers, flags)
-        request.errors.update({int(forwarded[place]): error for place, error in found.items()})
+        rejected = self._guard.admit(slots, generations, numbers, flags)
+        request.errors.update({int(forwarded[place]): error for place, error in rejected.items()})
         ends = chunks.cumsum()
         for place in range(len(forwarded)):
             slot, flag = int(slots[place]), int(flags[place])
-            if place in found:
+            if place in rejected:
                 continue
             if flag & END:  # cancelled, or a probe
                 self._files.pop(slot, None)

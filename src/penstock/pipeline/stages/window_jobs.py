@@ -92,22 +92,22 @@ class WindowFile:
         samples: all of the stream if its log-mel is complete with this, else 0. mel_per_frame: mel frames to one
         encoder frame.
         """
-        found = []
+        windows = []
         if self.live is None:
             if len(mel):
                 self.pieces.append(mel)
             if samples and not self.samples:
-                found = [Window(self, band, self.pieces)]
+                windows = [Window(self, band, self.pieces)]
         else:
             while len(mel):
                 begin, new = self.live.begin(self.cut), self.cut * self.live.chunk
                 size = mel_per_frame * (self.live.end(self.cut) - begin)
                 end = new - begin + self.live.chunk if len(mel) >= size else None  # the last one has no end
-                found.append(Window(self, band, [mel[:size]], slice(new - begin, end)))
+                windows.append(Window(self, band, [mel[:size]], slice(new - begin, end)))
                 mel, self.cut = mel[size:], self.cut + 1
         self.samples = self.samples or samples
-        self.windows += found
-        return found
+        self.windows += windows
+        return windows
 
     @property
     def encoded_windows(self) -> int:

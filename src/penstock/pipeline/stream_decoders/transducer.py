@@ -186,17 +186,17 @@ class BeamStreamDecoder(StreamDecoder):
         stable, unstable = _tokens(report.update.stable), _tokens(report.update.unstable)
         alternatives = [] if report.best is None else _alternatives(report.best)
         counters = map(TruncationCounters, report.forced_blanks.tolist(), report.pruned_hypotheses.tolist())
-        found = []
+        decoded = []
         for row, (slot, is_final, truncated) in enumerate(zip(chunk.slots, chunk.is_final, counters, strict=True)):
             self.truncation.add(slot, truncated, is_final)
             if is_final:
                 best = alternatives[row]
-                found.append(Decoded(stable[row], best[0].tokens, best[: self._n_best[slot]]))
+                decoded.append(Decoded(stable[row], best[0].tokens, best[: self._n_best[slot]]))
             elif stable[row] or unstable[row]:
-                found.append(Decoded(stable[row], unstable[row], []))
+                decoded.append(Decoded(stable[row], unstable[row], []))
             else:
-                found.append(NOTHING)
-        return found
+                decoded.append(NOTHING)
+        return decoded
 
 
 def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:

@@ -46,22 +46,22 @@ def unique_phrases(
     StreamError PHRASES_INVALID names a phrase that has the tokens of another phrase and another boost, or says that all
     phrases together are too long. With `ignores_unknown` the higher of two boosts counts.
     """
-    found: dict[tuple[int, ...], tuple[str, float]] = {}
+    by_tokens: dict[tuple[int, ...], tuple[str, float]] = {}
     for text, boost in phrases:
         if not (tokens := tokenize(text)):
             continue
-        first_text, first_boost = found.setdefault(tokens, (text, boost))
+        first_text, first_boost = by_tokens.setdefault(tokens, (text, boost))
         if first_boost != boost and ignores_unknown:
-            found[tokens] = (first_text, max(first_boost, boost))
+            by_tokens[tokens] = (first_text, max(first_boost, boost))
         elif first_boost != boost:
             raise phrases_error(
                 f"phrases {shorten(first_text)} and {shorten(text)} have the same tokens, with boosts "
                 f"{first_boost:g} and {boost:g}; accepted: one boost per phrase"
             )
-    total = sum(map(len, found))
+    total = sum(map(len, by_tokens))
     if total > MAX_TOKENS:
         raise phrases_error(f"{len(phrases)} phrases of {total} tokens together; accepted: up to {MAX_TOKENS} tokens")
-    return tuple(TokenPhrase(tokens, boost) for tokens, (_, boost) in found.items())
+    return tuple(TokenPhrase(tokens, boost) for tokens, (_, boost) in by_tokens.items())
 
 
 def continues_word(tokenizer: Tokenizer) -> list[bool]:

@@ -123,18 +123,18 @@ class PhraseTrie:
     def _go(self, start: Failure, label: np.ndarray) -> Failure:
         """The node that `label` leads to from `start`, through as many failure arcs as it takes."""
         node, bonus = start.node, start.bonus
-        found = np.full(len(node), ROOT)
+        targets = np.full(len(node), ROOT)
         open_ = np.arange(len(node))
         while len(open_):
             at, via = node[open_], label[open_]
             child = self._child(at, via)
-            found[open_] = child
+            targets[open_] = child
             is_open = (child == ROOT) & (at != ROOT)
             open_ = open_[is_open]
             dropped = self._drop(at[is_open], via[is_open])
             node[open_] = dropped.node
             bonus[open_] += dropped.bonus
-        return Failure(found, bonus)
+        return Failure(targets, bonus)
 
     def _child(self, node: np.ndarray, label: np.ndarray) -> np.ndarray:
         """The node that `label` leads to; ROOT if there is none."""

@@ -156,8 +156,8 @@ class ContextTree:
             for _ in range(self._arpa.order):
                 known = scores[self._nodes.find(contexts, words)]
                 is_open = np.isnan(scores[nodes])
-                found = is_open & ~np.isnan(known) & (self._nodes.find(contexts, words) != _NONE)
-                scores[nodes[found]] = total[found] + known[found]
+                is_found = is_open & ~np.isnan(known) & (self._nodes.find(contexts, words) != _NONE)
+                scores[nodes[is_found]] = total[is_found] + known[is_found]
                 total += self.log10_backoffs[contexts]
                 contexts = self.suffixes[contexts]
         return scores

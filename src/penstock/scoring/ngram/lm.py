@@ -101,11 +101,11 @@ def take_arcs(
     if order > 1:
         keys = torch.stack(contexts[:-1]) * len(arcs.root_scores) + labels  # [order - 1, ...]
         places = torch.searchsorted(arcs.arc_keys, keys)
-        found = arcs.arc_keys[places] == keys
+        is_found = arcs.arc_keys[places] == keys
         level_scores, level_states = arcs.arc_scores[places], arcs.arc_states[places]
         for level in range(order - 2, -1, -1):  # the longest context last, so that it wins
-            scores = torch.where(found[level], penalties[level] + level_scores[level], scores)
-            next_states = torch.where(found[level], level_states[level], next_states)
+            scores = torch.where(is_found[level], penalties[level] + level_scores[level], scores)
+            next_states = torch.where(is_found[level], level_states[level], next_states)
     return scores, next_states
 
 

@@ -36,10 +36,10 @@ def close(epsilons: FstArrays) -> Closure:
     offsets = np.searchsorted(by_source.sources, np.arange(epsilons.state_count + 1))
     every, zeros = np.arange(epsilons.state_count), np.zeros(epsilons.state_count, np.int64)
     paths = _Paths(every, every, zeros, zeros.astype(np.float64))
-    found = [paths]
+    all_paths = [paths]
     while len((paths := _extend(paths, by_source, offsets)).origins):
-        found.append(paths)
-    entries = _least(_Paths(*(np.concatenate(column) for column in zip(*found, strict=True))))
+        all_paths.append(paths)
+    entries = _least(_Paths(*(np.concatenate(column) for column in zip(*all_paths, strict=True))))
     return Closure(
         np.searchsorted(entries.origins, np.arange(epsilons.state_count + 1)).astype(np.int32),
         entries.targets.astype(np.int32),

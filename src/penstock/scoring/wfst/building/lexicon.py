@@ -70,18 +70,18 @@ class Symbols(NamedTuple):
 
 def lm_words(words: Sequence[str], tokenizer: Tokenizer) -> list[str]:
     """The words of a language model without its special ones; GraphError if they are pieces of a tokenizer."""
-    found = [word for word in words if word not in _SPECIAL]
-    pieces = [word for word in found if _SPACE in word]
+    kept = [word for word in words if word not in _SPECIAL]
+    pieces = [word for word in kept if _SPACE in word]
     last = _NEMO_TOKEN_OFFSET + tokenizer.size
-    is_offset = all(len(word) == 1 and _NEMO_TOKEN_OFFSET <= ord(word) < last for word in found)
-    if pieces or (is_offset and any(_spell(word, tokenizer) is None for word in found)):
+    is_offset = all(len(word) == 1 and _NEMO_TOKEN_OFFSET <= ord(word) < last for word in kept)
+    if pieces or (is_offset and any(_spell(word, tokenizer) is None for word in kept)):
         raise GraphError(
-            f"the language model's words are pieces of a tokenizer ({_names(pieces or found)}), expected whole words: "
+            f"the language model's words are pieces of a tokenizer ({_names(pieces or kept)}), expected whole words: "
             "`penstock lm build --words` makes such a model"
         )
-    if not found:
+    if not kept:
         raise GraphError("the language model has no words")
-    return found
+    return kept
 
 
 def read_entries(path: Path, with_pieces: bool) -> Entries:
@@ -124,15 +124,15 @@ def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) 
     )
     counts, spellings, unwritable = [0], [], []
     for word, each in entries.items():
-        found = []
+        word_spellings = []
         for pieces in each:
             tokens = [labels[piece] for piece in pieces] if pieces else _spell(word, tokenizer)
             if tokens is None:
                 unwritable.append(word)
-            elif tokens not in found:
-                found.append(tokens)
-        counts.append(len(found))
-        spellings += found
+            elif tokens not in word_spellings:
+                word_spellings.append(tokens)
+        counts.append(len(word_spellings))
+        spellings += word_spellings
     _reject(
         unwritable,
         total,
