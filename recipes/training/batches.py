@@ -82,7 +82,7 @@ class Batch(NamedTuple):
     references: list[str]
     """The words of each utterance; empty without speech."""
     spans: torch.Tensor | None = None
-    """[S, 3] int64: row, first encoder frame and the frame behind the last; the last of a row may reach beyond it. None
+    """[S, 3] int64: row, first encoder frame and the frame after the last; the last of a row may reach beyond it. None
     where every row is an utterance."""
 
 

@@ -245,7 +245,7 @@ class Trainer:
 def utterances_of(
     encoded: torch.Tensor, counts: torch.Tensor, spans: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The frames [S, D, T'] of utterances that share rows, zeros behind each, and their counts [S].
+    """The frames [S, D, T'] of utterances that share rows, zeros after each, and their counts [S].
 
     encoded: [B, D, T]; counts: [B]; spans: as of `Batch`.
     """

@@ -26,7 +26,7 @@ WEIGHTS, PHRASES = [0.4, 0.0, -0.3], [1, 0, 2]
 
 
 def decode(network: TransducerNetwork, kind: type, has_fusion: bool, driver: str | None = None) -> list[list]:
-    """Decodes three streams whole, with NaN behind their ends."""
+    """Decodes three streams whole, with NaN after their ends."""
     device = network.device
     fusion = random_fusion(network.blank, device) if has_fusion else None
     search = kind(network, max_symbols=3, fusion=fusion)

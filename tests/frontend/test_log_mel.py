@@ -86,7 +86,7 @@ def test_any_chunk_size_gives_the_mel_of_the_whole(golden_bundle, name, context)
 
 
 def border_lengths(extractor: FeatureExtractor) -> list[int]:
-    """Stream lengths one sample before, on and behind every kind of border."""
+    """Stream lengths one sample before, on and after every kind of border."""
     geometry = extractor.geometry
     real = [c * geometry.chunk_mel_frames - geometry.virtual_mel_frames for c in (1, 2)]
     borders = {0, geometry.hop_samples, 2 * geometry.hop_samples, geometry.frame_samples // 2}

@@ -86,7 +86,7 @@ class NoSynchronization:
 def decode(
     network: TransducerNetwork, search, streams: list[torch.Tensor], has_fusion=False, chunk=FRAMES
 ) -> list[list]:
-    """All streams side by side in chunks, rubbish behind their ends."""
+    """All streams side by side in chunks, rubbish after their ends."""
     device = network.device
     states = start(network, len(streams), has_fusion)
     found: list[list] = [[] for _ in streams]

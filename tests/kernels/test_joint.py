@@ -162,7 +162,7 @@ def test_the_first_of_equals_is_taken(joint_device, places):
 
 @pytest.mark.parametrize("allowed", [(), (0,), (70,), (199,), (70, 130)])
 def test_labels_may_be_impossible(joint_device, allowed):
-    """All labels but some are -inf: no NaN, and the right one is found, whole blocks of -inf before or behind it."""
+    """All labels but some are -inf: no NaN, and the right one is found, whole blocks of -inf before or after it."""
     logits = torch.full((200 + 1,), -torch.inf)
     logits[200] = 1.0
     logits[list(allowed)] = 0.0

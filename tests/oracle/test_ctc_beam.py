@@ -77,7 +77,7 @@ def summing() -> type:
 
 
 def penstock(streams: list[torch.Tensor], beam_size: int, table: TableAutomaton | None) -> list[Found]:
-    """All hypotheses of each utterance, best first, in one batch; those with a blank behind them stay apart."""
+    """All hypotheses of each utterance, best first, in one batch; those with a blank after them stay apart."""
     head = GivenLogProbs(LABELS)
     search = BeamSearch(head, fusion=None if table is None else Fusion(table), label_bonus=LABEL_BONUS)
     choices = Choices(weights=[WEIGHT if table else 0.0] * len(streams))

@@ -159,7 +159,7 @@ async def test_words_beside_other_streams(gateway, direct):
 
 
 async def items_in_pauses(gateway: str, append_samples: int, pace: float = 0) -> list[list[tuple[str, float, float]]]:
-    """The words of each item where turn detection ends them; a commit behind the last pause has no words."""
+    """The words of each item where turn detection ends them; a commit after the last pause has no words."""
     async with connected(gateway, pace) as client:
         detection = {"type": "server_vad", "silence_duration_ms": 600}
         form = {"type": "audio/pcm", "rate": RATE_HZ}

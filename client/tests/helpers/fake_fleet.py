@@ -39,7 +39,7 @@ class _Stream:
 class ContentBatch:
     """Answers requests.
 
-    Two silent chunks behind a word end a segment with `endpoint_silence_ms`, 40 without one with
+    Two silent chunks after a word end a segment with `endpoint_silence_ms`, 40 without one with
     `endpoint_no_speech_ms`, and 60 with `endpoint_longest_s`.
     """
 

@@ -9,7 +9,7 @@ from penstock_client import BatchedClient, ClientError, StreamOptions
 from penstock_client.connection import ConnectionOptions
 
 SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)
-"""Endpoints behind w5 and w14."""
+"""Endpoints after w5 and w14."""
 OPTIONS = StreamOptions(endpoint_silence_ms=800)
 BLOCKS = len(SPEECH) // BLOCK
 

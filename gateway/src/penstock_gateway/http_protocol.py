@@ -79,7 +79,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field, also of those behind a body. An error ends the parsing."""
+        """A field, also of those after a body. An error ends the parsing."""
         self._fields += 1
         if self._fields > limits.MAX_HEAD_FIELDS:
             raise ValueError
@@ -219,7 +219,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def _close(self, message: Any) -> None:
         await super().send(message)
-        if self._held or self._wait is not None:  # the client's answer is behind all this, which is dropped
+        if self._held or self._wait is not None:  # the client's answer comes after all this, which is dropped
             self._held.clear()
             while not self.queue.empty():
                 self.queue.get_nowait()

@@ -68,7 +68,7 @@ class Request:
 
     data: bytes
     is_whole: bool = True
-    """False: the client disconnects behind these bytes, and may get no answer."""
+    """False: the client disconnects after these bytes, and may get no answer."""
 
 
 def random_part(rng: random.Random, is_file: bool) -> bytes:

@@ -370,7 +370,7 @@ async def test_a_stream_with_backpressure_is_not_read_ahead(gateway):
 
 
 class Cancelled:
-    """The context of a call that its client has cancelled behind the first message."""
+    """The context of a call that its client has cancelled after the first message."""
 
     def invocation_metadata(self):
         return ()

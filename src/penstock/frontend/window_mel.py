@@ -92,7 +92,7 @@ class MelPieces:
         return piece.sub_(mean).div_(deviation + _MIN_DEVIATION)
 
     def _compute(self, samples: torch.Tensor, count: int, filled: int | None = None) -> torch.Tensor:
-        """Stores the next `count` frames; returns the samples from the first one on that the frame behind them reads.
+        """Stores the next `count` frames; returns the samples from the first one on that the frame after them reads.
 
         filled: samples [n] after these are silence after pre-emphasis, as in `LogMel`.
         """

@@ -47,7 +47,7 @@ def compiled(lines: list[str], path: Path, topology: Topology, order: int, utter
 
 
 def spoken(graph: DecodingGraph, words: list[str], seed: int) -> torch.Tensor:
-    """[T, V + 1] log-probabilities: the words' labels among noise, some held, some with a blank behind them."""
+    """[T, V + 1] log-probabilities: the words' labels among noise, some held, some with a blank after them."""
     chance = random.Random(seed)
     labels = []
     for word in words:

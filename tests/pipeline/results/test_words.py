@@ -26,7 +26,7 @@ def tokens_at(*timestamps: int, duration: int = 0) -> list[Token]:
 
 
 def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> list[tuple[str, int, int]]:
-    """Words with their first frame and the frame behind them."""
+    """Words with their first frame and the frame after them."""
     transcript = Transcript(Pieces(*pieces), FRAME_MS)
     words = transcript.add(tokens_at(*timestamps, duration=duration)) + transcript.finish()
     return [(text, start // 80, end // 80) for text, start, end, _ in words]

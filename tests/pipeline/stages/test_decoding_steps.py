@@ -13,7 +13,7 @@ CHUNK = 2
 
 @pytest.fixture
 def endpoints(golden_bundle) -> Endpoints:
-    """Slot 1 has rules: a segment without labels ends behind two chunks."""
+    """Slot 1 has rules: a segment without labels ends after two chunks."""
     config = golden_bundle("rnnt_hybrid").config
     made = Endpoints(3, config, CHUNK)
     made.open(0, EndpointRules())

@@ -19,7 +19,7 @@ from tests.helpers.stage_requests import DecoderRequest, decode
 
 CONTEXT = AttentionContext(70, 1)
 END_PIECES = (" four", " eight")
-"""The bundled model writes them at known frames, twice one behind the other."""
+"""The bundled model writes them at known frames, twice one after the other."""
 ON, OFF = {"endpoint_tokens": "on"}, {"endpoint_tokens": "off"}
 DECODERS = (
     {"decoder": "greedy"},

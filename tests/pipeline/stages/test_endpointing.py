@@ -1,4 +1,4 @@
-"""Endpoints depend on the audio alone; behind them the decoder starts anew, or its best hypothesis goes on."""
+"""Endpoints depend on the audio alone; after them the decoder starts anew, or its best hypothesis goes on."""
 
 import functools
 import random

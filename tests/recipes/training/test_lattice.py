@@ -109,7 +109,7 @@ def test_each_label_and_each_frame_has_occupancy_one_and_the_rest_none(band):
 
 
 def test_a_band_of_one_of_several_lattices():
-    """Padding behind shorter lattices does not change them."""
+    """Padding after shorter lattices does not change them."""
     frame_counts, label_counts = torch.tensor([FRAMES, 5]), torch.tensor([LABELS, 2])
     times = torch.tensor([TIMES, (0, 4, 99, -99)])
     random = torch.Generator().manual_seed(5)

@@ -146,7 +146,7 @@ class BatchedStream:
                 self._enqueue(NO_SAMPLES if ready is None else ready)
 
     async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the segment behind what was pushed, and behind these samples if given; the stream continues.
+        """Ends the segment after what was pushed, and after these samples if given; the stream continues.
 
         The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
         """
@@ -155,7 +155,7 @@ class BatchedStream:
             await self._wait_until(lambda: self.is_answered)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the stream behind what was pushed, and behind these samples if given. Iterate for the last results."""
+        """Ends the stream after what was pushed, and after these samples if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:

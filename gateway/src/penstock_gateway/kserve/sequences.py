@@ -87,7 +87,7 @@ class Sequences:
 class _Stream:
     """One stream; its requests are sent and answered in order. `forget` is called when no request can reach it.
 
-    It is in `running` while it is on a replica. That of a file in several requests can be reached behind its end, until
+    It is in `running` while it is on a replica. That of a file in several requests can be reached after its end, until
     all results are taken: the client polls, as at the server.
     """
 
@@ -163,7 +163,7 @@ class _Stream:
             await live.end_segment()
 
     async def _poll(self, live: LiveStream, request: InferRequest) -> "asyncio.Future[Results]":
-        """The answer to a request behind the stream's end: what is new; another end drops the work that is left."""
+        """The answer to a request after the stream's end: what is new; another end drops the work that is left."""
         answer = _new_answer()
         if request.finalize or len(request.samples):  # no failure of the stream, so it is not raised
             answer.set_exception(

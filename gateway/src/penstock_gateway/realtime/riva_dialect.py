@@ -78,7 +78,7 @@ class RivaDialect:
             accepted = "transcription_session.update, input_audio_buffer.append, .commit, .clear and .done"
             raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
         if self._is_done:
-            raise invalid("type", f"is {shown(kind)} behind input_audio_buffer.done; accepted: nothing")
+            raise invalid("type", f"is {shown(kind)} after input_audio_buffer.done; accepted: nothing")
         return handler(event)
 
     def result(self, event: Event) -> list[ServerEvent]:

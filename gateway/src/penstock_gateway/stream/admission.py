@@ -96,7 +96,7 @@ class Admission:
             raise GatewayError(ErrorCode.QUOTA_REACHED, message, retry_after_s=period_s - elapsed_s)
 
     def _add(self, place: int, period_s: int, amount: float) -> None:
-        """Adds to the number behind the place of its period's number; a new period begins with 0."""
+        """Adds to the number after the place of its period's number; a new period begins with 0."""
         number = self._now_s() // period_s
         self._rows[place + 1] = amount + (self._rows[place + 1] if self._rows[place] == number else 0)
         self._rows[place] = number

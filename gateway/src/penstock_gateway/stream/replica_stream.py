@@ -157,7 +157,7 @@ class ReplicaStream:
             await self._keep_open()
 
     async def _keep_open(self) -> None:
-        """Audio on its way does so, too: a push behind it might wait, and all other streams with it."""
+        """Audio on its way does so, too: a push after it might wait, and all other streams with it."""
         if self._upstream.is_answered:
             try:
                 await self._upstream.push(_NO_SAMPLES)

@@ -17,11 +17,11 @@ class RowGroup(NamedTuple):
     frames: torch.Tensor
     """[N] int64, the places of all frames of the rows in the strip."""
     padded: torch.Tensor
-    """[R * L] int64, the place that each frame of the batch is read from; behind a row's end any."""
+    """[R * L] int64, the place that each frame of the batch is read from; after a row's end any."""
     own: torch.Tensor
     """[N] int64, the places of `frames` in `padded`."""
     is_behind: torch.Tensor | None
-    """[R, L], True behind a row's end; None if all rows have L frames."""
+    """[R, L], True after a row's end; None if all rows have L frames."""
 
 
 class Strip:

@@ -138,7 +138,7 @@ class TicketSigner:
         """
         if len(packed) <= _HEADER or int(packed[-1]) != self.sign(packed[:-1]):
             raise StreamError(
-                ErrorCode.REQUEST_INVALID, "a model behind `features` accepts only requests forwarded by `features`"
+                ErrorCode.REQUEST_INVALID, "a model after `features` accepts only requests forwarded by `features`"
             )
         count, is_batched, received_ns = packed[:_HEADER].tolist()
         head = _HEADER + count * len(Column)

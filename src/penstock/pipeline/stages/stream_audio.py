@@ -147,7 +147,7 @@ class LiveAudio:
             self._parts.append(samples.clone())  # the request's memory is Triton's
 
     def end_segment(self) -> None:
-        """Ends the segment behind all samples; the windows of later ones begin there."""
+        """Ends the segment after all samples; the windows of later ones begin there."""
         self._cuts[-1].end = self.samples
         self._cuts.append(_Cut(self.samples))
 

@@ -115,7 +115,7 @@ class WindowFile:
         return self.cut_before + self.cut - sum(window.frames is None for window in self.windows)
 
     def end_segment(self, samples: int, number: int) -> None:
-        """Windows begin anew behind this many samples of the stream: FINALIZE in its request of this number."""
+        """Windows begin anew after this many samples of the stream: FINALIZE in its request of this number."""
         self.windows.append(Window(self, None, [], ends=(samples, number)))
         self.cut_before, self.cut = self.cut_before + self.cut, 0
 
