@@ -13,6 +13,7 @@ import grpc
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.security import limits
+from penstock_gateway.security.access import only_authorization
 from penstock_gateway.security.keys import ApiKey
 
 Context = Any
@@ -70,11 +71,8 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _authorization(metadata: Collection[tuple[str, str | bytes]] | None) -> str | None:
-    """The entry of that name. GatewayError for several: other programs on the way may read another one."""
-    values = [str(value) for name, value in metadata or () if name == "authorization"]
-    if len(values) > 1:
-        raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
-    return values[0] if values else None
+    """The entry of that name. GatewayError for several."""
+    return only_authorization([str(value) for name, value in metadata or () if name == "authorization"])
 
 
 async def _end_unknown(_: object, context: Context) -> None:

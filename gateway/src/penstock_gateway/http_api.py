@@ -19,7 +19,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.openai_objects import error_body
 from penstock_gateway.security import limits
-from penstock_gateway.security.access import Access
+from penstock_gateway.security.access import Access, only_authorization
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.validation import field_error
 
@@ -64,11 +64,8 @@ async def _access(request: Request, gateway: GatewayOf, _: Annotated[object, Sec
 
 
 def authorization(connection: HTTPConnection) -> str | None:
-    """The header of that name. GatewayError for several: a proxy in front may read another one."""
-    values = connection.headers.getlist("authorization")
-    if len(values) > 1:
-        raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
-    return values[0] if values else None
+    """The header of that name. GatewayError for several."""
+    return only_authorization(connection.headers.getlist("authorization"))
 
 
 def know(connection: HTTPConnection) -> None:

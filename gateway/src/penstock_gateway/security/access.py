@@ -1,7 +1,7 @@
 """Authentication of a request in any protocol: an API key or a client secret, and the origin of a page."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -42,6 +42,16 @@ def check_host(host: str | None) -> None:
         return
     message = f"the host {host[:80]!r} needs a gateway with --keys; accepted: localhost, 127.0.0.1, [::1]"
     raise GatewayError(ErrorCode.ORIGIN_REJECTED, message)
+
+
+def only_authorization(values: Sequence[str]) -> str | None:
+    """The Authorization header or metadata entry, of all of that name.
+
+    GatewayError for several: a program on the way may read another one.
+    """
+    if len(values) > 1:
+        raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
+    return values[0] if values else None
 
 
 @dataclass(frozen=True, slots=True)
