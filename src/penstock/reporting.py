@@ -82,9 +82,8 @@ def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
     """p50, p95, p99 and maximum in ms. Each is a measured value (between two, the higher one); NaN without values."""
     if not len(seconds):
         return dict.fromkeys(PERCENTILE_NAMES, float("nan"))
-    percentiles_s = np.percentile(
-        np.asarray(seconds, np.float64), [50, 95, 99, 100], method="higher"
-    )  # inf has no mean
+    # "higher", because inf has no mean
+    percentiles_s = np.percentile(np.asarray(seconds, np.float64), [50, 95, 99, 100], method="higher")
     return dict(zip(PERCENTILE_NAMES, (1000 * percentiles_s).tolist(), strict=True))
 
 

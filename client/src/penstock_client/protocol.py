@@ -325,8 +325,8 @@ def _alternatives(row: Callable[..., list[Any]]) -> list[Alternative]:
 
 def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any] | None = None) -> list[Any]:
     """The values of an output, or its default. Raises KeyError for a missing output without a default."""
-    if (value := values(name)) is not None:
-        return value
+    if (entries := values(name)) is not None:
+        return entries
     if default is None:
         raise KeyError(f"output {name} is missing")
     return default

@@ -182,9 +182,9 @@ def _adapt(
         new = _split(texts.text.name, texts.text.sentences)
     else:
         new = _Domain(texts.held_out.name, texts.text.sentences, texts.held_out.sentences)
-    if not math.isfinite(value := perplexity(ilm, new.held_out)):
+    if not math.isfinite(held_out_perplexity := perplexity(ilm, new.held_out)):
         raise CheckpointError(
-            f"{checkpoint.directory}: the perplexity of the held-out text is {value}; nothing is written"
+            f"{checkpoint.directory}: the perplexity of the held-out text is {held_out_perplexity}; nothing is written"
         )
     keep = texts.keep
     old = _sampled(ilm, new, args.seed) if keep is None else _split(keep.name, keep.sentences)

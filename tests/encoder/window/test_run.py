@@ -154,10 +154,10 @@ def test_groups_have_rows_of_similar_lengths_and_limited_scores():
         [100, 99], [50, 49], [24, 20], slice(199, 209),
     ]  # fmt: skip
     begin, first = 100 + 49 + 50 + 10, groups[0]
-    assert isinstance(first, RowGroup) and first.is_behind is not None
+    assert isinstance(first, RowGroup) and first.is_padding is not None
     assert first.frames.tolist() == [*range(100), *range(begin, begin + 99)]
     assert torch.equal(first.padded[first.own], first.frames)
-    assert first.is_behind.nonzero().tolist() == [[1, 99]]
+    assert first.is_padding.nonzero().tolist() == [[1, 99]]
 
 
 def test_windows_in_pieces_are_the_whole_ones_and_are_emptied(tmp_path):

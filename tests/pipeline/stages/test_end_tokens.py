@@ -91,9 +91,8 @@ def test_segments_are_those_cut_by_hand(recognizer, speech, options, monkeypatch
     expected = cut_by_hand(recognizer, list(torch.cat(frames).split(CONTEXT.chunk_encoder_frames)), options)
     compared = [(text, tokens) for text, _, _, tokens, _ in found]
     assert len(compared) > 2
-    if (
-        options["decoder"] == "ctc"
-    ):  # it carries its open token: a repeated one ends no second segment, which counts anew
+    # CTC carries its open token: a repeated one ends no second segment, which counts anew
+    if options["decoder"] == "ctc":
         compared, expected = (
             [(one[0], [token[::2] for token in one[1]]) for one in some if one[1]] for some in (compared, expected)
         )

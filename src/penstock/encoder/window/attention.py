@@ -181,18 +181,18 @@ class WindowAttention:
             yield from self._mix(projected[:, :, rows].unsqueeze(2), [rows.stop - rows.start], None, positions, reach)
             return
         padded = projected.index_select(2, rows.padded).unflatten(2, (len(rows.lengths), -1))
-        yield from self._mix(padded, rows.lengths, rows.is_behind, positions, reach)
+        yield from self._mix(padded, rows.lengths, rows.is_padding, positions, reach)
         projected[0].index_copy_(1, rows.frames, padded[0].flatten(1, 2).index_select(1, rows.own))
 
     def _mix(
         self,
         projected: torch.Tensor,
         lengths: Sequence[int],
-        is_behind: torch.Tensor | None,
+        is_padding: torch.Tensor | None,
         positions: Positions,
         reach: Reach | None,
     ) -> Iterator[int]:
-        """projected: [3, H, R, L, dh]; lengths, is_behind: as in `RowGroup`."""
+        """projected: [3, H, R, L, dh]; lengths, is_padding: as in `RowGroup`."""
         query, keys, values = projected
         rows, frames, _ = query.shape[1:]
         chunks = reach if isinstance(reach, Chunks) else None
@@ -206,7 +206,7 @@ class WindowAttention:
             columns = slice(column, column + count + size - 1)
             width = count + size - 1
             hidden = [] if chunks is None else [chunks.hidden(range(begin, end), range(first, last), query.device)]
-            hidden += [] if is_behind is None else [is_behind[:, None, first:last]]
+            hidden += [] if is_padding is None else [is_padding[:, None, first:last]]
             for head in range(0, len(query), heads):
                 some = slice(head, head + heads)
                 block = query[some, :, begin:end]  # [h, R, Q, dh]

@@ -20,7 +20,7 @@ class RowGroup(NamedTuple):
     """[R * L] int64, the place that each frame of the batch is read from; after a row's end any."""
     own: torch.Tensor
     """[N] int64, the places of `frames` in `padded`."""
-    is_behind: torch.Tensor | None
+    is_padding: torch.Tensor | None
     """[R, L], True after a row's end; None if all rows have L frames."""
 
 

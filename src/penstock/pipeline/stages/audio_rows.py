@@ -75,7 +75,7 @@ def rows_of(requests: Sequence[AudioRequest], is_batched: bool = False) -> Audio
     return AudioRows(
         stream_ids=[request.stream_id for request in requests],
         samples=np.concatenate([np.zeros(0, np.float32), *samples]) if len(samples) != 1 else samples[0],
-        lengths=np.array([len(row_samples) for row_samples in samples], np.int64),
+        lengths=np.array(list(map(len, samples)), np.int64),
         flags=np.array(flags, np.int64),
         options={row: request.options for row, request in enumerate(requests) if request.options},
         errors={},
