@@ -241,7 +241,7 @@ def _numbers(values: int | list[int]) -> Node:
 
 
 def _constant(values: torch.Tensor | float) -> Node:
-    return op.constant(np.array(values, np.float32, order="C"))
+    return op.constant(torch.as_tensor(values, dtype=torch.float32).contiguous().numpy())  # copies
 
 
 def _linear(x: Node, weight: torch.Tensor, bias: torch.Tensor | None) -> Node:
