@@ -14,8 +14,8 @@ import torch
 
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import (
     FACTORIZED,

@@ -28,9 +28,9 @@ from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.host_copy import tree_to_host
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.tensors.host_copy import tree_to_host
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.errors import StreamError
 from penstock.graphs.select import missing_for_graphs, missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable

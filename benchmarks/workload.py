@@ -13,7 +13,7 @@ from benchmarks.random_models import (
     SyntheticTokenizer,
 )
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext

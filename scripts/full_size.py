@@ -32,8 +32,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.importer import import_transformers
 from penstock.model.transformers.weights import sources_of
+from penstock.pipeline.memory.server_memory import server_memory
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
-from penstock.pipeline.server_memory import server_memory
 from penstock.recognizer import StreamingRecognizer
 from penstock.runtime import prepare_process
 from penstock.transcription.offline import OfflineRecognizer

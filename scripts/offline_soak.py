@@ -23,7 +23,7 @@ import tritonclient.grpc as triton
 from benchmarks.random_bundle import write_random_bundle
 from benchmarks.random_models import TransducerSizes
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.server_memory import audio_bytes_per_s
+from penstock.pipeline.memory.server_memory import audio_bytes_per_s
 from penstock.reporting import commit, date_utc, describe_hardware, write_report
 from penstock.serving.health import probe
 from penstock.serving.information import server_information

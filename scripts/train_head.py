@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from penstock.adaptation.ilm import InternalLm
-from penstock.decoding.transducer import head_of
+from penstock.decoding.transducer.interface import head_of
 from penstock.errors import CheckpointError, CorpusError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
 from penstock.model.bundle import Checkpoint

@@ -7,8 +7,8 @@ import torch
 from penstock import StreamingRecognizer, Token
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.pipeline.stages.decoder import DecoderStage
 from tests.helpers.decoding import labels_of
 from tests.helpers.golden import golden_samples

@@ -14,8 +14,8 @@ from penstock.decoding.beam.results import NBest
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair, ModelConfig

@@ -15,8 +15,10 @@ from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig, parse_context
 from penstock.model.resolve import BUNDLED_MODEL, resolve_model
-from penstock.pipeline.live_window import live_window
+from penstock.pipeline.offline.encoder import WindowEncoderStage
+from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.drain import DrainBoard
@@ -28,8 +30,6 @@ from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
-from penstock.pipeline.stages.window_encoder import WindowEncoderStage
-from penstock.pipeline.stages.window_features import WindowFeatureStage, WindowLimits
 from penstock_client.options import LIVE
 
 NO_SAMPLES = np.zeros(0, np.float32)

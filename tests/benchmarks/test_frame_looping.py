@@ -7,7 +7,7 @@ import pytest
 from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from tests.helpers.decoding import (
     DURATIONS,
     assert_same_labels,

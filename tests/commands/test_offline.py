@@ -14,7 +14,7 @@ from penstock.cli import main
 from penstock.commands import serve
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.server_memory import audio_bytes_per_s
+from penstock.pipeline.memory.server_memory import audio_bytes_per_s
 from penstock.serving.ports import Ports
 from penstock.serving.settings import ServeOptions, Settings, audio_limit_s
 from penstock.serving.triton_install import TritonInstall

@@ -9,8 +9,8 @@ from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.errors import PenstockError
 from penstock.graphs.select import select_driver
 from penstock.kernels import capability

@@ -11,10 +11,10 @@ from penstock.decoding.beam.captured_search import CapturedBeamSearch
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.factorized_network import FactorizedNetwork
 from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStates, GreedyStateStore, fresh_states
+from penstock.decoding.transducer.factorized_network import FactorizedNetwork
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair

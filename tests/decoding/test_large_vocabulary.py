@@ -16,10 +16,10 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import fresh_states as fresh_beams
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.standard_network import StandardNetwork
+from penstock.decoding.transducer.standard_network import StandardNetwork
 from penstock.model.config import AttentionContext, CtcConfig, EncoderConfig, FeatureConfig, ModelConfig
+from penstock.pipeline.memory.server_memory import server_memory
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.server_memory import server_memory
 from tests.helpers.decoding import assert_same_labels, decode_by_reference, decode_in_chunks, decode_whole
 
 LABELS, STREAMS, FRAMES, BEAM = 13_087, 3, 14, 4

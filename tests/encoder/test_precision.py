@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock import runtime
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from penstock.encoder import precision as precisions
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.encoder.precision import open_encoder, prepare_precision, relative_error, resolve_precision

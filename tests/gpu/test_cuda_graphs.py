@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from benchmarks.frame_looping import FrameLooping
-from penstock.decoding import host_copy
 from penstock.decoding.beam.captured_search import CapturedBeamSearch
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.results import BeamReport
@@ -17,9 +16,10 @@ from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.greedy.workspace import GreedyBuffers
-from penstock.decoding.networks import open_network
-from penstock.decoding.tensor_tree import leaves
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.tensors import host_copy
+from penstock.decoding.tensors.tensor_tree import leaves
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.program import Program, While, steps_with_depth
 from penstock.graphs.select import missing_for_while_nodes, select_driver

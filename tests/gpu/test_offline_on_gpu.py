@@ -5,7 +5,8 @@ import pytest
 
 from penstock import OfflineRecognizer
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.stages import window_encoder, window_jobs
+from penstock.pipeline.offline import encoder as window_encoder
+from penstock.pipeline.offline import jobs as window_jobs
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
 from tests.helpers.window_server import RATE_HZ, Upload, WindowServer

@@ -15,7 +15,7 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.workspace import BeamBuffers
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.workspace import GreedyBuffers
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
 from penstock.encoder.window.run import WindowEncoder

@@ -11,8 +11,8 @@ from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStates, fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair
 from penstock.scoring.automaton import AllTransitions, Transitions

@@ -7,7 +7,7 @@ import torch
 
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair
 from tests.helpers.reference.greedy import GreedyReference, Label

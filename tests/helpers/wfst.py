@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.device_graph import DeviceGraph

@@ -8,6 +8,8 @@ import torch
 
 from penstock.errors import StreamError
 from penstock.model.bundle import Checkpoint
+from penstock.pipeline.offline.encoder import WindowEncoderStage
+from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.drain import DrainBoard
@@ -16,8 +18,6 @@ from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.window_encoder import WindowEncoderStage
-from penstock.pipeline.stages.window_features import WindowFeatureStage, WindowLimits
 
 RATE_HZ = 16_000
 NO_SAMPLES = np.zeros(0, np.float32)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from penstock.errors import SettingError
 from penstock.kernels import available, capability, trial, why_unavailable
 from penstock.kernels.contracts import JointWeights
@@ -118,8 +118,8 @@ def test_triton_is_imported_only_for_kernels():
     code = """
 import sys, torch
 from penstock.kernels import available
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
+from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.scoring.ngram.lm import NgramLm
 assert not available("cpu")
 assert "triton" not in sys.modules

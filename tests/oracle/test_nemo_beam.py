@@ -26,7 +26,7 @@ from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import Mod
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.beam import Choices, TableAutomaton, reference, search_whole

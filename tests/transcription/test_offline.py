@@ -9,7 +9,7 @@ from penstock.errors import SettingError, StreamError
 from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline import windows
+from penstock.pipeline.options import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
 from recipes.training.batches import read_recordings

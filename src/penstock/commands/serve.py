@@ -12,11 +12,11 @@ from penstock.errors import ModelNotFoundError, PenstockError, PortError, Settin
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
-from penstock.pipeline.live_window import live_window
+from penstock.pipeline.memory.server_memory import ServerMemory, audio_bytes_per_s, server_memory
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.decoding_files import check_decoding_files
-from penstock.pipeline.server_memory import ServerMemory, audio_bytes_per_s, server_memory
+from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
@@ -224,7 +224,7 @@ def _check_device_memory(values: ServeOptions, served: _Served) -> None:
     import torch
 
     from penstock.encoder.precision import number_type
-    from penstock.pipeline.device_memory import device_memory
+    from penstock.pipeline.memory.device_memory import device_memory
 
     device = values.device or "cuda"
     size = number_type(values.precision, device).itemsize

@@ -208,7 +208,7 @@ class Settings:
     @property
     def decoded_chunk(self) -> tuple[int, float]:
         """Encoder frames that are decoded at once, and their duration in ms: of an offline model those of one poll."""
-        from penstock.pipeline.windows import decoded_frames
+        from penstock.pipeline.options.windows import decoded_frames
 
         config = self.checkpoint.config
         frames = decoded_frames(config) if self.context is None else self.context.chunk_encoder_frames
@@ -259,7 +259,7 @@ def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
     """The audio of all open files of an offline model, by default what fits into the memory that is available now."""
     if options.max_audio_s is not None or not config.encoder.is_offline:
         return options.max_audio_s or 0
-    from penstock.pipeline.server_memory import audio_bytes_per_s, server_memory
+    from penstock.pipeline.memory.server_memory import audio_bytes_per_s, server_memory
     from penstock.runtime import available_memory_bytes
 
     others = server_memory(config, None, options.decoding, options.max_streams)
@@ -275,7 +275,7 @@ def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -
     import torch
 
     from penstock.encoder.precision import number_type
-    from penstock.pipeline.device_memory import device_memory
+    from penstock.pipeline.memory.device_memory import device_memory
 
     if not torch.cuda.is_available():  # said where the device is used
         return math.inf

@@ -1,11 +1,11 @@
 """The features and encoder stages of a server, for its kind of model: called by the adapters."""
 
+from penstock.pipeline.offline.encoder import WindowEncoderStage
+from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.stages.admission import AdmittingStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
-from penstock.pipeline.stages.window_encoder import WindowEncoderStage
-from penstock.pipeline.stages.window_features import WindowFeatureStage, WindowLimits
 from penstock.serving.settings import Settings
 
 

@@ -18,14 +18,14 @@ from penstock.model.resolve import resolve_model
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.windows import ENCODING_SHARE, band_of, decoded_frames, is_long
+from penstock.pipeline.options.windows import batch_audio_s as batch_audio_s_of
 from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, START, Column, Ticket
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.windows import ENCODING_SHARE, band_of, decoded_frames, is_long
-from penstock.pipeline.windows import batch_audio_s as batch_audio_s_of
 from penstock.runtime import check_device_works
 from penstock.transcription.recording import Recording
 

@@ -9,9 +9,9 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.window_mel import MelPieces
 from penstock.model.config import FeatureConfig
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.windows import check_length
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.stages.admission import MAX_MAGNITUDE, unusable_samples
-from penstock.pipeline.windows import check_length
 
 _BLOCK_SAMPLES = 1 << 18  # 16 s at 16 kHz: an array is read in parts, so that no copy is as long as it
 

@@ -6,15 +6,15 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding import graph_buckets
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, joined
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import AesLimits, BeamSizes
 from penstock.decoding.beam.state import BeamStates
 from penstock.decoding.beam.workspace import BeamBuffers, BeamWorkspace
-from penstock.decoding.tensor_tree import leaves, map_tensors
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.tensors import graph_buckets
+from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
+from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver

@@ -10,7 +10,7 @@ from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensor_tree import leaves
+from penstock.decoding.tensors.tensor_tree import leaves
 from penstock.graphs.driver import EagerDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.program import While

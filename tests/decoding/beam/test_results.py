@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from penstock.decoding import host_copy
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.results import BeamReport, BeamUpdate, NBest
-from penstock.decoding.tensor_tree import leaves
+from penstock.decoding.tensors import host_copy
+from penstock.decoding.tensors.tensor_tree import leaves
 
 ROOM = 100
 

@@ -9,8 +9,8 @@ import torch
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import AesLimits, BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.tensor_tree import leaves, map_tensors
-from penstock.decoding.transducer import Scores, TransducerNetwork
+from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
+from penstock.decoding.transducer.interface import Scores, TransducerNetwork
 from tests.helpers.beam import (
     LABEL_SCORE_ERROR,
     Choices,

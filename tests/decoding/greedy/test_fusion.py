@@ -8,8 +8,8 @@ import torch
 from benchmarks.frame_looping import FrameLooping
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import RandomAutomaton, fusion_states, random_fusion
 from tests.helpers.decoding import PAIRS, assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams

@@ -8,8 +8,8 @@ import torch
 
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import Choice, Prediction, PredictorState, TransducerNetwork
+from penstock.decoding.transducer.interface import Choice, Prediction, PredictorState, TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.model.bundle import Checkpoint
 from tests.helpers.decoding import (
     HEADS,

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from penstock.decoding.greedy.state import GreedyStates, GreedyStateStore, fresh_states
-from penstock.decoding.networks import open_network
-from penstock.decoding.tensor_tree import leaves
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.tensors.tensor_tree import leaves
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.scoring.fusion import FusionStates
 
 

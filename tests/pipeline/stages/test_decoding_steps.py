@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from penstock.endpointing.rules import EndpointRules
+from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import Token
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps
-from penstock.pipeline.stream_decoders.transducer import NOTHING, Decoded
 
 CHUNK = 2
 

@@ -15,8 +15,8 @@ from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.stream_decoders.base import Chunk
 from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
-from penstock.pipeline.stream_decoders.transducer import Chunk
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.decoding.beam.sizes import AesLimits
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStateStore
-from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.arena import NO_PHRASES
 from penstock.scoring.boosting.cache import PhraseCache

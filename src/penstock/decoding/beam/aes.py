@@ -11,7 +11,7 @@ from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, 
 from penstock.decoding.beam.hyps import ABSENT, extend_hash
 from penstock.decoding.beam.scratch import BeamScratch, TransducerOperations
 from penstock.decoding.beam.sizes import AesLimits
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
 
 _BEYOND = torch.iinfo(torch.int64).max
 

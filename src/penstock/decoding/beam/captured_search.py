@@ -8,8 +8,8 @@ from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStates
 from penstock.decoding.beam.workspace import BeamBuffers
-from penstock.decoding.graph_buckets import Buckets, split_chunk
-from penstock.decoding.tensor_tree import first, map_tensors
+from penstock.decoding.tensors.graph_buckets import Buckets, split_chunk
+from penstock.decoding.tensors.tensor_tree import first, map_tensors
 from penstock.graphs.driver import Driver
 
 

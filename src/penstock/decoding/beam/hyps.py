@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.tensor_tree import copy_into, first, gather, map_tensors
+from penstock.decoding.tensors.tensor_tree import copy_into, first, gather, map_tensors
 
 KEEP = -1
 """Instead of a label: the hypothesis does not change."""

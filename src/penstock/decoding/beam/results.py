@@ -9,8 +9,8 @@ import torch
 
 from penstock.decoding.beam.hyps import ABSENT, Hypotheses, TokenLists
 from penstock.decoding.beam.state import BeamStates
-from penstock.decoding.host_copy import tree_to_host
-from penstock.decoding.tensor_tree import flatten, map_tensors, unflatten
+from penstock.decoding.tensors.host_copy import tree_to_host
+from penstock.decoding.tensors.tensor_tree import flatten, map_tensors, unflatten
 from penstock.scoring.fusion import Fusion
 
 _EXPECTED_LABELS = 32

@@ -21,7 +21,7 @@ from penstock.decoding.beam.sizes import AesLimits
 from penstock.decoding.beam.state import BeamStates
 from penstock.decoding.beam.workspace import BeamWorkspace
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensor_tree import map_tensors, rows_at
+from penstock.decoding.tensors.tensor_tree import map_tensors, rows_at
 from penstock.graphs.program import Program, Step, While, run_eagerly
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import FusionStrategy

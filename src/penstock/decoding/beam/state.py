@@ -8,9 +8,9 @@ from penstock.decoding.beam.hyps import ABSENT, KEEP, Hypotheses, TokenLists, To
 from penstock.decoding.beam.scratch import BeamContext, BeamNetwork
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, BeamSizes
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.state_store import StateStore
-from penstock.decoding.tensor_tree import map_tensors, unflatten
-from penstock.decoding.transducer import IlmWeights
+from penstock.decoding.tensors.state_store import StateStore
+from penstock.decoding.tensors.tensor_tree import map_tensors, unflatten
+from penstock.decoding.transducer.interface import IlmWeights
 from penstock.model.config import IlmPair
 from penstock.scoring.fusion import FusionStates
 

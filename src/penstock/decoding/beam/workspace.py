@@ -10,7 +10,7 @@ from penstock.decoding.beam.scratch import BeamNetwork, BeamScratch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStates, fresh_states
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensor_tree import copy_into, first
+from penstock.decoding.tensors.tensor_tree import copy_into, first
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 import torch
 
-from penstock.decoding.frame_projection import FrameProjection
-from penstock.decoding.transducer import Prediction, PredictorState
+from penstock.decoding.transducer.frame_projection import FrameProjection
+from penstock.decoding.transducer.interface import Prediction, PredictorState
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.runtime import prepare_device

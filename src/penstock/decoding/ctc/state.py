@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.state_store import StateStore
+from penstock.decoding.tensors.state_store import StateStore
 
 
 class CtcStates(NamedTuple):

@@ -5,7 +5,7 @@ All in one tensor, so that adding a label is one write, and the way to the host 
 
 import torch
 
-from penstock.decoding.host_copy import copy_to_host
+from penstock.decoding.tensors.host_copy import copy_to_host
 
 _LABEL, _TIMESTAMP, _DURATION, _SCORE = range(4)
 _FIELDS = 4

@@ -11,7 +11,7 @@ import torch
 
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.workspace import IS_EMITTING, IS_SEARCHING, GreedyWorkspace
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.graphs.program import Program, While
 from penstock.scoring.fusion import Fusion
 

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from penstock.decoding.durations import FrameAdvance
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStates
 from penstock.decoding.greedy.workspace import GreedyWorkspace
-from penstock.decoding.tensor_tree import map_tensors, overwrite
-from penstock.decoding.transducer import Prediction, TransducerNetwork
+from penstock.decoding.tensors.tensor_tree import map_tensors, overwrite
+from penstock.decoding.transducer.durations import FrameAdvance
+from penstock.decoding.transducer.interface import Prediction, TransducerNetwork
 from penstock.graphs.program import Program, run_eagerly
 from penstock.kernels.capability import TORCH
 from penstock.scoring.fusion import Fusion

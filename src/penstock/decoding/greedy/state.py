@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.state_store import StateStore
-from penstock.decoding.transducer import IlmWeights, PredictorState, TransducerNetwork
+from penstock.decoding.tensors.state_store import StateStore
+from penstock.decoding.transducer.interface import IlmWeights, PredictorState, TransducerNetwork
 from penstock.model.config import IlmPair
 from penstock.scoring.fusion import FusionStates
 

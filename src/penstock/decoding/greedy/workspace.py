@@ -4,8 +4,8 @@ import torch
 
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.tensor_tree import copy_into, first, leaves, map_tensors, rows_at
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.tensors.tensor_tree import copy_into, first, leaves, map_tensors, rows_at
+from penstock.decoding.transducer.interface import TransducerNetwork
 
 IS_SEARCHING, IS_EMITTING = 0, 1
 """The flags: some hypothesis has not found its next label yet; some hypothesis has found one."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.graph_buckets import Bucket, Buckets, split_chunk
-from penstock.decoding.tensor_tree import copy_into, first, map_tensors
+from penstock.decoding.tensors.graph_buckets import Bucket, Buckets, split_chunk
+from penstock.decoding.tensors.tensor_tree import copy_into, first, map_tensors
 from penstock.decoding.wfst.chunk_decoder import ChunkDecoder, join_paths
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.links import ChunkLinks

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from penstock.decoding.graph_buckets import split_chunk
-from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.tensors.graph_buckets import split_chunk
+from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.links import ChunkLinks
 from penstock.decoding.wfst.paths import BestPath

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.host_copy import tree_to_host
+from penstock.decoding.tensors.host_copy import tree_to_host
 from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
 from penstock.decoding.wfst.links import ChunkLinks
 from penstock.scoring.wfst.graph_file import NO_WORD

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.lattice import StartLinks
 from penstock.decoding.wfst.sizes import WfstSizes

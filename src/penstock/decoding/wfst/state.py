@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.state_store import StateStore
-from penstock.decoding.tensor_tree import leaves, map_tensors
+from penstock.decoding.tensors.state_store import StateStore
+from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
 from penstock.decoding.wfst.sizes import WfstSizes
 

@@ -6,10 +6,10 @@ from typing import Any
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.live_window import live_window
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
+from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
 from penstock.scoring.wfst.words import read_words
 

@@ -11,8 +11,8 @@ import numpy as np
 from penstock.endpointing.rules import EndpointRules
 from penstock.endpointing.segment_frames import SegmentFrames
 from penstock.model.config import ModelConfig
+from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.transducer import NOTHING, Decoded
 
 
 class Step(NamedTuple):

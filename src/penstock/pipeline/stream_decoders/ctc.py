@@ -7,10 +7,12 @@ import torch
 from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.ctc.state import CtcStateStore
-from penstock.decoding.host_copy import copy_to_device, tree_to_host
+from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded, StreamDecoder, rows_of_tokens
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder
+from penstock.pipeline.stream_decoders.transducer import rows_of_tokens
 
 
 class CtcStreamDecoder(StreamDecoder):

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.host_copy import copy_to_device, tree_to_host
-from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
+from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.lattice import HostLinks, Lattice, LatticeArcs
 from penstock.decoding.wfst.links import ChunkLinks

@@ -8,7 +8,7 @@ from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.graphs.driver import Driver
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.fusion import Fusion

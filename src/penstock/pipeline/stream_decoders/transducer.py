@@ -1,12 +1,6 @@
-"""Stream decoders: a search with the states of its streams. Slots and encoder frames in, tokens out.
+"""Stream decoders of transducers: label-looping, and the beam searches."""
 
-A stream belongs to one stream decoder, by its option `decoder`. Each projects the encoder frames for its own head.
-"""
-
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -17,83 +11,17 @@ from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStateStore
-from penstock.decoding.host_copy import copy_to_device
-from penstock.decoding.tensor_tree import map_tensors
-from penstock.decoding.transducer import IlmWeights, TransducerNetwork
-from penstock.decoding.wfst.n_best import SegmentLattice
+from penstock.decoding.tensors.host_copy import copy_to_device
+from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.transducer.interface import IlmWeights, TransducerNetwork
 from penstock.model.config import IlmPair
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.decoded import NOTHING, Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.results.words import Token
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.search_factory import SearchFactory
-
-
-class Chunk(NamedTuple):
-    """New encoder frames of B streams."""
-
-    slots: list[int]
-    encoded: torch.Tensor
-    """[B, T, D] float32; T may be 0."""
-    lengths: torch.Tensor
-    """[B] int64, valid frames of each row."""
-    is_final: list[bool]
-    """True if a segment ends with this chunk."""
-    prompts: torch.Tensor | None = None
-    """[B] int64, the prompt of each stream's language; None for a model without language prompts."""
-
-
-class TokenAlternative(NamedTuple):
-    """One of the N best token sequences of a whole segment."""
-
-    tokens: list[Token]
-    """Those after the ones reported as stable; with `is_whole`, all."""
-    score: float
-    """Log-probability with language model and boosting."""
-    acoustic_score: float
-    """Log-probability of the network alone."""
-    is_whole: bool = False
-    """True where stable tokens may differ from those reported."""
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """Tokens that a chunk added to one stream."""
-
-    stable: list[Token]
-    """New tokens that will not change."""
-    unstable: list[Token]
-    """Tokens of the best hypothesis after the stable ones; may change."""
-    alternatives: list[TokenAlternative]
-    """Best first, at the end of a segment if the stream requested N-best."""
-    lattice: SegmentLattice | None = None
-    """With the alternatives of a search over a decoding graph."""
-
-
-NOTHING = Decoded([], [], [])
-"""Of most chunks: no tokens. Shared, and compared with `is`."""
-
-
-class StreamDecoder(ABC):
-    """One search with the states of its streams."""
-
-    needs_frames: bool
-    """True if a chunk without frames may be skipped, also at the end of a segment."""
-
-    @abstractmethod
-    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
-        """Resets `slots` for new streams or new segments."""
-
-    @abstractmethod
-    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
-        """Goes on with the best hypothesis of `slots` in a new segment; frames count from here.
-
-        Their segments have ended with a chunk that `is_final`, or without one where the decoder `needs_frames`.
-        """
-
-    @abstractmethod
-    def decode(self, chunk: Chunk) -> list[Decoded]:
-        """Decodes the chunk and saves the states; returns each stream's new tokens, NOTHING without any."""
 
 
 class GreedyStreamDecoder(StreamDecoder):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.host_copy import copy_to_device, tree_to_host
-from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
+from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.frame_step import StreamBoosts
@@ -18,12 +18,13 @@ from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.decoded import Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.results.word_writer import WordWriter
 from penstock.pipeline.results.words import Token
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
-from penstock.pipeline.stream_decoders.transducer import Chunk, Decoded, StreamDecoder, TokenAlternative
 from penstock.scoring.wfst.graph_file import NO_WORD
 
 

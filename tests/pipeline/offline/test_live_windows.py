@@ -14,10 +14,10 @@ from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
+from penstock.pipeline.offline import jobs as window_jobs
+from penstock.pipeline.offline.features import WindowLimits
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.stages import window_jobs
 from penstock.pipeline.stages.audio_rows import AudioRequest
-from penstock.pipeline.stages.window_features import WindowLimits
 from penstock.transcription.offline import OfflineRecognizer, _Frames
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle, unified_document, write_offline_nemo

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from tests.helpers.decoding import DURATIONS
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.durations import max_labels
-from penstock.decoding.graph_buckets import bucket_sizes
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.tensors.graph_buckets import bucket_sizes
+from penstock.decoding.transducer.durations import max_labels
 from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.encoder.captured_step import BUCKETS
@@ -21,12 +21,17 @@ from penstock.graphs.select import NO_GRAPHS
 from penstock.kernels.capability import FUSED
 from penstock.model.bundle import encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
+from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP, WINDOW_STEP_BYTES, server_memory, step_bytes
+from penstock.pipeline.memory.stream_memory import (
+    beam_bytes,
+    bytes_per_stream,
+    encoder_numbers_per_stream,
+    greedy_bytes,
+)
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.server_memory import MAX_DECODER_STEP, WINDOW_STEP_BYTES, server_memory, step_bytes
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stages.decoder import MAX_CAPTURED_BATCH
-from penstock.pipeline.stream_memory import beam_bytes, bytes_per_stream, encoder_numbers_per_stream, greedy_bytes
 from penstock_client.options import CTC, GREEDY, TRANSDUCER_BEAMS, WFST
 
 CONTEXT_BYTES = 500 * 10**6

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from penstock.decoding.greedy.workspace import GreedyBuffers
-from penstock.decoding.networks import open_network
-from penstock.decoding.tensor_tree import leaves
+from penstock.decoding.tensors.tensor_tree import leaves
+from penstock.decoding.transducer.networks import open_network
 from penstock.decoding.wfst.captured_search import _empty_chunk
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.encoder.state import EncoderState
@@ -18,7 +18,7 @@ from penstock.encoder.torch_step import TorchStep
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, AttentionContext
-from penstock.pipeline.device_memory import (
+from penstock.pipeline.memory.device_memory import (
     DeviceMemory,
     activations,
     device_memory,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.config import ModelConfig
-from penstock.pipeline.windows import BATCH_AUDIO_S
+from penstock.pipeline.options.windows import BATCH_AUDIO_S
 from penstock_client.options import ACCEPTED_WINDOWS, LIVE, is_live_window
 
 DEFAULT_WINDOW = "10,2,2"

@@ -1,7 +1,7 @@
 """The interface of a transducer's predictor and joint to searches: batched functions over hypotheses.
 
-Searches do not know which kind of transducer they search with (`penstock.decoding.networks` opens the right one).
-Predictor states are opaque to them: tuples of tensors [N, ...].
+Searches do not know which kind of transducer they search with (`networks` opens the right one). Predictor states are
+opaque to them: tuples of tensors [N, ...].
 """
 
 from abc import ABC, abstractmethod
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.host_copy import copy_to_device
-from penstock.decoding.tensor_tree import overwrite
+from penstock.decoding.tensors.host_copy import copy_to_device
+from penstock.decoding.tensors.tensor_tree import overwrite
 from penstock.errors import CheckpointError
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint

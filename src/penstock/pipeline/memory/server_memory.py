@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
+from penstock.pipeline.memory.stream_memory import bytes_per_stream
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.pipeline.slots.table import slot_count
-from penstock.pipeline.stream_memory import bytes_per_stream
-from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
 
 MAX_DECODER_STEP = 256
 """Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""

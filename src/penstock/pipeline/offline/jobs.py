@@ -14,8 +14,8 @@ import torch
 
 from penstock.encoder.window.attention import Chunks, Reach
 from penstock.encoder.window.run import WindowEncoder
-from penstock.pipeline.live_window import LiveWindow
-from penstock.pipeline.windows import ENCODING_SHARE, band_of, batch_audio_s
+from penstock.pipeline.options.live_window import LiveWindow
+from penstock.pipeline.options.windows import ENCODING_SHARE, band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.decoding.frame_projection import FrameProjection
-from penstock.decoding.lstm import Lstm, Tensors, kernel_weights
-from penstock.decoding.tensor_tree import copy_into
-from penstock.decoding.transducer import (
+from penstock.decoding.tensors.tensor_tree import copy_into
+from penstock.decoding.transducer.frame_projection import FrameProjection
+from penstock.decoding.transducer.interface import (
     Choice,
     IlmWeights,
     Prediction,
@@ -20,6 +19,7 @@ from penstock.decoding.transducer import (
     TransducerNetwork,
     head_of,
 )
+from penstock.decoding.transducer.lstm import Lstm, Tensors, kernel_weights
 from penstock.kernels.capability import AUTO, FUSED, resolve
 from penstock.kernels.contracts import JointChoice, JointWeights, PredictorStates, PredictorWeights
 from penstock.linear import Linear

@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from penstock.decoding.graph_buckets import Buckets
+from penstock.decoding.tensors.graph_buckets import Buckets
 from penstock.graphs.driver import EagerDriver
 from penstock.graphs.program import Program
 

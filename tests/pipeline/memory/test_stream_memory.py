@@ -7,11 +7,11 @@ from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.ctc.state import CtcStateStore
 from penstock.decoding.greedy.state import GreedyStateStore
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.model.config import FACTORIZED
+from penstock.pipeline.memory.stream_memory import bytes_per_stream
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.stream_memory import bytes_per_stream
 from tests.helpers.random_models import random_checkpoint
 
 

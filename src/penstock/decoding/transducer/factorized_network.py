@@ -8,9 +8,8 @@ row is one tensor [J + V]: of an encoder frame h [A h | W h], of a prediction af
 import torch
 from torch.nn.functional import logsigmoid
 
-from penstock.decoding.frame_projection import FrameProjection
-from penstock.decoding.lstm import Lstm
-from penstock.decoding.transducer import (
+from penstock.decoding.transducer.frame_projection import FrameProjection
+from penstock.decoding.transducer.interface import (
     IlmWeights,
     Prediction,
     PredictorState,
@@ -18,6 +17,7 @@ from penstock.decoding.transducer import (
     TransducerNetwork,
     head_of,
 )
+from penstock.decoding.transducer.lstm import Lstm
 from penstock.errors import SettingError
 from penstock.kernels.capability import AUTO, FUSED, TORCH, resolve
 from penstock.linear import Linear

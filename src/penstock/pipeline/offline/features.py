@@ -14,17 +14,17 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import PIECE_MEL_FRAMES, WindowMel
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.live_window import live_window
+from penstock.pipeline.offline.stream_audio import FileAudio, LiveAudio, StreamAudio
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.windows import check_length
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, NO_ROW, POLL, START, Column
 from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
-from penstock.pipeline.stages.stream_audio import FileAudio, LiveAudio, StreamAudio
-from penstock.pipeline.windows import check_length
 from penstock.runtime import trim_heap
 from penstock_client.options import FILE
 

@@ -10,11 +10,13 @@ from penstock import OfflineRecognizer
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline import windows
+from penstock.pipeline.offline import encoder as window_encoder
+from penstock.pipeline.offline import features as window_features
+from penstock.pipeline.offline import jobs as window_jobs
+from penstock.pipeline.offline.features import WindowLimits
+from penstock.pipeline.options import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.stages import window_encoder, window_features, window_jobs
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
-from penstock.pipeline.stages.window_features import WindowLimits
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
 from tests.helpers.window_server import NO_SAMPLES, RATE_HZ, Upload, WindowServer

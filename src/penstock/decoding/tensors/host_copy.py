@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from penstock.decoding.tensor_tree import Tree, leaves, map_tensors
+from penstock.decoding.tensors.tensor_tree import Tree, leaves, map_tensors
 from penstock.runtime import send_to_device
 
 _BITS_OF = {torch.float64: torch.int64, torch.float32: torch.int32, torch.int32: torch.int32}

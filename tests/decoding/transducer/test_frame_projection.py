@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.frame_projection import FrameProjection
-from penstock.decoding.networks import open_network
+from penstock.decoding.transducer.frame_projection import FrameProjection
+from penstock.decoding.transducer.networks import open_network
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, STANDARD, PromptConfig
 from tests.helpers.random_models import SMALL_ENCODER, random_checkpoint, with_prompts

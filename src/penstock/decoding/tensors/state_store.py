@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from penstock.decoding.tensor_tree import leaves, map_tensors
+from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 
 States = TypeVar("States")
 

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.host_copy import copy_to_host
+from penstock.decoding.tensors.host_copy import copy_to_host
 from penstock.encoder.precision import FLOAT32, open_window_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.live_window import LiveWindow
+from penstock.pipeline.offline.jobs import JobQueue, Window, WindowFile
+from penstock.pipeline.options.live_window import LiveWindow
+from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.guard import SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, LIVE, LOCAL, NO_ROW, POLL, START, Column, Ticket
 from penstock.pipeline.stages.encoder import EncodedRows
-from penstock.pipeline.stages.window_jobs import JobQueue, Window, WindowFile
-from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.runtime import check_device
 
 _DROPPED_S = 10.0
@@ -76,7 +76,7 @@ class WindowEncoderStage:
         """Returns for each request of a batch its frames and its rows of the decoder's ticket, or why it is rejected.
 
         mels: of each request [n, 1, F], the mel frames of all rows. Rows of a stream are processed in order. Works for
-        at most a step (`penstock.pipeline.stages.window_jobs.STEP_S`). to_host: False leaves the frames on the device.
+        at most a step (`penstock.pipeline.offline.jobs.STEP_S`). to_host: False leaves the frames on the device.
         Raises DeviceLostError if no later step can succeed.
         """
         answers: list[EncodedRows | StreamError | None] = []

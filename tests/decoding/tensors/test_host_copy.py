@@ -5,9 +5,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding import host_copy
-from penstock.decoding.host_copy import copy_to_device, copy_to_host, tree_to_host
-from penstock.decoding.tensor_tree import leaves
+from penstock.decoding.tensors import host_copy
+from penstock.decoding.tensors.host_copy import copy_to_device, copy_to_host, tree_to_host
+from penstock.decoding.tensors.tensor_tree import leaves
 
 
 class Pair(NamedTuple):

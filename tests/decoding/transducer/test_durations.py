@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.durations import FrameAdvance
+from penstock.decoding.transducer.durations import FrameAdvance
 from penstock.model.config import TransducerConfig
 
 

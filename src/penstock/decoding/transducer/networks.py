@@ -2,9 +2,9 @@
 
 import torch
 
-from penstock.decoding.factorized_network import FactorizedNetwork
-from penstock.decoding.standard_network import StandardNetwork
-from penstock.decoding.transducer import TransducerNetwork, head_of
+from penstock.decoding.transducer.factorized_network import FactorizedNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork, head_of
+from penstock.decoding.transducer.standard_network import StandardNetwork
 from penstock.errors import SettingError
 from penstock.kernels.capability import AUTO, TORCH
 from penstock.model.bundle import Checkpoint

@@ -9,9 +9,9 @@ import torch
 from penstock.encoder.window.subsampling import MelReader
 from penstock.frontend.window_mel import MelPieces, WindowMel
 from penstock.model.config import ModelConfig
-from penstock.pipeline.live_window import LiveWindow
+from penstock.pipeline.options.live_window import LiveWindow
+from penstock.pipeline.options.windows import is_long
 from penstock.pipeline.slots.ticket import FINALIZE, LIVE, LOCAL
-from penstock.pipeline.windows import is_long
 
 
 class StreamAudio(Protocol):

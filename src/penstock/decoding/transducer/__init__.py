@@ -1,0 +1,1 @@
+"""RNN-T, TDT and factorized transducers: what searches call (`interface`), and the networks behind it."""

@@ -1,0 +1,1 @@
+"""Memory of a server: on the device, in its processes, and per stream."""

@@ -1,0 +1,1 @@
+"""The stages of offline models, which hold whole recordings and live windows."""
