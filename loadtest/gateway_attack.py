@@ -35,7 +35,7 @@ from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
-from penstock_client.sound_file import open_sound
+from penstock_client.audio.sound_file import open_sound
 
 SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
 ATTACKER, OTHER = "sk-attacker", "sk-other"

@@ -9,7 +9,7 @@ import pytest
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import RejectionError, expected
-from penstock_client.microphone import Microphone
+from penstock_client.audio.microphone import Microphone
 
 KEYS = ["audio", "segment", "text", "language", "is_final", "audio_processed_s", "words"]
 

@@ -12,8 +12,8 @@ import soundfile
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import expected
+from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.main import main
-from penstock_client.microphone import Microphone
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 

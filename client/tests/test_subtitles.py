@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import Word
-from penstock_client.cli.subtitles import (
+from penstock_client.cli.terminal import cells
+from penstock_client.subtitles import (
     MAX_CUE_MS,
     MAX_LINE_COLUMNS,
     MAX_LINES,
@@ -17,7 +18,6 @@ from penstock_client.cli.subtitles import (
     srt,
     vtt,
 )
-from penstock_client.cli.terminal import cells
 
 DATA = Path(__file__).parent / "data"
 

@@ -10,7 +10,7 @@ import soundfile
 from penstock.errors import AudioError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.audio_file import load_audio
-from penstock_client import sound_file
+from penstock_client.audio.files import sound_file
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from penstock.pipeline.results.words import Word
 from penstock.transcription.audio_inputs import AudioInput
 from penstock.transcription.files import FileSegment, FileTranscript
 from penstock.transcription.result_files import LATTICE, ResultFiles, document
-from penstock_client.cli import subtitles
+from penstock_client import subtitles
 from penstock_client.cli.output import AudioName
 from penstock_client.cli.output import document as client_document
 from penstock_client.protocol import Alternative as ClientAlternative

@@ -11,9 +11,11 @@ from penstock_client.version import __version__
 if TYPE_CHECKING:
     from penstock_client.async_client import AsyncClient as AsyncClient
     from penstock_client.async_stream import AsyncStream as AsyncStream
-    from penstock_client.audio import load_audio as load_audio
-    from penstock_client.audio import read_audio as read_audio
-    from penstock_client.audio_pipe import AudioPipe as AudioPipe
+    from penstock_client.audio.audio_pipe import AudioPipe as AudioPipe
+    from penstock_client.audio.files import load_audio as load_audio
+    from penstock_client.audio.files import read_audio as read_audio
+    from penstock_client.audio.microphone import Microphone as Microphone
+    from penstock_client.audio.pcm import RawFormat as RawFormat
     from penstock_client.batched.client import BatchedClient as BatchedClient
     from penstock_client.batched.results import Answer as Answer
     from penstock_client.batched.results import StreamResult as StreamResult
@@ -36,9 +38,7 @@ if TYPE_CHECKING:
     from penstock_client.errors import StreamError as StreamError
     from penstock_client.errors import StreamId as StreamId
     from penstock_client.errors import StreamNotOpenError as StreamNotOpenError
-    from penstock_client.microphone import Microphone as Microphone
     from penstock_client.options import StreamOptions as StreamOptions
-    from penstock_client.pcm import RawFormat as RawFormat
     from penstock_client.protocol import SAMPLE_RATE_HZ as SAMPLE_RATE_HZ
     from penstock_client.protocol import Alternative as Alternative
     from penstock_client.protocol import Result as Result
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "async_client": ("AsyncClient",),
     "async_stream": ("AsyncStream",),
-    "audio": ("load_audio", "read_audio"),
-    "audio_pipe": ("AudioPipe",),
+    "audio.files": ("load_audio", "read_audio"),
+    "audio.audio_pipe": ("AudioPipe",),
     "batched.client": ("BatchedClient",),
     "batched.results": ("Answer", "StreamResult"),
     "batched.stream": ("BatchedStream",),
@@ -65,9 +65,9 @@ _PUBLIC = {
         "ProtocolError", "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError",
         "ServerUnreachableError", "StreamClosedError", "StreamError", "StreamId", "StreamNotOpenError",
     ),
-    "microphone": ("Microphone",),
+    "audio.microphone": ("Microphone",),
     "options": ("StreamOptions",),
-    "pcm": ("RawFormat",),
+    "audio.pcm": ("RawFormat",),
     "protocol": ("SAMPLE_RATE_HZ", "Alternative", "Result", "Word"),
     "server_info": ("ServerInfo",),
     "stream": ("Stream",),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client.async_stream import AsyncStream
-from penstock_client.channels import MIX, Channel
+from penstock_client.audio.channels import MIX, Channel
 from penstock_client.client import ClientBase
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamId

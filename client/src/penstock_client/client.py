@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy.typing as npt
 
-from penstock_client.channels import MIX, Channel
+from penstock_client.audio.channels import MIX, Channel
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.options import StreamOptions, parameters_of

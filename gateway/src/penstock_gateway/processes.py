@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from penstock_client.media_file import INSTALL, has_ffmpeg
+from penstock_client.audio.media_file import INSTALL, has_ffmpeg
 from penstock_gateway.config import Config
 from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.tests.helpers.sound_files import sound_file
-from penstock_client.pcm import RawFormat
+from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Resampler
 from penstock_gateway.errors import ErrorCode, GatewayError

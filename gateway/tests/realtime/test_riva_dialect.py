@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
-from penstock_client.pcm import RawFormat
+from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, Audio, Configure

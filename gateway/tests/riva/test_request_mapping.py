@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tests.helpers.fake_streams import GROUP
-from penstock_client.pcm import RawFormat
+from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva

@@ -21,10 +21,10 @@ from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
 from penstock.transcription.watching import FolderWatch
-from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
+from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
+from penstock_client.audio.sound_file import open_sound
 from penstock_client.declaration import read_flags
 from penstock_client.options import ENDPOINTS, StreamOptions, is_live_window, parse_phrase
-from penstock_client.sound_file import open_sound
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript, Transcriber

@@ -7,8 +7,8 @@ import soxr
 
 from penstock.errors import AudioError
 from penstock.frontend.audio_file import named
-from penstock_client.channels import MIX, Channel, MixMonitor, select
-from penstock_client.sound_file import open_sound
+from penstock_client.audio.channels import MIX, Channel, MixMonitor, select
+from penstock_client.audio.sound_file import open_sound
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import AudioError, PackageError
-from penstock_client import sound_file
-from penstock_client.channels import EACH, MIX, Channel
-from penstock_client.sound_file import Audio
+from penstock_client.audio import sound_file
+from penstock_client.audio.channels import EACH, MIX, Channel
+from penstock_client.audio.sound_file import Audio
 
 
 def read_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> np.ndarray:

@@ -12,7 +12,7 @@ from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
-from penstock_client.channels import MIX, Channel
+from penstock_client.audio.channels import MIX, Channel
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""

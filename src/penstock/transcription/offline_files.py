@@ -9,7 +9,7 @@ from penstock.frontend.audio_blocks import AudioBlocks
 from penstock.transcription.files import FileTranscript, Transcriber
 from penstock.transcription.offline import OfflineRecognizer
 from penstock.transcription.recording import Recording
-from penstock_client.channels import MIX, Channel
+from penstock_client.audio.channels import MIX, Channel
 
 _READ_SAMPLES = 1 << 16
 

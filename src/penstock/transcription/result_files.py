@@ -46,13 +46,13 @@ def _json(transcript: "FileTranscript") -> str:
 
 
 def _srt(transcript: "FileTranscript") -> str:
-    from penstock_client.cli import subtitles
+    from penstock_client import subtitles
 
     return subtitles.srt(subtitles.cues(_words_of_segments(transcript)))
 
 
 def _vtt(transcript: "FileTranscript") -> str:
-    from penstock_client.cli import subtitles
+    from penstock_client import subtitles
 
     return subtitles.vtt(subtitles.cues(_words_of_segments(transcript)))
 
@@ -158,7 +158,7 @@ class ResultFiles:
 
 def _check_subtitles() -> None:
     try:
-        import penstock_client.cli.subtitles  # noqa: F401  # whether it is there
+        import penstock_client.subtitles  # noqa: F401  # whether it is there
     except ImportError as error:
         raise PackageError(
             "--format srt and vtt need the package penstock-client, which is the folder client/ of the source "

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
+from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
+from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.declaration import read_flags
 from penstock_client.errors import StreamId
 from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase
-from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
 from penstock_client.version import __version__

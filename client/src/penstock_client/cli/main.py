@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from penstock_client.audio import load_audio
-from penstock_client.audio_pipe import AudioPipe, is_pipe
-from penstock_client.channels import EACH
+from penstock_client.audio.audio_pipe import AudioPipe, is_pipe
+from penstock_client.audio.channels import EACH
+from penstock_client.audio.files import load_audio
 from penstock_client.cli.arguments import (
     build_parser,
     check,

@@ -5,10 +5,10 @@ import os
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TextIO, get_args
 
-from penstock_client.cli.subtitles import Cue, cues, srt, vtt
 from penstock_client.cli.terminal import LiveText, printable
 from penstock_client.documents import alternative_documents, segment_document, word_document
 from penstock_client.protocol import Alternative, Result, Word
+from penstock_client.subtitles import Cue, cues, srt, vtt
 from penstock_client.transcript import Transcript
 
 SubtitleFormat = Literal["srt", "vtt"]

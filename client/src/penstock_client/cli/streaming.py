@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio_pipe import AudioPipe
+from penstock_client.audio.audio_pipe import AudioPipe
+from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
 from penstock_client.cli.terminal import EnterKey
 from penstock_client.client import Client
-from penstock_client.microphone import Microphone
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from penstock_client.sound_format import ACCEPTED, HEAD_BYTES, decoder_of
+from penstock_client.audio.sound_format import ACCEPTED, HEAD_BYTES, decoder_of
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.budget import Budget

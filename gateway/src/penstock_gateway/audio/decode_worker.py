@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.sound_file import open_sound
+from penstock_client.audio.sound_file import open_sound
 from penstock_gateway.audio.resampler import Resampler, Samples
 
 MAX_MEMORY_BYTES = 3 << 30

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from penstock_client.pcm import CutHeaderError, PcmFormat, RawFormat, raw_pcm, read_wav_header
+from penstock_client.audio.pcm import CutHeaderError, PcmFormat, RawFormat, raw_pcm, read_wav_header
 from penstock_gateway.audio.resampler import Resampler, Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 

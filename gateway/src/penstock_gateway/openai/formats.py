@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock_client import Word as ClientWord
-from penstock_client.cli.subtitles import cues, sentences, srt, vtt
+from penstock_client.subtitles import cues, sentences, srt, vtt
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.openai_objects import logprob, logprobs
 from penstock_gateway.stream.events import Final

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pybase64
 
-from penstock_client.pcm import RawFormat
+from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.live_stream import StreamOptions

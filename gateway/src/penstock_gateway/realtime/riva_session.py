@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from google.protobuf import json_format
 
-from penstock_client.pcm import RawEncoding, RawFormat
+from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_gateway.errors import shown
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ

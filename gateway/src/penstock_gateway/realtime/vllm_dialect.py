@@ -6,7 +6,7 @@ Knows no socket. Its session is `model` alone, audio is 16-bit PCM at 16 kHz, an
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock_client.pcm import RawFormat
+from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown
 from penstock_gateway.realtime.dialect import END_SEGMENT, Action, Audio, Configure, Item, ServerEvent, read_audio

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from penstock_client.pcm import RawFormat
-from penstock_client.sound_format import (
+from penstock_client.audio.pcm import RawFormat
+from penstock_client.audio.sound_format import (
     HEAD_BYTES,
     MPEG_BYTES,
     decoder_of,

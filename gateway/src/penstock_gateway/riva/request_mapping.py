@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS, N_BEST_DECODERS
 from penstock_client.options import StreamOptions as StartOptions
-from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.riva.audio_input import AudioForm

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from penstock_client import AudioError, AudioPipe, RawFormat
-from penstock_client.audio_pipe import is_pipe
+from penstock_client.audio.audio_pipe import is_pipe
 
 NOISE = np.random.default_rng(0).uniform(-0.9, 0.9, 24_000).astype(np.float32)  # 1.5 s
 

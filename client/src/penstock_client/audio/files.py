@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client import sound_file
-from penstock_client.channels import EACH, MIX, Channel, check_channel
+from penstock_client.audio import sound_file
+from penstock_client.audio.channels import EACH, MIX, Channel, check_channel
+from penstock_client.audio.sound_file import Audio
 from penstock_client.errors import AudioError, PackageError
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.sound_file import Audio
 
 
 def read_audio(path: str | Path, channel: Channel = MIX) -> npt.NDArray[np.float32]:

@@ -7,9 +7,9 @@ import pytest
 
 from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_client import AudioError, load_audio, read_audio
+from penstock_client.audio.sound_file import open_sound, seconds
+from penstock_client.audio.sound_format import MEDIA, SOUNDFILE, decoder_of, is_mpeg_audio, is_text
 from penstock_client.errors import PackageError
-from penstock_client.sound_file import open_sound, seconds
-from penstock_client.sound_format import MEDIA, SOUNDFILE, decoder_of, is_mpeg_audio, is_text
 
 TONE = (0.3 * np.sin(np.arange(48_000) * 2 * np.pi * 440 / 48_000)).astype(np.float32)  # 1 s at 48 kHz
 FORMS = (("webm", "libopus"), ("ipod", "aac"), ("mp4", "aac"), ("adts", "aac"))

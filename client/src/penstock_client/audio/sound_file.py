@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from penstock_client.channels import MIX, Channel, MixMonitor, select
-from penstock_client.media_file import MediaReader
-from penstock_client.sound_format import ACCEPTED, HEAD_BYTES, MEDIA, decoder_of
+from penstock_client.audio.channels import MIX, Channel, MixMonitor, select
+from penstock_client.audio.media_file import MediaReader
+from penstock_client.audio.sound_format import ACCEPTED, HEAD_BYTES, MEDIA, decoder_of
 
 STDIN = "-"
 """The path of standard input."""

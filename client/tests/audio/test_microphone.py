@@ -6,8 +6,8 @@ import pytest
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import outputs
 from penstock_client import MicrophoneError
+from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.main import main
-from penstock_client.microphone import Microphone
 from penstock_client.protocol import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.sound_file import UNKNOWN_SIZE_BYTES
+from penstock_client.audio.sound_file import UNKNOWN_SIZE_BYTES
 
 RawEncoding = Literal["s16le", "f32le", "mulaw", "alaw"]
 """16-bit integers, 32-bit floats, and the two encodings of telephony (ITU-T G.711) with 8 bits."""

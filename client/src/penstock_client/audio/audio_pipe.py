@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from penstock_client import sound_file
-from penstock_client.audio import naming
-from penstock_client.channels import EACH, MIX, Channel, MixMonitor, check_channel
-from penstock_client.channels import select as select_channel
+from penstock_client.audio import sound_file
+from penstock_client.audio.channels import EACH, MIX, Channel, MixMonitor, check_channel
+from penstock_client.audio.channels import select as select_channel
+from penstock_client.audio.files import naming
+from penstock_client.audio.pcm import PcmFormat, RawFormat, raw_pcm, read_wav_header
+from penstock_client.audio.sound_file import STDIN, Audio
 from penstock_client.errors import AudioError
-from penstock_client.pcm import PcmFormat, RawFormat, raw_pcm, read_wav_header
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.sound_file import STDIN, Audio
 
 _MIN_BLOCK_MS, _MAX_BLOCK_MS = 100.0, 1000.0
 _QUIET_S = 0.1

@@ -1,0 +1,1 @@
+"""Audio of files, pipes and microphones as samples."""
