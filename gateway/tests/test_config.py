@@ -2,9 +2,9 @@ import argparse
 
 import pytest
 
-from penstock_gateway import logs, processes
 from penstock_gateway.config import Config, ReplicaGroup, parse_replicas
-from penstock_gateway.main import main
+from penstock_gateway.process import logs, processes
+from penstock_gateway.process.main import main
 
 
 def config(*words, environment=None):

@@ -50,4 +50,4 @@ def test_it_does_not_require_torch_or_the_server(wheel):
 
 
 def test_it_installs_the_command(wheel):
-    assert b"penstock-gateway = penstock_gateway.main:main" in file_named(wheel, ".dist-info/entry_points.txt")
+    assert b"penstock-gateway = penstock_gateway.process.main:main" in file_named(wheel, ".dist-info/entry_points.txt")

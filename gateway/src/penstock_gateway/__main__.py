@@ -1,5 +1,5 @@
 """`python -m penstock_gateway`."""
 
-from penstock_gateway.main import main
+from penstock_gateway.process.main import main
 
 raise SystemExit(main())

@@ -10,11 +10,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from penstock_gateway import captions, grpc_health, http_api
+from penstock_gateway import captions
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.grpc_api import OPTIONS, KeyInterceptor
-from penstock_gateway.http_api import GatewayOf
+from penstock_gateway.http import api as http_api
+from penstock_gateway.http.api import GatewayOf
 from penstock_gateway.kserve import service as kserve
 from penstock_gateway.kserve.routes import router as kserve_router
 from penstock_gateway.openai.routes import IGNORED_HEADER
@@ -22,6 +22,8 @@ from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
 from penstock_gateway.request_ids import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.riva import service as riva
+from penstock_gateway.rpc import health as grpc_health
+from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.serving import HttpServer, add_grpc_port, http_server, open_port
+from penstock_gateway.process.serving import HttpServer, add_grpc_port, http_server, open_port
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from gateway.tests.helpers.riva_client import Client, audio, client, configurati
 from gateway.tests.helpers.running import running
 from penstock_gateway.audio import container
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.grpc_api import _key, rejecting
 from penstock_gateway.riva.service import PROTOCOL, RivaService
+from penstock_gateway.rpc.api import _key, rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing

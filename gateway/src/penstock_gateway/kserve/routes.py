@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.http_api import CLIENT_GONE, GatewayOf, KeyOf, limited, while_connected
+from penstock_gateway.http.api import CLIENT_GONE, GatewayOf, KeyOf, limited, while_connected
 from penstock_gateway.kserve.errors import invalid_request, status_of, text_of
 from penstock_gateway.kserve.http_wire import HEADER_LENGTH, MAX_BODY_BYTES, HttpRequest, read_body, write_response
 from penstock_gateway.kserve.model import check_model, model_config, model_metadata, server_metadata

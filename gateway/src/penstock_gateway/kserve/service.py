@@ -12,12 +12,12 @@ from tritonclient.grpc import service_pb2
 
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.grpc_api import Context, call_key, only_message, rejecting
 from penstock_gateway.kserve.errors import shown_error, text_of
 from penstock_gateway.kserve.grpc_wire import read_name, read_request, write_response
 from penstock_gateway.kserve.model import model_config, model_metadata, server_metadata
 from penstock_gateway.kserve.sequences import PROTOCOL as PROTOCOL
 from penstock_gateway.kserve.sequences import Results, Sequences
+from penstock_gateway.rpc.api import Context, call_key, only_message, rejecting
 from penstock_gateway.security.budget import Places
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import MAX_UNREAD_S, WriteLimit

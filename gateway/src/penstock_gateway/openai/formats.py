@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock_client import Word as ClientWord
 from penstock_client.subtitles import cues, sentences, srt, vtt
+from penstock_gateway.http.openai_objects import logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionRequest
-from penstock_gateway.openai_objects import logprob, logprobs
 from penstock_gateway.stream.events import Final
 
 _MEDIA_TYPES = {"json": "application/json", "verbose_json": "application/json", "vtt": "text/vtt"}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.openai_objects import KEYWORD_NATS
+from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_api import (
+from penstock_gateway.http.api import (
     CLIENT_GONE,
     ERRORS,
     GatewayOf,

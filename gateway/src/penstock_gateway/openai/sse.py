@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from penstock_gateway.errors import GatewayError
+from penstock_gateway.http.openai_objects import error_body, logprobs
 from penstock_gateway.openai.formats import usage
-from penstock_gateway.openai_objects import error_body, logprobs
 from penstock_gateway.stream.events import Event, Final, Word
 
 

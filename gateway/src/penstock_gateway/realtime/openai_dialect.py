@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
-from penstock_gateway.openai_objects import error_body, logprobs
+from penstock_gateway.http.openai_objects import error_body, logprobs
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     Action,

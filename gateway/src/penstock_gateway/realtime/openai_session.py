@@ -9,7 +9,7 @@ from pydantic import ValidationInfo, field_validator
 from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
-from penstock_gateway.openai_objects import KEYWORD_NATS
+from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 from penstock_gateway.validation import ClosedFields, Ignored, Text, accepted, check_effect, invalid, read_fields

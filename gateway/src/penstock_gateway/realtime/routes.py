@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_api import ERRORS, GatewayOf, OwnKeyOf, authorization, body_schema, know, limited
+from penstock_gateway.http.api import ERRORS, GatewayOf, OwnKeyOf, authorization, body_schema, know, limited
 from penstock_gateway.realtime.connection import Connection
 from penstock_gateway.realtime.dialect import Names
 from penstock_gateway.realtime.openai_session import OpenAISession

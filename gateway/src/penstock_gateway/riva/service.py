@@ -11,12 +11,12 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.grpc_api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
 from penstock_gateway.riva.audio_input import AudioInput, check_recording
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import map_request
+from penstock_gateway.rpc.api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.stream.live_stream import ModelGroup
 

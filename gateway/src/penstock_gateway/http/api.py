@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.openai_objects import error_body
+from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, only_authorization
 from penstock_gateway.security.keys import ApiKey

@@ -18,10 +18,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from penstock_client.audio.media_file import INSTALL, has_ffmpeg
 from penstock_gateway.config import Config
-from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
-from penstock_gateway.serving import Shared, claim_port, port_error, serve
-from penstock_gateway.startup import PORT_UNAVAILABLE, Files, StartError
+from penstock_gateway.process.logs import configure_logs
+from penstock_gateway.process.serving import Shared, claim_port, port_error, serve
+from penstock_gateway.process.startup import PORT_UNAVAILABLE, Files, StartError
 from penstock_gateway.stream.admission import Counts
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.running import running
 from loadtest.fresh_gateway import fresh_gateway
 from penstock_gateway import app
-from penstock_gateway.grpc_api import OPTIONS
 from penstock_gateway.riva.service import SERVICE
+from penstock_gateway.rpc.api import OPTIONS
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 Code = grpc.StatusCode

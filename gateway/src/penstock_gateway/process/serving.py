@@ -19,8 +19,9 @@ from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_protocol import HttpProtocol
+from penstock_gateway.http.protocol import HttpProtocol
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.process.tls import Certificate, Follow, follow_certificate
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
@@ -28,7 +29,6 @@ from penstock_gateway.security.connections import Connections
 from penstock_gateway.security.keys import KeyRing
 from penstock_gateway.stream.admission import Admission, Counts
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.tls import Certificate, Follow, follow_certificate
 from penstock_gateway.tracing import configure_tracing
 
 log = logging.getLogger(__name__)

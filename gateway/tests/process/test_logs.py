@@ -2,7 +2,7 @@ import io
 import logging
 
 from penstock_client.log_lines import RateLimit
-from penstock_gateway import logs
+from penstock_gateway.process import logs
 
 
 def test_lines_per_second_are_limited_and_the_others_counted():

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock_gateway.config import Config
+from penstock_gateway.process.tls import Certificate
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.tls import Certificate
 
 SETTING_INVALID, PORT_UNAVAILABLE = "SETTING_INVALID", "PORT_UNAVAILABLE"
 _MIN_KEY_BYTES = 32

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from penstock_client.declaration import unknown_variables
 from penstock_gateway.config import Config
-from penstock_gateway.startup import StartError, read_config, read_files
+from penstock_gateway.process.startup import StartError, read_config, read_files
 from penstock_gateway.version import __version__
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
         # Its threads that read the connections of clients would wake each other for every small message.
         os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
         # After the flags, which are then checked without a pause.
-        from penstock_gateway.logs import configure_logs
-        from penstock_gateway.processes import run_gateway
+        from penstock_gateway.process.logs import configure_logs
+        from penstock_gateway.process.processes import run_gateway
 
         configure_logs(config.log_format)
         for warning in unknown_variables(Config.prefix, config.variables()):

@@ -13,8 +13,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_api import CONNECTION
-from penstock_gateway.openai_objects import error_body
+from penstock_gateway.http.api import CONNECTION
+from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security import limits
 from penstock_gateway.security.connections import Connection, Connections, TokenBucket
 

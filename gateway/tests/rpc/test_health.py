@@ -4,8 +4,8 @@ import grpc
 import pytest
 
 from gateway.tests.helpers.running import running
-from penstock_gateway import grpc_health
-from penstock_gateway.grpc_health import NOT_SERVING, SERVICE, SERVING
+from penstock_gateway.rpc import health as grpc_health
+from penstock_gateway.rpc.health import NOT_SERVING, SERVICE, SERVING
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio

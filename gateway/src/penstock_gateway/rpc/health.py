@@ -10,7 +10,7 @@ from collections.abc import Callable
 import grpc
 
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.grpc_api import Context
+from penstock_gateway.rpc.api import Context
 
 SERVICE = "grpc.health.v1.Health"
 SERVING, NOT_SERVING = 1, 2

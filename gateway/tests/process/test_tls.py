@@ -13,9 +13,9 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway.process.tls import follow_certificate
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
-from penstock_gateway.tls import follow_certificate
 
 pytestmark = pytest.mark.anyio
 FOLDER = Path(__file__).parent / "helpers" / "tls"

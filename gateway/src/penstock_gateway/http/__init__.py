@@ -1,0 +1,1 @@
+"""The HTTP port: requests, errors in the form of OpenAI, the protocol of its sockets."""

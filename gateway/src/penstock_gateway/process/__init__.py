@@ -1,0 +1,1 @@
+"""The gateway as processes: the command, its checks, ports, certificate and log."""

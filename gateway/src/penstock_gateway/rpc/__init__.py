@@ -1,0 +1,1 @@
+"""The gRPC port: keys, messages and errors of its services, and the health service."""
