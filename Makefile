@@ -20,7 +20,7 @@ DEVICE ?= cpu
 LOADTEST := $(BIN)/python -m loadtest
 # More processes than cores: some tests wait for servers and networks.
 TEST_PROCESSES ?= 4
-PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/nightly
+PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/documents
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
 # Only these files are collected for a marker that few tests have.
 FILES_OF = $$(grep -rl --include='test_*.py' 'pytest.mark.$(1)' tests client/tests gateway/tests)
@@ -105,7 +105,7 @@ demo: setup ## a server with the bundled model and six recordings in real time
 
 check: setup ## style, types and documents
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/nightly; texts=$$?; wait $$types && exit $$texts
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/documents; texts=$$?; wait $$types && exit $$texts
 
 fix: setup ## fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -190,11 +190,11 @@ gateway-load: setup ## CPU time of a gateway per 100 ms of audio, and the latenc
 
 # A server and a gateway of its own; the limits are generous, because other programs may be busy.
 gateway-attack: setup ## attacks on a gateway beside a live stream: its latency, memory, errors
-	$(LOADTEST).gateway_attack $(ATTACK_ARGS)
+	$(BIN)/python -m trials.gateway_attack $(ATTACK_ARGS)
 
 # HAProxy is Debian's package; what is not installed is named.
 edge-check: setup $(DEPLOY_VENV)/.done ## HAProxy and Envoy before two gateways: words, attacks, failover
-	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(LOADTEST).edge_check $(EDGE_ARGS)
+	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(BIN)/python -m trials.edge_check $(EDGE_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
 compose-test: setup ## build the images and walk compose.yaml in containers
@@ -213,23 +213,23 @@ capacity: setup ## the most streams that this machine sustains
 # An hour by default: memory slope after warm-up, streams lost, chunks late.
 soak: MINUTES = 60
 soak: setup ## a long load test: memory, lost streams, late chunks
-	$(LOADTEST).soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
+	$(BIN)/python -m trials.soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
 
 # Three hours of audio: about half an hour on two cores. SOAK_ARGS="--minutes 20 --files 8" is a small one.
 offline-soak: setup ## one long file beside 32 short ones on a server of an offline model
-	$(BIN)/python -m scripts.offline_soak --json build/offline-soak.json $(SOAK_ARGS)
+	$(BIN)/python -m trials.offline_soak --json build/offline-soak.json $(SOAK_ARGS)
 
 fault-trials: setup ## what clients, networks and servers that fail do to streams
-	$(BIN)/python scripts/fault_trials.py --json build/faults/faults.json $(FAULT_ARGS)
+	$(BIN)/python -m trials.fault_trials --json build/faults/faults.json $(FAULT_ARGS)
 
 fleet-trials: setup ## two servers behind gateways: faults, restarts and scaling under twenty live streams
-	$(BIN)/python scripts/fault_trials.py --json build/faults/fleet.json --only fleet $(FAULT_ARGS)
+	$(BIN)/python -m trials.fault_trials --json build/faults/fleet.json --only fleet $(FAULT_ARGS)
 
 # Half an hour by default; CHAOS_ARGS="--json docs/reliability.json" adds the run to the sums.
 SEED ?= 1
 chaos: MINUTES = 30
 chaos: setup ## random faults for MINUTES minutes under twenty live streams; SEED repeats them
-	$(BIN)/python scripts/chaos.py --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+	$(BIN)/python -m trials.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train ## train the bundled models on the release AN4

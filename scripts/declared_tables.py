@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from benchmarks.generated_text import replace_parts
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
 from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
@@ -16,7 +17,6 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
-from scripts.generated_text import replace_parts
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKER = "scripts/declared_tables.py"

@@ -38,8 +38,6 @@ from penstock.recognizer import StreamingRecognizer
 from penstock.runtime import prepare_process
 from penstock.transcription.offline import OfflineRecognizer
 from penstock_client import Client, StreamOptions
-from tests.helpers.server.running import running_server
-from tests.helpers.server.throwaway import processes
 from tests.helpers.transformers_files import (
     PLAIN,
     WITH_PROMPTS,
@@ -47,6 +45,8 @@ from tests.helpers.transformers_files import (
     processor_document,
     tokenizer_document,
 )
+from trials.server.running import running_server
+from trials.server.throwaway import processes
 
 
 class Kind(NamedTuple):

@@ -3,9 +3,9 @@
 import textwrap
 from pathlib import Path
 
+from benchmarks.generated_text import replace_parts
 from benchmarks.papers.one import PAPERS
 from benchmarks.results import ROOT, describe
-from scripts.generated_text import replace_parts
 
 PAGE, RESULT = Path("docs/papers.md"), Path("docs/benchmarks/papers.json")
 _COLUMNS = 120

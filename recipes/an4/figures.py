@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.generated_text import replace_parts
 from penstock.reporting import markdown_table
-from scripts.generated_text import replace_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))

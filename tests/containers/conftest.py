@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.gateway_attack import OTHER, gateway_flags
 from penstock.reporting import markdown_table
 from tests.helpers.containers import Composition, docker
-from tests.helpers.server.recordings import Recording, make_recordings
+from trials.gateway_attack import OTHER, gateway_flags
+from trials.server.recordings import Recording, make_recordings
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ("cpu", "client", "gateway", "loadtest")

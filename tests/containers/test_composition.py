@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.edge_check import PROTOCOLS, upload, words
-from loadtest.gateway_attack import OTHER
 from loadtest.report import REPORT
 from tests.helpers.containers import (
     Composition,
@@ -21,6 +19,8 @@ from tests.helpers.containers import (
     wait_until_healthy,
 )
 from tests.helpers.golden import golden_utterances
+from trials.edge_check import PROTOCOLS, upload, words
+from trials.gateway_attack import OTHER
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
 MEMORY = {"server": 4 << 30, "gateway": 1 << 30, "prometheus": 1 << 30}

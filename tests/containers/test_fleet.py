@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from loadtest.edge_check import upload
 from tests.helpers.container_fleet import FAULTS, REPLICAS, ContainerFleet
 from tests.helpers.containers import ROOT, docker, inspect, wait_until
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.fleet_streams import KINDS, disturb, make_streams, undisturbed
+from trials.edge_check import upload
+from trials.server.fleet_streams import KINDS, disturb, make_streams, undisturbed
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
 _STREAMS, _SLOTS = 10, 16

@@ -9,7 +9,7 @@ import pytest
 from penstock import StreamingRecognizer
 from penstock_client import AsyncClient, BatchedClient, StreamOptions, Transcript, read_audio
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.running import CONTEXT, RunningServer, running_server
+from trials.server.running import CONTEXT, RunningServer, running_server
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,6 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from loadtest.edge_check import is_ready, make_certificate
-from loadtest.gateway_attack import OTHER
 from tests.helpers.containers import (
     Composition,
     docker,
@@ -17,7 +15,9 @@ from tests.helpers.containers import (
     wait_until,
     wait_until_healthy,
 )
-from tests.helpers.server.fleet import IDLE_S, moves_told
+from trials.edge_check import is_ready, make_certificate
+from trials.gateway_attack import OTHER
+from trials.server.fleet import IDLE_S, moves_told
 
 REPLICAS = 2
 _TIMEOUT_S = 10

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.generated_text import replace_parts
 from scripts import declared_tables
-from scripts.generated_text import replace_parts
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.tests.helpers.event_loop import ANYIO_BACKEND
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.running import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")

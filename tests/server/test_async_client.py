@@ -15,9 +15,9 @@ from penstock_client import (
     StreamClosedError,
 )
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.recordings import send_empty_stream
-from tests.helpers.server.resources import read_metrics
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.recordings import send_empty_stream
+from trials.server.resources import read_metrics
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

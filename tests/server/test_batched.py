@@ -21,9 +21,9 @@ from tests.helpers.batch_schedule import (
     split,
 )
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.batched import BatchedConnection, inputs_of
-from tests.helpers.server.resources import read_metrics
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.batched import BatchedConnection, inputs_of
+from trials.server.resources import read_metrics
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 SEGMENT_END = 16_000

@@ -20,7 +20,7 @@ from penstock_client import (
     read_audio,
 )
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.running import RunningServer
+from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.frontend.audio_file import read_audio
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.raw_stream import RawStream
+from trials.server.running import RunningServer, running_server
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 DELAY_MS, STREAMS, REQUESTS, REQUEST_SAMPLES = 250, 4, 3, 1600

@@ -10,8 +10,8 @@ import soundfile
 from gateway.tests.captions.browser import browser
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.gateway import running_gateway
-from tests.helpers.server.running import RunningServer
+from trials.server.gateway import running_gateway
+from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]

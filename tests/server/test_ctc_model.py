@@ -16,7 +16,7 @@ from penstock_client import Client, ServerInfo, StreamError, StreamOptions
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import golden_case, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,7 @@ import yaml
 
 from penstock_client import Client
 from penstock_gateway.metrics import Metrics
-from tests.helpers.server.running import RunningServer
+from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 

@@ -19,8 +19,8 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.random_models import with_end_tokens
 from tests.helpers.segments import recognize, segments, speech_with_pauses
-from tests.helpers.server.gateway import Addresses, running_gateway
-from tests.helpers.server.running import CONTEXT, RunningServer, running_server
+from trials.server.gateway import Addresses, running_gateway
+from trials.server.running import CONTEXT, RunningServer, running_server
 
 pytestmark = pytest.mark.server
 SILENCE_MS = 10_000

@@ -8,7 +8,7 @@ import pytest
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import AsyncClient, BatchedClient, Client, StreamError, StreamOptions, Transcript
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cli import main
 from tests.helpers.golden import AN4, golden_utterances
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

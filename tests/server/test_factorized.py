@@ -12,7 +12,7 @@ from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, StreamError, StreamOptions
 from tests.helpers.golden import golden_utterances
 from tests.helpers.random_models import random_checkpoint
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.server
 

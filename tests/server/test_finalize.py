@@ -10,8 +10,8 @@ from tritonclient.utils import InferenceServerException
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.raw_stream import RawStream, Reply
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.raw_stream import RawStream, Reply
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

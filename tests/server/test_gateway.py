@@ -9,8 +9,8 @@ import pytest
 
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.gateway import running_gateway
-from tests.helpers.server.running import RunningServer
+from trials.server.gateway import running_gateway
+from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]

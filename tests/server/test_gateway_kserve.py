@@ -19,8 +19,8 @@ from penstock.frontend.audio_file import read_audio
 from penstock_client import AsyncClient, Client, StreamOptions, Transcript
 from penstock_gateway.kserve.outputs import DATATYPES
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.gateway import Addresses, running_gateway
-from tests.helpers.server.running import RunningServer
+from trials.server.gateway import Addresses, running_gateway
+from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 LIBRARIES = {"grpc": triton_grpc, "http": triton_http}

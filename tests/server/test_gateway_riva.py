@@ -13,8 +13,8 @@ from penstock_client import Client
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.gateway import running_gateway
-from tests.helpers.server.running import RunningServer
+from trials.server.gateway import running_gateway
+from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]

@@ -9,7 +9,7 @@ from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, StreamError, StreamOptions
 from tests.helpers.golden import SIGNALS, golden_prompted, golden_samples
 from tests.helpers.recognition import recognize_alone
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.server
 CONTEXT = (56, 3)

@@ -8,9 +8,9 @@ import pytest
 from penstock.frontend.audio_file import read_audio
 from penstock_client import Client, ServerFullError
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.resources import read_metrics
-from tests.helpers.server.running import RunningServer
+from trials.server.raw_stream import RawStream
+from trials.server.resources import read_metrics
+from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 

@@ -13,9 +13,9 @@ from penstock_client.connection import Endpoint
 from penstock_client.transport.model_config import read_server_info
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
-from tests.helpers.server.batched import BatchedConnection
-from tests.helpers.server.raw_stream import RawStream, Reply
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.batched import BatchedConnection
+from trials.server.raw_stream import RawStream, Reply
+from trials.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.server
 RATE_HZ = 16_000

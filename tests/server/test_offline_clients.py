@@ -22,8 +22,8 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
-from tests.helpers.server.gateway import Addresses, running_gateway
-from tests.helpers.server.running import RunningServer, running_server
+from trials.server.gateway import Addresses, running_gateway
+from trials.server.running import RunningServer, running_server
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 RATE_HZ, SLOTS = 16_000, 8

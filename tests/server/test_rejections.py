@@ -12,9 +12,9 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from penstock.errors import split_code
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.resources import read_metrics
-from tests.helpers.server.running import RunningServer
+from trials.server.raw_stream import RawStream
+from trials.server.resources import read_metrics
+from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 

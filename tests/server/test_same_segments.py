@@ -17,8 +17,8 @@ from penstock_client import Client, StreamOptions
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.gateway import Addresses, running_gateway
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.gateway import Addresses, running_gateway
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 RATE_HZ, SILENCE_MS = 16_000, 800

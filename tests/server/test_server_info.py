@@ -10,7 +10,7 @@ from penstock.version import __version__
 from penstock_client import Client
 from penstock_client.options import MAX_PHRASES
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

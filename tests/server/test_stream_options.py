@@ -19,7 +19,7 @@ from penstock.scoring.wfst.graph_file import write_graph
 from penstock_client import Client, StreamError, StreamOptions
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.running import CONTEXT, RunningServer, running_server
+from trials.server.running import CONTEXT, RunningServer, running_server
 
 pytestmark = pytest.mark.server
 

@@ -16,8 +16,8 @@ from penstock.recognizer import StreamingRecognizer
 from penstock.transcription.files import FileTranscriber
 from penstock_client import Client, ServerFullError, StreamNotOpenError
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.resources import wait_until_free, wait_until_full
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.resources import wait_until_free, wait_until_full
+from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

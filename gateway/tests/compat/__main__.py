@@ -26,8 +26,8 @@ import soxr
 from gateway.tests.compat.riva_scripts import run_scripts
 from penstock_client import Client
 from penstock_gateway.audio.container import decode_recording, in_memory
-from tests.helpers.server.gateway import Addresses, running_gateway
-from tests.helpers.server.running import running_server
+from trials.server.gateway import Addresses, running_gateway
+from trials.server.running import running_server
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.helpers.server.history import Histories
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.recordings import Recording, send_empty_stream, stream_all
-from tests.helpers.server.running import RunningServer
-from tests.helpers.server.throwaway import processes
+from trials.server.history import Histories
+from trials.server.raw_stream import RawStream
+from trials.server.recordings import Recording, send_empty_stream, stream_all
+from trials.server.running import RunningServer
+from trials.server.throwaway import processes
 
 SPARE_DESCRIPTORS = 8
 SPARE_MEMORY_MB = 64

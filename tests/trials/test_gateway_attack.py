@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loadtest.gateway_attack import SAMPLE_RATE_HZ, speech
+from trials.gateway_attack import SAMPLE_RATE_HZ, speech
 
 
 def test_the_recordings_are_repeated_for_the_whole_time():

@@ -1,4 +1,4 @@
-"""`python -m loadtest.gateway_attack`: attacks on a gateway, each beside a live stream of another key.
+"""`python -m trials.gateway_attack`: attacks on a gateway, each beside a live stream of another key.
 
 Prints a table with what the attacker got, and what the stream and the gateway's memory had to bear. The exit status is
 1 where an answer is not one of the documented errors, or a limit is exceeded.
@@ -303,7 +303,7 @@ def gateway_flags(folder: Path, keys: Iterable[tuple[str, int]]) -> tuple[str, .
 
 def main(words: list[str] | None = None) -> int:
     """Runs the attacks; returns the exit status: 1 where a limit was exceeded, 2 where they could not run."""
-    parser = argparse.ArgumentParser(prog="loadtest.gateway_attack", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="trials.gateway_attack", description=__doc__, allow_abbrev=False)
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="time of each attack (15)")
     parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME", help="(all)")
     parser.add_argument("--max-ratio", type=float, default=5.0, metavar="R", help="p95 to that without an attack (5)")

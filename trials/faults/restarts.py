@@ -18,11 +18,11 @@ from loadtest.gateway_clients import CONNECTION_ERRORS
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock_client import Client, ClientError, ConnectionOptions, Transcript
-from tests.helpers.server.gateway_client import KSERVE, REALTIME, RIVA, live_texts
-from tests.helpers.server.recordings import Recording
-from tests.helpers.server.resources import Figures
-from tests.helpers.server.running import RunningServer, server_environment
-from tests.nightly.trials_server import make_options
+from trials.faults.server import make_options
+from trials.server.gateway_client import KSERVE, REALTIME, RIVA, live_texts
+from trials.server.recordings import Recording
+from trials.server.resources import Figures
+from trials.server.running import RunningServer, server_environment
 
 _RATE_HZ = 16_000
 _RECONNECT_S = 900

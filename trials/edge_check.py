@@ -1,4 +1,4 @@
-"""`python -m loadtest.edge_check`: a server, two gateways, and HAProxy and Envoy before them as docker/edge has them.
+"""`python -m trials.edge_check`: a server, two gateways, and HAProxy and Envoy before them as docker/edge has them.
 
 Through each proxy: words of Riva, Realtime and OpenAI uploads equal those of a gateway; TLS; attacks beside a live
 stream; and new streams after the death of a gateway. Prints a table; the exit status is 1 where something differs.
@@ -27,7 +27,6 @@ import numpy as np
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway, is_open
 from loadtest.fresh_server import ServerPlan, fresh_server
-from loadtest.gateway_attack import OTHER, gateway_flags, samples_of, trial
 from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, realtime_texts, riva_texts
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError, RunError
@@ -35,6 +34,7 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.ports import Ports, claim_ports
+from trials.gateway_attack import OTHER, gateway_flags, samples_of, trial
 
 FOLDER = Path(__file__).parents[1] / "docker" / "edge"
 PROTOCOLS = ("riva", "realtime")
@@ -214,7 +214,7 @@ def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Row]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Checks each proxy; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="loadtest.edge_check", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="trials.edge_check", description=__doc__, allow_abbrev=False)
     parser.add_argument("--only", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="NAME", help="(all)")
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="time of each attack (15)")
     options = parser.parse_args(arguments)

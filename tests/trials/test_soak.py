@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest import soak
 from loadtest.fresh_server import ReadyServer
 from loadtest.locust_run import processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
 from loadtest.report import report_document, write_report
-from loadtest.soak import Readings, soak_document
 from penstock.errors import RunError
 from penstock.serving.ports import Ports
 from tests.helpers.loadtest_records import spoken, summary
+from trials import soak
+from trials.soak import Readings, soak_document
 
 LOAD_S, WARM_UP_S = 3600.0, 600.0
 
@@ -127,7 +127,7 @@ def test_the_command_runs_a_constant_load_and_writes_the_result(command, tmp_pat
     assert started == ("127.0.0.1:2", processes_for(48, "direct"), options)
     assert report["soak"]["warm_up_s"] == 600
     assert not report["soak"]["passed"] and report["soak"]["max_growth_mib_per_h"] == 2.0
-    assert report["circumstances"]["command"].startswith("python -m loadtest.soak --streams 48 --protocol http")
+    assert report["circumstances"]["command"].startswith("python -m trials.soak --streams 48 --protocol http")
     assert "encoder: 110.0 MiB, +30.00 MiB per hour" in capsys.readouterr().out
     assert "+30.00 MiB per hour" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
     assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")

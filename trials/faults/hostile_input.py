@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import tritonclient.grpc as triton_grpc
 from grpc import RpcError
 
-from tests.helpers.server.recordings import Recording, other_streams
-from tests.helpers.server.resources import Figures
-from tests.helpers.server.running import RunningServer
+from trials.server.recordings import Recording, other_streams
+from trials.server.resources import Figures
+from trials.server.running import RunningServer
 
 SHAPES = (
     [], [1], [0], [0, 0], [1, -1], [-1, 160], [1, 2**31], [1, 2**62], [2**31, 2**31], [1, 1, 160], [2, 80], [65, 1],

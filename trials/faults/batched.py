@@ -14,12 +14,13 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.helpers.batch_schedule import END, FINALIZE, START, Row, request_arrays
-from tests.helpers.server.batched import BatchedConnection, errors_of, inputs_of, replies_of
-from tests.helpers.server.batched import Reply as BatchedReply
-from tests.helpers.server.history import Histories, History
-from tests.helpers.server.killed_client import stream_batched_until_killed
-from tests.helpers.server.raw_stream import Reply
-from tests.helpers.server.recordings import (
+from trials.faults.streams import SPARE_STREAMS, count_free, wait_until_expired
+from trials.server.batched import BatchedConnection, errors_of, inputs_of, replies_of
+from trials.server.batched import Reply as BatchedReply
+from trials.server.history import Histories, History
+from trials.server.killed_client import stream_batched_until_killed
+from trials.server.raw_stream import Reply
+from trials.server.recordings import (
     NO_SAMPLES,
     REQUEST_SAMPLES,
     KilledClient,
@@ -27,9 +28,8 @@ from tests.helpers.server.recordings import (
     other_streams,
     rejection,
 )
-from tests.helpers.server.resources import Figures, read_metrics
-from tests.helpers.server.running import RunningServer
-from tests.nightly.trials_streams import SPARE_STREAMS, count_free, wait_until_expired
+from trials.server.resources import Figures, read_metrics
+from trials.server.running import RunningServer
 
 _GOOD_STREAMS = 4
 _ONE_CHUNK = 12_000

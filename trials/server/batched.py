@@ -11,8 +11,8 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.serving.ports import Ports
 from tests.helpers.batch_schedule import END, LISTED, START, Row, request_arrays
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.raw_stream import Reply as StreamReply
+from trials.server.raw_stream import RawStream
+from trials.server.raw_stream import Reply as StreamReply
 
 OUTPUTS = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS", "ROW", "ERROR_ROWS",

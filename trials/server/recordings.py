@@ -18,11 +18,11 @@ from tritonclient.utils import InferenceServerException
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.golden import golden_utterances
-from tests.helpers.server.batched import BATCHED, BatchedRawStream, raw_stream
-from tests.helpers.server.history import Expected, Histories, History
-from tests.helpers.server.killed_client import stream_until_killed
-from tests.helpers.server.raw_stream import RawStream, Reply
-from tests.helpers.server.running import CONTEXT, RunningServer
+from trials.server.batched import BATCHED, BatchedRawStream, raw_stream
+from trials.server.history import Expected, Histories, History
+from trials.server.killed_client import stream_until_killed
+from trials.server.raw_stream import RawStream, Reply
+from trials.server.running import CONTEXT, RunningServer
 
 REQUEST_SAMPLES = 3200
 NO_SAMPLES = np.zeros(0, np.float32)

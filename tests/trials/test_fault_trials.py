@@ -1,6 +1,5 @@
-"""`scripts/fault_trials.py`: which trials run, what is written, and that one failure ends no other; no server."""
+"""`trials/fault_trials.py`: which trials run, what is written, and that one failure ends no other; no server."""
 
-import importlib
 import json
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from trials import fault_trials
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def script(monkeypatch):
     """With two trials, of which `failing_streams` fails, and servers that are not there."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    module = importlib.import_module("fault_trials")
+    module = fault_trials
     ran = []
 
     def passing_streams(server, recordings, count):
@@ -34,14 +34,14 @@ def script(monkeypatch):
     monkeypatch.setattr(module, "server", server)
     monkeypatch.setattr(module, "make_recordings", lambda model: [])
     monkeypatch.setattr(module, "run_trial", lambda trial, *rest: trial(*rest))
-    monkeypatch.setattr(module.trials_server, "stopped_under_load", lambda model, recordings: {"whole": 5})
+    monkeypatch.setattr(module.server_trials, "stopped_under_load", lambda model, recordings: {"whole": 5})
     monkeypatch.setattr(
-        module.trials_server,
+        module.server_trials,
         "lost_stage",
         lambda model, recordings, name, number: {"model": name, "signal": number.name, "reason": f"model {name} ended"},
     )
-    monkeypatch.setattr(module.trials_fleet, "TRIALS", (lambda model, recordings: {"moved": 5},))
-    monkeypatch.setattr(module.trials_restarts, "restarted_server", lambda model, recordings: {"words": 200})
+    monkeypatch.setattr(module.fleet, "TRIALS", (lambda model, recordings: {"moved": 5},))
+    monkeypatch.setattr(module.restarts, "restarted_server", lambda model, recordings: {"words": 200})
     module.ran = ran
     return module
 
@@ -67,7 +67,7 @@ def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsy
     assert "| `lost_stage encoder SIGSTOP`" in table and "| reason model encoder ended" in table
     assert {line.count("|") for line in lines[:12]} == {4}
     circumstances = lines[-1]
-    assert circumstances.startswith("`fault_trials.py --scale 0.1 --json ")
+    assert circumstances.startswith("`python -m trials.fault_trials --scale 0.1 --json ")
     document = json.loads(path.read_text(encoding="utf-8"))["machine"]
     assert all(str(document[name]) in circumstances for name in ("commit", "date", "hardware"))
 
@@ -84,9 +84,8 @@ def test_parts_of_a_run_add_up(script, tmp_path):
     ]
     assert script.ran == [("passing_streams", 20, 10)]
     line = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()[-1]
-    assert line.startswith(
-        f"`fault_trials.py --only passing --json {path}; fault_trials.py --only encoder stopped --json"
-    )
+    runs = (f"python -m trials.fault_trials --only {names} --json {path}" for names in ("passing", "encoder stopped"))
+    assert line.startswith("`" + "; ".join(runs).removesuffix(f" {path}"))
 
 
 def test_what_another_commit_has_written_does_not_count(script, tmp_path):
@@ -98,6 +97,6 @@ def test_what_another_commit_has_written_does_not_count(script, tmp_path):
 
 def test_the_full_size_is_what_the_document_says():
     document = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
-    source = (ROOT / "scripts" / "fault_trials.py").read_text(encoding="utf-8")
+    source = (ROOT / "trials" / "fault_trials.py").read_text(encoding="utf-8")
     assert "killed_clients: 1000," in source and "1,000 killed clients" in document.replace("\n", " ")
     assert "short_streams: 10_000," in source and "10,000 short streams" in document.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""`python -m loadtest.soak`: a constant load on a fresh server; memory slope after warm-up, lost streams, late chunks,
+"""`python -m trials.soak`: a constant load on a fresh server; memory slope after warm-up, lost streams, late chunks,
 and whether a recording has the same text each time.
 
 Further options are those of the Locust file (`python -m loadtest options`).
@@ -42,7 +42,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         reject_options(rest, CHOSEN_OPTIONS, "a soak runs a constant load on its own server")
         with terminated_as_interrupt():
-            soak = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
+            soak = _soak(args, rest, shlex.join(["python", "-m", "trials.soak", *words]))
     except (PenstockError, ValueError, OSError) as error:
         print(f"soak: error: {error}", file=sys.stderr)
         return 2
@@ -53,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="loadtest.soak", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="trials.soak", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--streams", type=int, default=8, metavar="N", help="(8)")
     add("--minutes", type=float, default=60.0, metavar="M", help="measured time (60)")

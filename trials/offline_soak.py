@@ -1,6 +1,6 @@
 """One long file beside short ones and the health probe, on a server of an offline model.
 
-    python -m scripts.offline_soak --width 512 --minutes 180 --files 32 --seconds 15
+    python -m trials.offline_soak --width 512 --minutes 180 --files 32 --seconds 15
 
 It measures the short files alone, then beside the long one, cancels that, and prints latencies and memory. Exit status
 1 if a figure is above its limit.

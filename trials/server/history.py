@@ -7,7 +7,7 @@ differences.
 import threading
 from dataclasses import dataclass, field
 
-from tests.helpers.server.raw_stream import Reply
+from trials.server.raw_stream import Reply
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog, find_model_processes
-from tests.helpers.server.batched import BATCHED, raw_stream
-from tests.helpers.server.history import Histories
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.recordings import Recording, stream_all
-from tests.helpers.server.running import server_environment
-from tests.helpers.server.throwaway import wait_until_gone
+from trials.server.batched import BATCHED, raw_stream
+from trials.server.history import Histories
+from trials.server.raw_stream import RawStream
+from trials.server.recordings import Recording, stream_all
+from trials.server.running import server_environment
+from trials.server.throwaway import wait_until_gone
 
 Figures = dict[str, float | int | str]
 MAX_STREAMS = 6

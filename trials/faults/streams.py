@@ -1,6 +1,6 @@
 """Fault trials of clients. Each returns its figures and raises AssertionError where it failed.
 
-`count` is the size: small in tests/server/test_faults.py, full in scripts/fault_trials.py.
+`count` is the size: small in tests/server/test_faults.py, full in trials/fault_trials.py.
 """
 
 import itertools
@@ -13,10 +13,10 @@ from threading import Event
 
 from tritonclient.utils import InferenceServerException
 
-from tests.helpers.server.batched import BATCHED, raw_stream
-from tests.helpers.server.history import Histories, History
-from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.recordings import (
+from trials.server.batched import BATCHED, raw_stream
+from trials.server.history import Histories, History
+from trials.server.raw_stream import RawStream
+from trials.server.recordings import (
     NO_SAMPLES,
     REQUEST_SAMPLES,
     KilledClient,
@@ -26,8 +26,8 @@ from tests.helpers.server.recordings import (
     send_empty_stream,
     stream_all,
 )
-from tests.helpers.server.resources import SPARE_DESCRIPTORS, Figures, read_metrics, read_resources, wait_until_free
-from tests.helpers.server.running import RunningServer
+from trials.server.resources import SPARE_DESCRIPTORS, Figures, read_metrics, read_resources, wait_until_free
+from trials.server.running import RunningServer
 
 SPARE_STREAMS = 3
 """The other stream, its next recording, and the probe of `penstock serve`."""

@@ -15,12 +15,12 @@ import numpy as np
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from loadtest.gateway_clients import riva_texts
 from penstock_gateway.security.limits import MAX_SILENT_S
-from tests.helpers.server.gateway_client import KINDS, spoken, use_gateway_until_killed, words_of
-from tests.helpers.server.recordings import KilledClient, Recording, other_streams, send_empty_stream
-from tests.helpers.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics
-from tests.helpers.server.running import RunningServer
-from tests.helpers.server.tcp_proxy import TcpProxy
-from tests.nightly.trials_input import send_hostile_grpc, send_hostile_http
+from trials.faults.hostile_input import send_hostile_grpc, send_hostile_http
+from trials.server.gateway_client import KINDS, spoken, use_gateway_until_killed, words_of
+from trials.server.recordings import KilledClient, Recording, other_streams, send_empty_stream
+from trials.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics
+from trials.server.running import RunningServer
+from trials.server.tcp_proxy import TcpProxy
 
 _FREED_WITHIN_S = 1.5
 _OTHERS = 2

@@ -1,6 +1,6 @@
 """Fault trials at full size against real servers: killed clients, cut connections, lost stages, hostile requests.
 
-    python scripts/fault_trials.py [--only NAME ...] [--list] [--scale 1.0] [--max-streams 20] [--idle-seconds 3]
+    python -m trials.fault_trials [--only NAME ...] [--list] [--scale 1.0] [--max-streams 20] [--idle-seconds 3]
         [--json build/faults/faults.json]
 
 Every trial checks each stream's whole history: every final word once, in order, in one stream only. A trial that fails
@@ -22,56 +22,46 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.results import describe, environment, progress, publish
+from penstock.reporting import markdown_table, three_digits
+from trials.faults import batched, fleet, gateway, hostile_input, networks, restarts, streams
+from trials.faults import server as server_trials
+from trials.server.recordings import Recording, make_recordings
+from trials.server.resources import run_trial
+from trials.server.running import RunningServer, running_server
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.results import describe, environment, progress, publish  # noqa: E402
-from penstock.reporting import markdown_table, three_digits  # noqa: E402
-from tests.helpers.server.recordings import Recording, make_recordings  # noqa: E402
-from tests.helpers.server.resources import run_trial  # noqa: E402
-from tests.helpers.server.running import RunningServer, running_server  # noqa: E402
-from tests.nightly import (  # noqa: E402
-    trials_batched,
-    trials_fleet,
-    trials_gateway,
-    trials_input,
-    trials_networks,
-    trials_restarts,
-    trials_server,
-    trials_streams,
-)
-
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHARED_SERVER_TRIALS = {
-    trials_streams.killed_clients: 1000,
-    trials_batched.killed_batched_clients: 50,
-    trials_batched.lost_requests: 20,
-    trials_streams.never_ended: 20,
-    trials_streams.started_twice: 200,
-    trials_streams.two_on_one_id: 100,
-    trials_streams.after_the_end: 100,
-    trials_networks.cut_networks: 200,
-    trials_networks.stalled_networks: 50,
-    trials_networks.cut_requests: 50,
-    trials_streams.too_many: 20,
-    trials_networks.unread_replies: 1500,
-    trials_streams.short_streams: 10_000,
-    trials_batched.hostile_rows: 2000,
-    trials_input.hostile_grpc: 5000,
-    trials_input.hostile_http: 5000,
-    trials_input.random_bytes: 500,
-    trials_gateway.killed_gateway_clients: 1000,
-    trials_gateway.stalled_gateway_clients: 16,
-    trials_gateway.hostile_gateway_grpc: 5000,
-    trials_gateway.hostile_gateway_http: 5000,
-    trials_restarts.restarted_gateway: 10,
+    streams.killed_clients: 1000,
+    batched.killed_batched_clients: 50,
+    batched.lost_requests: 20,
+    streams.never_ended: 20,
+    streams.started_twice: 200,
+    streams.two_on_one_id: 100,
+    streams.after_the_end: 100,
+    networks.cut_networks: 200,
+    networks.stalled_networks: 50,
+    networks.cut_requests: 50,
+    streams.too_many: 20,
+    networks.unread_replies: 1500,
+    streams.short_streams: 10_000,
+    batched.hostile_rows: 2000,
+    hostile_input.hostile_grpc: 5000,
+    hostile_input.hostile_http: 5000,
+    hostile_input.random_bytes: 500,
+    gateway.killed_gateway_clients: 1000,
+    gateway.stalled_gateway_clients: 16,
+    gateway.hostile_gateway_grpc: 5000,
+    gateway.hostile_gateway_http: 5000,
+    restarts.restarted_gateway: 10,
 }
 MIN_SLOTS = dict.fromkeys(
     (
-        trials_input.hostile_grpc,
-        trials_input.hostile_http,
-        trials_gateway.hostile_gateway_grpc,
-        trials_gateway.hostile_gateway_http,
+        hostile_input.hostile_grpc,
+        hostile_input.hostile_http,
+        gateway.hostile_gateway_grpc,
+        gateway.hostile_gateway_http,
     ),
     64,
 )
@@ -100,7 +90,7 @@ def main(words: list[str] | None = None) -> int:
         print("\n".join(trial.name for trial in trials))
         return 0
     where, recordings = environment(1), make_recordings(BUNDLE)
-    command = shlex.join(["fault_trials.py", *(sys.argv[1:] if words is None else words)])
+    command = shlex.join(["python", "-m", "trials.fault_trials", *(sys.argv[1:] if words is None else words)])
     rows, commands = earlier_part(args.json, where["commit"])
     where["command"] = "; ".join(dict.fromkeys([*commands, command]))
     for trial in trials:
@@ -142,15 +132,15 @@ def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
 
 def own_trials() -> Iterator[Trial]:
     """Yields the trials with a server of their own, which most of them end."""
-    yield Trial("stopped_under_load", lambda recordings: trials_server.stopped_under_load(BUNDLE, recordings))
-    yield Trial("restarted_server", lambda recordings: trials_restarts.restarted_server(BUNDLE, recordings))
-    for trial in trials_fleet.TRIALS:
+    yield Trial("stopped_under_load", lambda recordings: server_trials.stopped_under_load(BUNDLE, recordings))
+    yield Trial("restarted_server", lambda recordings: restarts.restarted_server(BUNDLE, recordings))
+    for trial in fleet.TRIALS:
         yield Trial(f"fleet {trial.__name__}", lambda recordings, trial=trial: trial(BUNDLE, recordings))
     for model in MODELS:
         for number in SIGNALS:
             yield Trial(
                 f"lost_stage {model} {number.name}",
-                lambda recordings, model=model, number=number: trials_server.lost_stage(
+                lambda recordings, model=model, number=number: server_trials.lost_stage(
                     BUNDLE, recordings, model, number
                 ),
             )

@@ -17,11 +17,11 @@ import websockets
 
 from loadtest.gateway_clients import GatewayFullError
 from loadtest.processes import server_processes
-from tests.helpers.server import fleet as faults
-from tests.helpers.server.fleet import Fleet
-from tests.helpers.server.fleet_streams import KINDS, Stream, disturb, make_streams, undisturbed
-from tests.helpers.server.recordings import Recording
-from tests.helpers.server.resources import Figures, read_metrics, wait_until_free
+from trials.server import fleet as faults
+from trials.server.fleet import Fleet
+from trials.server.fleet_streams import KINDS, Stream, disturb, make_streams, undisturbed
+from trials.server.recordings import Recording
+from trials.server.resources import Figures, read_metrics, wait_until_free
 
 _STREAMS, _SPARE_SLOTS = 20, 6
 _SILENCE_S = 25.0

@@ -13,13 +13,13 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from penstock_client.batched.wire import START, Row, encode_request
-from tests.helpers.server.history import Expected, Histories, History
-from tests.helpers.server.raw_stream import RawStream, Reply
-from tests.helpers.server.recordings import NO_SAMPLES, REQUEST_SAMPLES, Recording, other_streams, rejection
-from tests.helpers.server.resources import Figures, read_metrics, read_resources, wait_until_free
-from tests.helpers.server.running import RunningServer
-from tests.helpers.server.tcp_proxy import TcpProxy
-from tests.nightly.trials_streams import SPARE_STREAMS, wait_until_expired
+from trials.faults.streams import SPARE_STREAMS, wait_until_expired
+from trials.server.history import Expected, Histories, History
+from trials.server.raw_stream import RawStream, Reply
+from trials.server.recordings import NO_SAMPLES, REQUEST_SAMPLES, Recording, other_streams, rejection
+from trials.server.resources import Figures, read_metrics, read_resources, wait_until_free
+from trials.server.running import RunningServer
+from trials.server.tcp_proxy import TcpProxy
 
 _LOST = ("was lost by a later stage", "STREAM_LOST: ")
 """Rejections of a stream after Triton dropped one of its requests between two models."""

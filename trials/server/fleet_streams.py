@@ -16,9 +16,9 @@ import soundfile
 
 from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
-from tests.helpers.server.gateway_client import RATE_HZ, spoken
-from tests.helpers.server.recordings import Recording
-from tests.helpers.server.resources import Figures
+from trials.server.gateway_client import RATE_HZ, spoken
+from trials.server.recordings import Recording
+from trials.server.resources import Figures
 
 _STREAM_S, _SILENCE_S = 40, 180
 _PAUSE_SAMPLES = RATE_HZ

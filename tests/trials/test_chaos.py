@@ -1,9 +1,7 @@
-"""`scripts/chaos.py`: the seed repeats the schedule, runs add up, and what counts as a failure; no server."""
+"""`trials/chaos.py`: the seed repeats the schedule, runs add up, and what counts as a failure; no server."""
 
 import asyncio
-import importlib
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +9,9 @@ import pytest
 
 from loadtest.gateway_clients import Text
 from loadtest.processes import Usage
-from tests.helpers.server import fleet_streams
-from tests.helpers.server.fleet_streams import Stream
+from trials import chaos
+from trials.server import fleet_streams
+from trials.server.fleet_streams import Stream
 
 ROW = {
     "minutes": 30.0, "chunks": 10, "streams": 2, "words": 7, "words_changed": 1, "moved": 1,
@@ -23,9 +22,7 @@ ROW = {
 
 @pytest.fixture(scope="module")
 def script():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-        yield importlib.import_module("chaos")
+    return chaos
 
 
 def test_the_seed_repeats_the_schedule(script):

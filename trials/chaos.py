@@ -1,6 +1,6 @@
 """Random faults under streams of all kinds: two servers, two gateways, HAProxy before them where it is installed.
 
-    python scripts/chaos.py [--minutes 30] [--seed 1] [--streams 20] [--context 70,6] [--json docs/reliability.json]
+    python -m trials.chaos [--minutes 30] [--seed 1] [--streams 20] [--context 70,6] [--json docs/reliability.json]
 
 The seed chooses the faults and the pauses between them; a fault waits until everything runs again. Every stream must
 tell each word of an undisturbed run once, in order; a stream whose gateway was killed, or for which there is no room
@@ -24,20 +24,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.results import environment, progress
+from loadtest.processes import read_usage
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext, parse_context
+from trials.server.fleet import FAULTS, Fleet
+from trials.server.fleet_streams import Run, make_streams, run_during, undisturbed
+from trials.server.recordings import make_recordings
+from trials.server.resources import wait_until_free
+from trials.server.running import CONTEXT
+from trials.soak import Readings, memory_slope
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.results import environment, progress  # noqa: E402
-from loadtest.processes import read_usage  # noqa: E402
-from loadtest.soak import Readings, memory_slope  # noqa: E402
-from penstock.model.bundle import Checkpoint  # noqa: E402
-from penstock.model.config import AttentionContext, parse_context  # noqa: E402
-from tests.helpers.server.fleet import FAULTS, Fleet  # noqa: E402
-from tests.helpers.server.fleet_streams import Run, make_streams, run_during, undisturbed  # noqa: E402
-from tests.helpers.server.recordings import make_recordings  # noqa: E402
-from tests.helpers.server.resources import wait_until_free  # noqa: E402
-from tests.helpers.server.running import CONTEXT  # noqa: E402
-
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SUMS = (
     *("chunks", "streams", "words", "words_changed", "moved", "replayed_s"),

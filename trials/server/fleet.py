@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from loadtest.edge_check import running_edge
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from loadtest.processes import GATEWAY, read_usage, server_processes
 from penstock.serving.launch import LOOPBACK, ServerOptions
@@ -25,7 +24,8 @@ from penstock.serving.server import TritonServer
 from penstock.serving.supervisor import Backoff
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog
-from tests.helpers.server.running import CONTEXT, RunningServer, information, server_environment
+from trials.edge_check import running_edge
+from trials.server.running import CONTEXT, RunningServer, information, server_environment
 
 IDLE_S = 10.0
 """Of servers behind gateways, which keep their streams open every 3.3 s."""

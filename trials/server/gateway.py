@@ -11,7 +11,7 @@ from threading import Thread
 from typing import IO, NamedTuple
 
 from loadtest.fresh_gateway import is_open
-from tests.helpers.server.running import RunningServer
+from trials.server.running import RunningServer
 
 log = logging.getLogger("gateway process")
 log.setLevel(logging.INFO)  # pytest shows the lines of a test that fails
