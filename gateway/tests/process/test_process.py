@@ -21,7 +21,7 @@ from client.tests.helpers.fakes import FakeRecognizer
 
 COMMAND = (sys.executable, "-m", "penstock_gateway")
 SECOND = b"\x00\x20" * 24_000
-TLS = Path(__file__).parent / "helpers" / "tls"
+TLS = Path(__file__).parents[1] / "helpers" / "tls"
 FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
 

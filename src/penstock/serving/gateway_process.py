@@ -108,7 +108,7 @@ def check_gateway(environment: Mapping[str, str] = os.environ) -> GatewayOptions
     """
     if importlib.util.find_spec(_PACKAGE) is None:
         raise PackageError("--gateway needs the wheel penstock-gateway: pip install ./gateway, in the checkout")
-    startup = importlib.import_module(f"{_PACKAGE}.startup")
+    startup = importlib.import_module(f"{_PACKAGE}.process.startup")
     try:
         config = startup.read_config(environment)
         startup.read_files(config, environment)
