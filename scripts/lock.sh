@@ -20,7 +20,7 @@ printf 'penstock-client ; python_version < "3"\n' >build/lock/overrides.txt
 printf 'torch ; python_version < "3"\n' | cat build/lock/overrides.txt - >build/lock/loadtest-overrides.txt
 # make setup, with locks/pytriton.txt
 echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client $gateway --extra server --extra dev \
-    --extra media --extra tracing --overrides - --overrides build/lock/overrides.txt
+    --extra tracing --overrides - --overrides build/lock/overrides.txt
 lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev --overrides build/lock/overrides.txt # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
@@ -39,4 +39,4 @@ lock server pyproject.toml $client --overrides build/lock/overrides.txt
 echo openvino | lock openvino --no-emit-package numpy - # of the CPU image, beside server.txt
 lock client $client
 lock loadtest pyproject.toml $client --extra loadtest --overrides build/lock/loadtest-overrides.txt
-lock gateway $client $gateway --extra media --overrides build/lock/overrides.txt
+lock gateway $client $gateway --overrides build/lock/overrides.txt

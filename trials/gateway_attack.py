@@ -35,7 +35,7 @@ from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
-from penstock_client.audio.sound_file import open_sound
+from penstock_client.audio.tracks import load
 
 SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
 ATTACKER, OTHER = "sk-attacker", "sk-other"
@@ -283,8 +283,7 @@ async def _latencies(gateway: RunningGateway, samples: np.ndarray) -> list[float
 
 def samples_of(path: Path) -> np.ndarray:
     """A recording, its channels mixed."""
-    with open_sound(path) as reader:
-        return np.concatenate([block.mean(axis=1) for block in reader.blocks()]).astype(np.float32)
+    return load(path, SAMPLE_RATE_HZ).tracks[0].samples
 
 
 def speech(seconds: float) -> np.ndarray:

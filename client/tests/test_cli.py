@@ -66,6 +66,7 @@ def test_json_is_one_object_per_file(run, audio_file):
                 }
             ],
             "audio_s": 2.4,
+            "remarks": [],
         }
 
 

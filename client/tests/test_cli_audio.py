@@ -1,4 +1,4 @@
-"""The command with channels, pipes and truncated files."""
+"""The command with channels, pipes and cut files."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 from client.tests.helpers.fakes import outputs
+from client.tests.helpers.sound_files import media_file
 from penstock_client.cli.main import main
 from penstock_client.protocol import parse_reply
 
@@ -46,7 +47,7 @@ def sent(recognizer):
 def test_channels_that_cancel_give_a_warning(run, call):
     status, out, err = run(call)
     assert (status, out) == (0, text(3200) + "\n")
-    warning = f"{call}: its channels cancel in the mix (opposite phase): choose one, or each with --channel"
+    warning = f"{call}: its channels cancel in the mix (opposite phase): choose one, or each"
     assert f"penstock-client: warning: {warning}\n" in err
     assert "warning" not in run(call, "--channel", "left")[2]
 
@@ -87,13 +88,25 @@ def test_a_missing_channel_is_an_error(run, audio_file):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--channel", "each"]])
-def test_a_truncated_file_gives_its_text_and_an_error(run, audio_file, arguments):
+def test_a_cut_file_gives_its_text_and_a_warning(run, audio_file, arguments):
     content = audio_file.read_bytes()
     audio_file.write_bytes(content[: -4 * 800 * 8])
     status, out, err = run(audio_file, *arguments)
-    assert status == 1 and out.endswith(text(38_400 - 800 * 8) + "\n")
-    message = f"AUDIO_INVALID: {audio_file}: is truncated or damaged: ends after 2.00 s of 2.40 s"
-    assert err.splitlines()[-1] == f"penstock-client: error: {message}"
+    assert status == 0 and out.endswith(text(38_400 - 800 * 8) + "\n")
+    message = "is cut: ends at 2.00 s, 0.40 s are missing"
+    assert err.splitlines()[-1] == f"penstock-client: warning: {audio_file}: {message}"
+    remark = {"code": "cut", "start_s": 2.0, "lost_s": 0.4, "message": message}
+    assert json.loads(run(audio_file, "--json", *arguments)[1])["remarks"] == [remark]
+
+
+def test_times_are_those_of_a_file_that_begins_late(run, tmp_path, samples):
+    pytest.importorskip("av")
+    path = tmp_path / "late.mkv"
+    path.write_bytes(media_file("matroska", "pcm_s16le", samples, 16_000, start_s=5.0))
+    document = json.loads(run(path, "--json")[1])
+    assert (document["audio_s"], document["text"]) == (2.4, text(38_400))
+    assert (document["words"][0]["start_ms"], document["words"][-1]["end_ms"]) == (5000, 7400)
+    assert run(path, "--format", "srt")[1].startswith("1\n00:00:05,000 --> ")
 
 
 def fill(fifo, content):
@@ -116,11 +129,11 @@ def test_a_fifo(run, fifo, audio_file, recognizer, samples):
     np.testing.assert_array_equal(sent(recognizer)[0], samples)
 
 
-def test_a_truncated_pipe_gives_its_text_and_an_error(run, fifo, audio_file):
+def test_a_cut_pipe_gives_its_text_and_a_warning(run, fifo, audio_file):
     fill(fifo, audio_file.read_bytes()[: -4 * 800 * 8])
     status, out, err = run(fifo, "--finalize-every", "100")
-    assert (status, out) == (1, text(38_400 - 800 * 8) + "\n")
-    assert err.endswith(f"error: AUDIO_INVALID: {fifo}: is truncated: ends after 2.00 s of 2.40 s\n")
+    assert (status, out) == (0, text(38_400 - 800 * 8) + "\n")
+    assert err.endswith(f"penstock-client: warning: {fifo}: is cut: ends at 2.00 s, 0.40 s are missing\n")
 
 
 def test_an_empty_pipe_is_an_error(run, fifo):
@@ -213,16 +226,16 @@ def test_unsuitable_arguments(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_without_libsndfile_the_command_says_what_to_install(audio_file, url, tmp_path):
-    """A pipe with a WAV file does not need it."""
-    (tmp_path / "soundfile.py").write_text("raise OSError('sndfile library not found')")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run([*COMMAND, audio_file, "--url", url], env=environment, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert re.search(
-        f"penstock-client: error: PACKAGE_MISSING: {audio_file}: .*apt-get install libsndfile1", ended.stderr
-    )
-    piped = subprocess.run(
-        [*COMMAND, "-", "--url", url], env=environment, capture_output=True, input=audio_file.read_bytes()
-    )
-    assert (piped.returncode, piped.stdout.decode()) == (0, text(38_400) + "\n")
+def test_wav_needs_no_library(audio_file, url, tmp_path):
+    """Neither as a file nor from a pipe; of other formats the error says what to install."""
+    for name in ("soundfile", "av"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('no package')")
+    (tmp_path / "a.flac").write_bytes(b"fLaC")
+    command = [*COMMAND, "--url", url, "--channel", "mix"]
+    given = {"env": {**os.environ, "PYTHONPATH": str(tmp_path)}, "capture_output": True}
+    for path, content in ((audio_file, b""), ("-", audio_file.read_bytes())):
+        ended = subprocess.run([*command, path], input=content, **given)
+        assert (ended.returncode, ended.stdout.decode()) == (0, text(38_400) + "\n")
+    ended = subprocess.run([*command, tmp_path / "a.flac"], **given)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"penstock-client: error: PACKAGE_MISSING: " in ended.stderr

@@ -48,7 +48,7 @@ def test_json_is_what_the_library_finds(model, audio, capsys, options):
 
 
 def test_a_directory_in_two_processes_and_files_that_fail(model, audio, tmp_path):
-    """Each bad file is named with a code; the text of a cut-off file is kept."""
+    """Each bad file is named with a code; a file that is cut gives its text and a remark."""
     folder, out = Path(audio[0]).parent, tmp_path / "results"
     (folder / "broken.wav").write_bytes(b"no audio")
     soundfile.write(folder / "empty.wav", np.zeros(0, np.float32), 16000)
@@ -61,12 +61,14 @@ def test_a_directory_in_two_processes_and_files_that_fail(model, audio, tmp_path
     )
     assert done.returncode == 1
     errors = {Path(line.split(": ")[3]).name: line for line in done.stderr.splitlines() if ": error: " in line}
-    assert set(errors) == {"broken.wav", "empty.wav", "short_as_nothing.wav", "nan.wav", "cut.wav"}
+    assert set(errors) == {"broken.wav", "empty.wav", "short_as_nothing.wav", "nan.wav"}
     assert all(": error: AUDIO_INVALID: " in line for line in errors.values())
     assert "100 samples; accepted: at least 160 (10 ms)" in errors["short_as_nothing.wav"]
     assert sorted(path.name for path in out.iterdir()) == ["cut.json", "medium.json", "short.json"]
     half = OfflineRecognizer(model).transcribe([read(str(folder / "cut.wav"))])[0]
-    assert json.loads((out / "cut.json").read_text())["text"] == half.text
+    document = json.loads((out / "cut.json").read_text())
+    assert (document["text"], [remark["code"] for remark in document["remarks"]]) == (half.text, ["cut"])
+    assert f"penstock: warning: {folder / 'cut.wav'}: is cut: ends at " in done.stderr
 
 
 @pytest.mark.usefixtures("process_is_left_alone")

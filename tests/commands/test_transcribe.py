@@ -43,7 +43,7 @@ def test_json(model, audio, capsys, request_ms):
         document = json.loads(line)
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
         lists = ["tokens", "timestamps", "words", "alternatives", "segments"]
-        assert list(document) == ["audio", "text", "language", *lists, "audio_s", "latency_ms"]
+        assert list(document) == ["audio", "text", "language", *lists, "audio_s", "remarks", "latency_ms"]
         counts = {"words": len(document["words"]), "tokens": len(document["tokens"])}
         assert document["segments"] == [{"text": document["text"], "language": "", **counts, "alternatives": []}]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)

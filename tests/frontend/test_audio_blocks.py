@@ -10,12 +10,12 @@ import soundfile
 from penstock.errors import AudioError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.audio_file import load_audio
-from penstock_client.audio.files import sound_file
+from penstock_client.audio import sound_file
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(sound_file, "_BLOCK_FRAMES", 1000)
+    monkeypatch.setattr(sound_file, "_READ_BYTES", 4000)
 
 
 def noise(frames: int, channels: int = 1) -> np.ndarray:
@@ -46,7 +46,7 @@ def test_the_samples_are_those_of_the_whole_file(tmp_path, rate_hz, channel, cou
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sound_file, "_BLOCK_FRAMES", 65_536)
+    monkeypatch.setattr(sound_file, "_READ_BYTES", 1 << 17)
     path = tmp_path / "hour.wav"
     with soundfile.SoundFile(path, "w", 16000, 1, "PCM_U8") as file:
         for _ in range(60):
@@ -65,14 +65,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
     assert peak_bytes < 4 * 2**20
 
 
-def test_a_truncated_file_is_read_to_its_end(tmp_path):
+def test_a_cut_file_is_read_to_its_end(tmp_path):
     path = tmp_path / "cut.wav"
     soundfile.write(path, noise(5000), 16000)
     path.write_bytes(path.read_bytes()[:-5000])
     blocks = AudioBlocks(path, 16000)
     assert sum(map(len, read(blocks.tracks[0], 300))) == 2500
-    assert blocks.problem == load_audio(path, 16000).problem
-    assert blocks.problem.startswith(f"{path}: is truncated")
+    assert blocks.remarks == load_audio(path, 16000).remarks == [("cut", 2500 / 16000, 2500 / 16000)]
 
 
 def test_samples_that_are_not_finite_are_an_error_when_they_are_reached(tmp_path):
@@ -100,7 +99,7 @@ def test_standard_input_is_read_once_for_all_channels(monkeypatch):
     content = io.BytesIO()
     soundfile.write(content, noise(3500, 2), 16000, format="WAV")
     content.seek(0)
-    monkeypatch.setattr(sound_file, "open_file", lambda path: content)
+    monkeypatch.setattr(sound_file, "_open_file", lambda path: content)
     tracks = AudioBlocks("-", 16000, "each").tracks
     assert [sum(map(len, read(track, 100))) for track in tracks] == [3500, 3500]
 

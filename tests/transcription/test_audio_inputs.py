@@ -30,7 +30,7 @@ def test_a_directory_gives_its_audio_files_at_any_depth(tree):
     expected = [("calls/a.FLAC", "a.FLAC"), ("calls/b.wav", "b.wav"), ("calls/day/c.mp3", "day/c.mp3")]
     assert found("calls") == expected
     assert found(str(tree / "calls")) == [(str(tree / path), name) for path, name in expected]
-    with pytest.raises(PenstockError, match=r"AUDIO_INVALID: empty: the directory has no audio files \(\.aac .*\.wav"):
+    with pytest.raises(PenstockError, match=r"AUDIO_INVALID: empty: the directory has no audio files \(\.3g2 .*\.wav"):
         found("empty")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.helpers.sound_files import media_file
 from penstock import StreamingRecognizer
 from penstock.transcription.files import FileTranscriber, FileTranscript
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
@@ -85,17 +86,30 @@ def test_a_stream_that_fails_does_not_stop_the_others(recognizer, paths, tmp_pat
     assert tokens(transcripts[0]) == tokens(transcripts[4])
 
 
-def test_a_truncated_file_has_its_text_and_an_error(recognizer, paths):
+def test_a_cut_file_has_its_text_and_a_remark(recognizer, paths):
     whole = golden_pcm("medium").numpy()
     path = paths[0].with_name("cut.wav")
     soundfile.write(path, whole, 16000)
     path.write_bytes(path.read_bytes()[: -len(whole)])  # half of the samples, of two bytes each
     soundfile.write(path.with_name("half.wav"), whole[: len(whole) // 2], 16000)
     cut, half, other = transcribe(recognizer, [path, path.with_name("half.wav"), paths[1]], 16000)
-    assert cut.error.startswith(f"AUDIO_INVALID: {path}: is truncated")
+    assert [remark.code for remark in cut.remarks] == ["cut"]
     assert (tokens(cut), cut.text) == (tokens(half), half.text)
     assert tokens(half)
-    assert (half.error, other.error) == (None, None)
+    assert (cut.error, half.error, other.error, half.remarks, other.remarks) == (None, None, None, [], [])
+
+
+def test_times_are_those_of_a_file_that_begins_late(recognizer, paths):
+    pytest.importorskip("av")
+    late = paths[0].with_name("late.mkv")
+    samples = (golden_pcm("medium").numpy() / 32768).astype(np.float32)
+    late.write_bytes(media_file("matroska", "pcm_s16le", samples, 16000, start_s=5.0))
+    soundfile.write(paths[0], samples, 16000)
+    first, second = transcribe(recognizer, [paths[0], late], 1600)
+    assert (second.start_s, second.audio_s, second.text) == (5.0, first.audio_s, first.text)
+    assert first.words and second.words == [
+        word._replace(start_ms=word.start_ms + 5000, end_ms=word.end_ms + 5000) for word in first.words
+    ]
 
 
 def test_each_channel_is_a_transcript(recognizer, tmp_path):

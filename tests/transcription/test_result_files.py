@@ -13,7 +13,7 @@ from penstock.transcription.audio_inputs import AudioInput
 from penstock.transcription.files import FileSegment, FileTranscript
 from penstock.transcription.result_files import LATTICE, ResultFiles, document
 from penstock_client import subtitles
-from penstock_client.cli.output import AudioName
+from penstock_client.cli.output import AudioName, Streamed
 from penstock_client.cli.output import document as client_document
 from penstock_client.protocol import Alternative as ClientAlternative
 from penstock_client.protocol import Word as ClientWord
@@ -42,7 +42,7 @@ def test_json_has_the_fields_of_the_client(tmp_path):
     name = AudioName(AUDIO.path)
     words = [ClientWord(text, *times, 0.51239) for text, times in zip(TEXTS, TIMES_MS, strict=True)]
     segment = Segment("so", words, alternatives=(ClientAlternative("so", -1.23456, tuple(words[:1])),), is_final=True)
-    theirs = client_document(name, ClientTranscript([segment]), 20.0)
+    theirs = client_document(name, Streamed(ClientTranscript([segment]), 20.0))
     ours = transcript()
     ours.segments = [FileSegment("so", alternatives=[Alternative("so", -1.23456, -1.0, tuple(ours.words[:1]))])]
     ours.alternatives = ours.segments[0].alternatives

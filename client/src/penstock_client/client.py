@@ -131,6 +131,7 @@ class Client(ClientBase):
                 on_progress(transcript)
 
         with self.open_stream(stream_id, options) as stream:
+            stream.start_ms = round(1000 * recording.start_s)
             play(stream, recording, Pacer() if realtime else None, report, SegmentEnds())
             return stream.transcript
 

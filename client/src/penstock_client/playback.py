@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.audio.channels import MIX, Channel, check_channel
-from penstock_client.audio.files import read_audio
+from penstock_client.audio.files import read_mono
 from penstock_client.errors import ClientError
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result, as_samples
 from penstock_client.stream import Stream
@@ -65,7 +65,12 @@ class Recording:
         if self._block_samples < 1:
             raise ValueError(f"request_ms is {request_ms!r}, expected at least one sample")
         check_channel(channel)
-        self.samples = read_audio(audio, channel) if isinstance(audio, str | Path) else as_samples(audio)
+        self.start_s = 0.0
+        """The time of the first sample in the file."""
+        if isinstance(audio, str | Path):
+            self.samples, self.start_s = read_mono(audio, channel)
+        else:
+            self.samples = as_samples(audio)
 
     def __iter__(self) -> Iterator[Block]:
         """At least one block; the last may be shorter."""

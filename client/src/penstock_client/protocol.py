@@ -159,6 +159,15 @@ class Result:
             is_endpoint,
         )
 
+    def shifted(self, start_ms: int) -> "Result":
+        """A copy whose words are later."""
+        alternatives = (replace(each, words=_shifted(each.words, start_ms)) for each in self.alternatives)
+        return replace(self, new_words=_shifted(self.new_words, start_ms), alternatives=tuple(alternatives))
+
+
+def _shifted(words: Sequence[Word], start_ms: int) -> tuple[Word, ...]:
+    return tuple(replace(each, start_ms=each.start_ms + start_ms, end_ms=each.end_ms + start_ms) for each in words)
+
 
 def ends_stream(results: Sequence[Result], samples: int) -> bool:
     """True if these are the last results of a stream of `samples` samples, whose end was sent.

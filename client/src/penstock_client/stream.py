@@ -30,6 +30,8 @@ class StreamBase:
         self.stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
+        self.start_ms = 0
+        """The time of the first sample, which counts in the times of all words."""
         self._splitter = RequestSplitter(stream_id, parameters=parameters)
         self._chunks = chunks
         self._aligner = ChunkAligner()
@@ -72,6 +74,8 @@ class StreamBase:
 
     def _add(self, result: Result, is_complete: bool) -> Result:
         """Adds a result to the transcript; `is_complete` marks the stream's last."""
+        if self.start_ms:
+            result = result.shifted(self.start_ms)
         self.transcript.add(result)
         if is_complete:
             self.transcript.is_complete = True

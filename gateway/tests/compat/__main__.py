@@ -25,7 +25,7 @@ import soxr
 
 from gateway.tests.compat.riva_scripts import run_scripts
 from penstock_client import Client
-from penstock_gateway.audio.container import decode_recording, in_memory
+from penstock_gateway.audio.container import DecodedRecording, in_memory
 from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import running_server
 
@@ -83,7 +83,7 @@ async def _decoded(path: Path) -> np.ndarray:
     data = path.read_bytes()
     if path.suffix == ".pcm":
         return soxr.resample(np.frombuffer(data, "<i2").astype(np.float32) / 32768, 24_000, RATE_HZ, "HQ")
-    return np.concatenate([block async for block in decode_recording(in_memory(data), "a", RATE_HZ, 3600)])
+    return np.concatenate([block async for block in DecodedRecording(in_memory(data), "a", RATE_HZ, 3600).blocks()])
 
 
 def direct_words(folder: Path, url: str) -> dict[str, str]:

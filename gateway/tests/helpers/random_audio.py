@@ -2,7 +2,6 @@
 
 import functools
 import random
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -19,12 +18,11 @@ _RATE_HZ = 16_000
 
 @functools.cache
 def recordings() -> tuple[bytes, ...]:
-    """0.3 s of speech in each format; those of FFmpeg where it is installed."""
+    """0.3 s of speech in each format."""
     samples = speech(0.3)
     stereo = np.stack([samples, samples], axis=1)
     found = [sound_file(stereo, _RATE_HZ, form, subtype) for form, subtype in _SOUND_FILES]
-    if find_spec("av") is not None:
-        found += [media_file(form, codec, samples, _RATE_HZ) for form, codec in _MEDIA]
+    found += [media_file(form, codec, samples, _RATE_HZ) for form, codec in _MEDIA]
     return tuple(found)
 
 

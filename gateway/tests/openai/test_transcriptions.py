@@ -7,9 +7,11 @@ import tempfile
 import httpx2
 import pytest
 
-from client.tests.helpers.sound_files import sound_file
+from client.tests.helpers.sound_files import media_file, sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway.audio import container
+from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.openai.formats import Transcription, render
@@ -216,13 +218,11 @@ async def test_a_request_that_does_not_go_on_is_rejected(gateway, path, monkeypa
 
 
 async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_stream(client, streams, monkeypatch):
-    from penstock_gateway.openai import job
-
-    async def decode_recording(*_):
+    async def blocks(_):
         yield AUDIO
         raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio is damaged")
 
-    monkeypatch.setattr(job, "decode_recording", decode_recording)
+    monkeypatch.setattr(DecodedRecording, "blocks", blocks)
     assert error(await post(client, encoded()), 400)[0] == "audio_invalid"
     assert streams.opened[0].is_cancelled
     *_, last = events_of(await post(client, encoded(), stream="true"))
@@ -230,10 +230,23 @@ async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_st
     assert streams.opened[1].is_cancelled
 
 
-async def test_without_a_free_stream_no_file_is_decoded(client, streams, monkeypatch):
-    from penstock_gateway.openai import job
+async def test_a_cut_file_that_begins_late_gives_its_times_and_a_remark(client):
+    data = media_file("matroska", "pcm_s16le", AUDIO, 16_000, start_s=5.0)
+    whole = (await post(client, data, response_format="verbose_json")).json()
+    assert (whole["remarks"], whole["segments"][0]["start"] >= 5.0) == ([], True)
+    cut = await post(client, data[:-9000], response_format="verbose_json")
+    assert cut.headers["penstock-warning"].startswith("cut; start=")
+    (remark,) = cut.json()["remarks"]
+    assert remark["code"] == "cut" and remark["start_s"] < 5.0 + len(AUDIO) / 16_000
+    *_, last = events_of(await post(client, data[:-9000], stream="true"))
+    assert last["remarks"] == [remark]
 
-    monkeypatch.setattr(job, "decode_recording", None)
+
+async def test_without_a_free_stream_no_file_is_decoded(client, streams, monkeypatch):
+    def decode(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(container, "_start", decode)
     streams.max_streams = 0
     assert error(await post(client, encoded()), 429)[0] == "streams_exhausted"
 

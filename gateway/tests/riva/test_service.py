@@ -144,8 +144,6 @@ RECORDINGS = {
 
 @pytest.mark.parametrize("form", RECORDINGS)
 async def test_a_recording_that_is_declared_as_pcm_is_decoded(gateway, form):
-    if "mp3" not in form:
-        pytest.importorskip("av")
     data = RECORDINGS[form]()
     async with client(gateway) as riva_client:
         (result,) = (await riva_client.recognize(data, encoding="LINEAR_PCM")).results
@@ -154,6 +152,16 @@ async def test_a_recording_that_is_declared_as_pcm_is_decoded(gateway, form):
     words = result.alternatives[0].transcript.split()
     assert words  # encoders remove some of a constant level
     assert streamed[0].results[0].alternatives[0].transcript.split() == words
+
+
+async def test_a_cut_recording_that_begins_late_gives_its_times_and_a_remark(gateway):
+    data = media_file("matroska", "pcm_s16le", speech(0.5), 16_000, start_s=5.0)
+    data = data[:-2000]
+    async with client(gateway) as riva_client:
+        call = riva_client.recognize(data, enable_word_time_offsets=True)
+        assert (await call).results[0].alternatives[0].words[0].start_time >= 5000
+        assert dict(await call.trailing_metadata())["penstock-warning"].startswith("cut; start=5.")
+        assert "penstock-warning" not in dict(await riva_client.recognize(SILENCE).trailing_metadata())
 
 
 @pytest.mark.parametrize("data", [b"", b"hello there" * 20], ids=["empty", "text"])
@@ -205,7 +213,7 @@ async def test_the_models(gateway):
         ([configuration(profanity_filter=True)], Code.INVALID_ARGUMENT, "config.profanity_filter"),
         ([configuration(), audio(b"RIFF" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
         ([configuration(), audio(b"fLaC" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
-        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: wav, flac"),
+        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: WAV; with FFmpeg"),
         ([configuration(), audio(b"", runtime_config={"x": "y"})], Code.INVALID_ARGUMENT, "runtime_config"),
         (
             [configuration(), audio(b"fLaC", runtime_config={"force_eou": "1"})],

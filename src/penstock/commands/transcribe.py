@@ -22,7 +22,7 @@ from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
 from penstock.transcription.watching import FolderWatch
 from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
-from penstock_client.audio.sound_file import open_sound
+from penstock_client.audio.sound_file import open_audio
 from penstock_client.declaration import read_flags
 from penstock_client.options import ENDPOINTS, StreamOptions, is_live_window, parse_phrase
 
@@ -208,7 +208,10 @@ def _transcribe(
                     results.write(jobs[index].audio, transcript)
                 elif _has_result(transcript):
                     _print(transcript, args.json, is_named=len(jobs) > 1 or transcript.channel is not None)
-                _print_problems(transcript)
+                if transcript.error:
+                    _note(f"error: {transcript.error}")
+            for remark in transcripts[0].remarks:
+                _note(f"warning: {transcripts[0].audio}: {remark.text}")
         if results:
             progress.clear()
             _note(f"{progress.summary()} ({note}), {failures} failed; results are in {args.out}")
@@ -291,7 +294,7 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
     if not os.path.isfile(path):
         return 0.0, [None]
     try:
-        with named(path), open_sound(path) as reader:
+        with named(path), open_audio(path) as reader:
             names: Sequence[str | None] = channel_names(reader.channels) if channel == EACH else [None]
             return (reader.seconds or 0.0) * len(names), names
     except AudioError:  # reported when the file is transcribed
@@ -317,13 +320,6 @@ def _has_result(transcript: "FileTranscript") -> bool:
 
 def _note(text: str) -> None:
     print(f"penstock: {text}", file=sys.stderr, flush=True)
-
-
-def _print_problems(transcript: "FileTranscript") -> None:
-    if transcript.warning:
-        print(f"penstock: warning: {transcript.warning} with --channel", file=sys.stderr, flush=True)
-    if transcript.error:
-        print(f"penstock: error: {transcript.error}", file=sys.stderr, flush=True)
 
 
 def _print(transcript: "FileTranscript", as_json: bool, is_named: bool) -> None:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import soxr
 
 from penstock.errors import AudioError
 from penstock.frontend.audio_file import named
-from penstock_client.audio.channels import MIX, Channel, MixMonitor, select
-from penstock_client.audio.sound_file import open_sound
+from penstock_client.audio.channels import MIX, Channel
+from penstock_client.audio.remarks import Remark
+from penstock_client.audio.tracks import TrackReader
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -16,40 +16,31 @@ _NO_SAMPLES = np.zeros(0, np.float32)
 class AudioBlocks:
     """A file whose tracks are read side by side; the same samples as from `load_audio`. Close it.
 
-    Raises AudioError with the name of an unusable file, at once or while a track is read, and PackageError without
-    libsndfile.
+    Raises AudioError with the name of an unusable file, at once or while a track is read, and PackageError without the
+    library for its format.
     """
 
     def __init__(self, path: str | Path, sample_rate_hz: int, channel: Channel = MIX):
         """path: a file, or `-` for standard input."""
-        self._path, self._channel = path, channel
+        self._path = path
         with named(path):
-            self._reader = open_sound(path)
+            self._reader = TrackReader(path, sample_rate_hz, channel)
         self._blocks = self._reader.blocks()
-        self._monitor = MixMonitor(channel)
         self._failure: AudioError | None = None
+        self.start_s = self._reader.start_s
+        """The time of the first sample in the file."""
+        self.tracks = [AudioTrack(self, name) for name in self._reader.names]
+        """The mix or the chosen channel, or every channel."""
         try:
-            with named(path):
-                block = next(self._blocks, None)
-                if block is None:
-                    raise ValueError("has no audio")
-                chosen = select(block, channel)
+            self.advance()
         except BaseException:
             self.close()
             raise
-        self.tracks = [AudioTrack(self, name, self._reader.rate_hz, sample_rate_hz) for name, _ in chosen]
-        """The mix or the chosen channel, or every channel."""
-        self._take(block)
 
     @property
-    def problem(self) -> str | None:
-        """Why the file ends early, with its name; known when a track is done."""
-        return self._reader.problem and f"{self._path}: {self._reader.problem}"
-
-    @property
-    def warning(self) -> str | None:
-        """Set if the channels cancel in their mix, with the file's name; known when a track is done."""
-        return self._monitor.warning and f"{self._path}: {self._monitor.warning}"
+    def remarks(self) -> list[Remark]:
+        """Where samples are missing, and whether the channels cancel in their mix; known when a track is done."""
+        return self._reader.remarks
 
     def close(self) -> None:
         """Closes the file."""
@@ -62,34 +53,20 @@ class AudioBlocks:
         try:
             with named(self._path):
                 block = next(self._blocks, None)
-            if block is None:
-                for track in self.tracks:
-                    track.end()
-            else:
-                self._take(block)
         except AudioError as error:
             self._failure = error
             raise
-
-    def _take(self, block: np.ndarray) -> None:
-        with named(self._path):
-            if not np.isfinite(block).all():
-                raise ValueError("some samples are not finite numbers")
-        self._monitor.add(block)
-        for track, (_, samples) in zip(self.tracks, select(block, self._channel), strict=True):
-            track.add(samples)
+        for number, track in enumerate(self.tracks):
+            track.add(None if block is None else block[number])
 
 
 class AudioTrack:
     """One track of a file that is being read."""
 
-    def __init__(self, source: AudioBlocks, channel: str | None, rate_hz: int, sample_rate_hz: int):
+    def __init__(self, source: AudioBlocks, channel: str | None):
         self.channel = channel
         """Name of the channel if each is a track, else None."""
         self._source = source
-        self._resampler = None
-        if rate_hz != sample_rate_hz:
-            self._resampler = soxr.ResampleStream(rate_hz, sample_rate_hz, 1, dtype="float32")
         self._pending = _NO_SAMPLES
         self._has_ended = False
 
@@ -105,15 +82,9 @@ class AudioTrack:
         samples, self._pending = self._pending[:count], self._pending[count:]
         return samples
 
-    def add(self, samples: np.ndarray) -> None:
-        """Takes the track's samples of one block, at the file's rate."""
-        self._append(self._resampler.resample_chunk(samples) if self._resampler else samples)
-
-    def end(self) -> None:
-        """Takes the end of the file."""
-        if self._resampler and not self._has_ended:
-            self._append(self._resampler.resample_chunk(_NO_SAMPLES, last=True))
-        self._has_ended = True
-
-    def _append(self, samples: np.ndarray) -> None:
-        self._pending = np.concatenate([self._pending, samples]) if len(self._pending) else samples.copy()
+    def add(self, samples: np.ndarray | None) -> None:
+        """Takes the track's samples of one block; None at the end of the file."""
+        if samples is None:
+            self._has_ended = True
+        else:
+            self._pending = np.concatenate([self._pending, samples]) if len(self._pending) else samples

@@ -8,11 +8,9 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from penstock.errors import AudioError, ManifestError, SettingError
+from penstock_client.audio.formats import SUFFIXES
 from penstock_client.audio.sound_file import STDIN
-from penstock_client.audio.sound_format import MEDIA_SUFFIXES, SOUNDFILE_SUFFIXES
 
-SUFFIXES = tuple(sorted(SOUNDFILE_SUFFIXES + MEDIA_SUFFIXES))
-"""Files that are taken from a directory; a file that is named may have any suffix."""
 _NAMED_SKIPS = 5
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.decoding.wfst.n_best import SegmentLattice
@@ -13,6 +13,7 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
 from penstock_client.audio.channels import MIX, Channel
+from penstock_client.audio.remarks import Remark
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
@@ -34,7 +35,7 @@ class FileSegment:
 
 @dataclass
 class FileTranscript:
-    """Transcript of one file, or of one of its channels. A truncated file has the text up to its end, and an error."""
+    """Transcript of one file, or of one of its channels. A truncated file has the text up to its end, and a remark."""
 
     audio: str
     channel: str | None = None
@@ -52,8 +53,10 @@ class FileTranscript:
     lattice: SegmentLattice | None = None
     """With the alternatives of a search over a decoding graph."""
     error: str | None = None
-    warning: str | None = None
-    """Set where the file's channels cancel in their mix."""
+    start_s: float = 0.0
+    """The time of the first sample in the file, which counts in the times of words."""
+    remarks: list[Remark] = field(default_factory=list)
+    """Where samples are missing, and whether the channels cancel in their mix."""
 
     @property
     def name(self) -> str:
@@ -75,11 +78,17 @@ class FileTranscript:
         self.text = " ".join(segment.text for segment in self.segments if segment.text)
         self.language = result.language or self.language
         self.tokens += result.tokens
-        self.words += result.words
+        self.words += self._placed(result.words)
         self.segments[-1].language = result.language
-        self.segments[-1].alternatives = list(result.alternatives)
-        self.alternatives = list(result.alternatives) or self.alternatives
+        alternatives = [replace(each, words=tuple(self._placed(each.words))) for each in result.alternatives]
+        self.segments[-1].alternatives = alternatives
+        self.alternatives = alternatives or self.alternatives
         self.lattice = result.lattice or self.lattice
+
+    def _placed(self, words: Iterable[Word]) -> list[Word]:
+        """The words on the time line of the file."""
+        start_ms = round(1000 * self.start_s)
+        return [each._replace(start_ms=each.start_ms + start_ms, end_ms=each.end_ms + start_ms) for each in words]
 
 
 class _OpenFile:
@@ -87,7 +96,7 @@ class _OpenFile:
 
     def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict):
         self.index, self._audio = index, audio
-        self.transcripts = [FileTranscript(str(path), track.channel) for track in audio.tracks]
+        self.transcripts = [FileTranscript(str(path), track.channel, start_s=audio.start_s) for track in audio.tracks]
         self.tracks = [
             _OpenTrack((index, number), track, transcript, options)
             for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
@@ -98,11 +107,9 @@ class _OpenFile:
         return all(track.is_done for track in self.tracks)
 
     def close(self) -> None:
-        """Closes the file. Its last track has the warning and the problem of the whole file."""
-        last = self.transcripts[-1]
-        last.warning = self._audio.warning
-        if self._audio.problem and not last.error:
-            last.error = str(AudioError(self._audio.problem))
+        """Closes the file."""
+        for transcript in self.transcripts:
+            transcript.remarks = self._audio.remarks
         self._audio.close()
 
 

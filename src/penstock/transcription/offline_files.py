@@ -20,8 +20,6 @@ class _File(NamedTuple):
     number: int
     transcripts: list[FileTranscript]
     recordings: list[Recording | StreamError]
-    problem: str | None
-    warning: str | None
 
     @property
     def audio_s(self) -> float:
@@ -82,10 +80,10 @@ class OfflineFileTranscriber(Transcriber):
             if isinstance(recording, Recording):
                 recording.end()
         transcripts = [
-            FileTranscript(str(path), track.channel, count / rate_hz)
+            FileTranscript(str(path), track.channel, count / rate_hz, start_s=audio.start_s, remarks=audio.remarks)
             for track, count in zip(audio.tracks, samples, strict=True)
         ]
-        return _File(index, transcripts, recordings, audio.problem, audio.warning)
+        return _File(index, transcripts, recordings)
 
     def _open(self, index: int) -> Recording | StreamError:
         try:
@@ -123,8 +121,4 @@ class OfflineFileTranscriber(Transcriber):
                     transcript.error = f"{result.code}: {transcript.audio}: {result.message}"
                 else:
                     transcript.add_all(result)
-            last = file.transcripts[-1]
-            last.warning = file.warning
-            if file.problem and not last.error:
-                last.error = str(AudioError(file.problem))
             yield file.number, file.transcripts

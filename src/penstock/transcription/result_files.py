@@ -33,6 +33,7 @@ def document(transcript: "FileTranscript") -> dict[str, Any]:
             for each in transcript.segments
         ],
         "audio_s": transcript.audio_s,
+        "remarks": [remark.document for remark in transcript.remarks],
         "latency_ms": None,
     }
 

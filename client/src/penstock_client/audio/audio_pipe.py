@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import soxr
 
-from penstock_client.audio import sound_file
-from penstock_client.audio.channels import EACH, MIX, Channel, MixMonitor, check_channel
-from penstock_client.audio.channels import select as select_channel
+from penstock_client.audio.channels import EACH, MIX, Channel, check_channel
 from penstock_client.audio.files import naming
-from penstock_client.audio.pcm import PcmFormat, RawFormat, raw_pcm, read_wav_header
-from penstock_client.audio.sound_file import STDIN, Audio
+from penstock_client.audio.pcm import Block, PcmStream, RawFormat, read_wav_header
+from penstock_client.audio.remarks import Remark
+from penstock_client.audio.sound_file import STDIN
+from penstock_client.audio.tracks import Audio, TrackMaker, load
 from penstock_client.errors import AudioError
 from penstock_client.protocol import SAMPLE_RATE_HZ
 
@@ -40,7 +39,7 @@ class AudioPipe:
 
     A block has `block_ms` of audio. By default it has what has arrived: at least 100 ms, at most 1 s. It is empty if
     nothing arrives for 100 ms, so that the caller can look at results. Without `raw` the audio is a WAV file; other
-    formats of libsndfile are read to their end first. Raises AudioError, also for a pipe without audio, and on
+    formats are read to their end first. Raises AudioError, also for a pipe without audio, and on
     Windows. Use as a context manager.
     """
 
@@ -52,16 +51,13 @@ class AudioPipe:
         block_ms: float | None = None,
     ):
         check_channel(channel)
-        self.problem: str | None = None
-        """After the iteration: why the audio ends early."""
         self._path = path
         self._raw = raw
         self._channel = channel
         self._block_ms = (block_ms, block_ms) if block_ms else (_MIN_BLOCK_MS, _MAX_BLOCK_MS)
-        self._monitor = MixMonitor(channel)
-        self._warning: str | None = None
         self._bytes = _Bytes(path)
-        self._pcm: PcmFormat | None = None
+        self._pcm: PcmStream | None = None
+        self._maker: TrackMaker | None = None
         self._audio: Audio | None = None
         """All tracks of a format that cannot be streamed."""
 
@@ -69,9 +65,16 @@ class AudioPipe:
         return f"<{type(self).__name__} {self._path}>"
 
     @property
-    def warning(self) -> str | None:
-        """Set where the channels so far cancel in their mix."""
-        return self._warning or self._monitor.warning
+    def remarks(self) -> list[Remark]:
+        """After the iteration: where samples are missing, and whether the channels cancel in their mix."""
+        if self._audio is not None:
+            return self._audio.remarks
+        return [*self._pcm.remarks, *self._maker.remarks] if self._pcm and self._maker else []
+
+    @property
+    def start_s(self) -> float:
+        """The time of the first sample in a file that was read to its end; known with `names`."""
+        return 0.0 if self._audio is None else self._audio.start_s
 
     def __iter__(self) -> Iterator[npt.NDArray[np.float32]]:
         if self._channel == EACH:
@@ -81,11 +84,10 @@ class AudioPipe:
     def names(self) -> list[str | None]:
         """The name of every channel with channel "each", else one None. Waits for the header of the audio."""
         self._start()
-        with naming(self._path):
-            if self._audio is not None:
-                return [track.channel for track in self._audio.tracks]
-            channels = 1 if self._pcm is None else self._pcm.channels
-            return [name for name, _ in select_channel(np.zeros((0, channels), np.float32), self._channel)]
+        if self._audio is not None:
+            return [track.channel for track in self._audio.tracks]
+        assert self._maker is not None
+        return self._maker.names
 
     def blocks(self) -> Iterator[list[npt.NDArray[np.float32]]]:
         """The blocks [n] of each track, side by side."""
@@ -93,19 +95,12 @@ class AudioPipe:
         if self._pcm is None:
             yield from self._blocks_of_file()
             return
-        rate_hz = self._pcm.sample_rate_hz
-        resamplers = None
-        if rate_hz != SAMPLE_RATE_HZ:
-            resamplers = [soxr.ResampleStream(rate_hz, SAMPLE_RATE_HZ, 1, "float32") for _ in self.names()]
-        for frames in self._frames(self._pcm):
-            self._monitor.add(frames)
+        assert self._maker is not None
+        for block in self._frames(self._pcm):
             with naming(self._path):
-                tracks = [samples for _, samples in select_channel(frames, self._channel)]
-            if resamplers is not None:
-                tracks = [each.resample_chunk(samples) for each, samples in zip(resamplers, tracks, strict=True)]
-            yield tracks
-        if resamplers is not None:
-            yield [each.resample_chunk(np.zeros(0, np.float32), last=True) for each in resamplers]
+                yield self._maker.push(block)
+        if rests := self._maker.flush():
+            yield rests
 
     def close(self) -> None:
         """Closes the pipe."""
@@ -122,35 +117,34 @@ class AudioPipe:
         if self._pcm is not None or self._audio is not None:
             return
         with naming(self._path):
-            if self._raw is not None:
-                self._pcm = raw_pcm(self._raw)
-            elif header := read_wav_header(self._bytes.peek):
-                self._pcm, header_bytes = header
-                self._bytes.skip(header_bytes)
-            else:
-                self._audio = sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
+            header = None if self._raw else read_wav_header(self._bytes.peek)
+            if self._raw is None and header is None:
+                self._audio = load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
+                return
+            self._pcm = PcmStream(self._raw)
+            if header is not None:
+                self._pcm.push(self._bytes.take(header[1], header[1]).data)
+            assert self._pcm.format is not None
+            self._maker = TrackMaker(self._pcm.format.channels, SAMPLE_RATE_HZ, self._channel)
 
-    def _frames(self, pcm: PcmFormat) -> Iterator[npt.NDArray[np.float32]]:
-        """Samples [n, channels] of each block."""
-        minimum, maximum = (max(1, round(ms * pcm.sample_rate_hz / 1000)) * pcm.frame_bytes for ms in self._block_ms)
-        left, done = pcm.data_bytes, 0
-        while left is None or left - done >= pcm.frame_bytes:
-            block = self._bytes.take(minimum, maximum if left is None else min(maximum, left - done))
-            if block.is_end and len(block.data) < pcm.frame_bytes:
-                break
-            data = block.data[: len(block.data) // pcm.frame_bytes * pcm.frame_bytes]
-            self._bytes.give_back(block.data[len(data) :])
-            done += len(data)
-            yield pcm.decode(data).reshape(-1, pcm.channels)
-        if not done:
+    def _frames(self, pcm: PcmStream) -> Iterator[Block]:
+        """The samples of each block; none of a part that is no audio."""
+        form = pcm.format
+        assert form is not None
+        minimum, maximum = (max(1, round(ms * form.sample_rate_hz / 1000)) * form.frame_bytes for ms in self._block_ms)
+        has_samples = is_end = False
+        while not is_end:
+            data, is_end = self._bytes.take(minimum, maximum)
+            with naming(self._path):
+                blocks = pcm.push(data, is_end)
+            has_samples |= bool(blocks)
+            form = pcm.format or form  # of a second file
+            yield from blocks or [Block(form.sample_rate_hz, np.zeros((0, form.channels), np.float32))]
+        if not has_samples:
             raise AudioError(self._path, "has no audio")
-        if left is not None and left - done >= pcm.frame_bytes:
-            byte_rate = pcm.frame_bytes * pcm.sample_rate_hz
-            self.problem = f"is truncated: ends after {done / byte_rate:.2f} s of {left / byte_rate:.2f} s"
 
     def _blocks_of_file(self) -> Iterator[list[npt.NDArray[np.float32]]]:
         if self._audio is not None:
-            self.problem, self._warning = self._audio.problem, self._audio.warning
             tracks = [track.samples for track in self._audio.tracks]
             size = round(self._block_ms[1] * SAMPLE_RATE_HZ / 1000)
             for start in range(0, len(tracks[0]), size):
@@ -198,14 +192,6 @@ class _Bytes:
         while len(self._buffer) < start + size and not self._is_end:
             self._read()
         return self._buffer[start : start + size]
-
-    def skip(self, size: int) -> None:
-        """Drops bytes that `peek` has returned."""
-        self._buffer = self._buffer[size:]
-
-    def give_back(self, data: bytes) -> None:
-        """Puts bytes back in front."""
-        self._buffer = data + self._buffer
 
     def rest(self) -> bytes:
         """All bytes to the end."""

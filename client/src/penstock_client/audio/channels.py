@@ -77,13 +77,11 @@ class MixMonitor:
             self._products = self._products + (samples.T @ samples).astype(np.float64)
 
     @property
-    def warning(self) -> str | None:
-        """A message for the user; None while the channels do not cancel."""
+    def cancels(self) -> bool:
+        """True where the channels so far cancel."""
         if not self._frames:
-            return None
+            return False
         mean = np.asarray(self._sum) / self._frames
         covariance = np.asarray(self._products) / self._frames - np.outer(mean, mean)
         sum_power, power = covariance.sum(), np.trace(covariance)
-        if power < _SILENT_POWER or sum_power >= _MIN_POWER_RATIO * power:
-            return None
-        return "its channels cancel in the mix (opposite phase): choose one, or each"
+        return bool(power >= _SILENT_POWER and sum_power < _MIN_POWER_RATIO * power)

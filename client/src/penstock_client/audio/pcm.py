@@ -1,6 +1,7 @@
 """Encodings of samples without compression, as in raw audio and WAV files; and the header of a WAV stream."""
 
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -8,14 +9,17 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.sound_file import UNKNOWN_SIZE_BYTES
+from penstock_client.audio.remarks import CUT, DAMAGED, MIN_LOST_S, Remarks
 
 RawEncoding = Literal["s16le", "f32le", "mulaw", "alaw"]
 """16-bit integers, 32-bit floats, and the two encodings of telephony (ITU-T G.711) with 8 bits."""
 
 _MAX_HEADER_BYTES = 1 << 20
-_MAX_RATE_HZ = 768_000
-_MAX_CHANNELS = 64
+_MAX_CHUNK_BYTES = 1 << 24
+_UNKNOWN_BYTES = 0x7FFF0000
+"""Programs that write to a pipe state at least this size, because they do not know it yet."""
+MIN_RATE_HZ, _MAX_RATE_HZ = 1000, 768_000
+MAX_CHANNELS = 64
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class RawFormat:
             raise ValueError(f"raw format is {self.encoding!r}, expected one of {', '.join(get_args(RawEncoding))}")
         for name, value, maximum in (
             ("sample rate", self.sample_rate_hz, _MAX_RATE_HZ),
-            ("number of channels", self.channels, _MAX_CHANNELS),
+            ("number of channels", self.channels, MAX_CHANNELS),
         ):
             if type(value) is not int or not 1 <= value <= maximum:
                 raise ValueError(f"{name} is {value!r}, expected an integer from 1 to {maximum}")
@@ -71,9 +75,16 @@ def wav_pcm(chunk: bytes, data_bytes: int | None) -> PcmFormat | None:
         (tag,) = struct.unpack_from("<H", chunk, 24)
     if (tag, bits) not in _WAV:
         return None
-    if not (1 <= channels <= _MAX_CHANNELS and 1 <= rate_hz <= _MAX_RATE_HZ):
-        raise ValueError(f"not a readable audio file: its header states {channels} channels at {rate_hz} Hz")
+    check_form(channels, rate_hz)
     return PcmFormat(*_WAV[tag, bits], rate_hz, channels, data_bytes)
+
+
+def check_form(channels: int, rate_hz: int) -> None:
+    """Raises ValueError for what no recording has: a broken header may state 1 Hz, or thousands of channels."""
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise ValueError(f"has {channels} channels; accepted: 1 to {MAX_CHANNELS}")
+    if not MIN_RATE_HZ <= rate_hz <= _MAX_RATE_HZ:
+        raise ValueError(f"has a sample rate of {rate_hz} Hz; accepted: {MIN_RATE_HZ} to {_MAX_RATE_HZ}")
 
 
 class CutHeaderError(ValueError):
@@ -103,7 +114,7 @@ def read_wav_header(peek: Callable[[int, int], bytes]) -> tuple[PcmFormat, int] 
         if name == b"data":
             if form is None:
                 break
-            pcm = wav_pcm(form, size if 0 < size < UNKNOWN_SIZE_BYTES else None)
+            pcm = wav_pcm(form, size if size < _UNKNOWN_BYTES else None)
             return (pcm, position) if pcm else None
         needed = max(0, min(size, _MAX_HEADER_BYTES - position))
         content = peek(position, needed)
@@ -113,6 +124,118 @@ def read_wav_header(peek: Callable[[int, int], bytes]) -> tuple[PcmFormat, int] 
             form = content
         position += size + size % 2
     raise ValueError("not a readable audio file: its header has no format")
+
+
+class Block(NamedTuple):
+    """Samples of a recording, whose rate and channels may change."""
+
+    rate_hz: int
+    samples: npt.NDArray[np.float32]
+    """[n, channels], full scale 1."""
+
+
+class PcmStream:
+    """The samples of raw audio, or of a WAV file, from its bytes in parts of any size.
+
+    The length in a WAV header ends the audio only where another chunk follows: recorders that are killed leave a
+    wrong one, such as 0. A second file behind the first one is read, too. Raises ValueError for a broken header.
+    """
+
+    def __init__(self, raw: RawFormat | None = None):
+        """raw: the format of audio without a header."""
+        self.format = None if raw is None else raw_pcm(raw)
+        """Known after the header."""
+        self.remarks = Remarks()
+        self._pending = b""
+        self._left: int | None = None
+        """Bytes up to the stated end of the audio."""
+        self._skip = 0
+        """Bytes of a chunk that is no audio."""
+        self._audio_s = 0.0
+
+    def push(self, data: bytes, is_end: bool = False) -> list[Block]:
+        """Takes the next bytes; returns the samples that are complete."""
+        self._pending += data
+        blocks: list[Block] = []
+        while self._pending:
+            before, state = len(self._pending), (self._left, self._skip, self.format)
+            if self.format is None:
+                self._read_header(is_end)
+            elif self._skip or (self._left is not None and self._left < self.format.frame_bytes):
+                self._pass_chunk(is_end)
+            else:
+                self._take_samples(blocks)
+            if len(self._pending) == before and state == (self._left, self._skip, self.format):
+                break
+        if is_end:
+            self._end()
+        return blocks
+
+    def _read_header(self, is_end: bool) -> None:
+        data = self._pending
+        try:
+            header = read_wav_header(lambda start, size: data[start : start + size])
+            if header is None and (is_end or len(data) >= 12):
+                raise ValueError("not a WAV file of samples without compression")
+        except ValueError as error:
+            if isinstance(error, CutHeaderError) and not is_end and len(data) < _MAX_HEADER_BYTES:
+                return
+            if not self._audio_s:
+                raise
+            self.remarks.note(DAMAGED, self._audio_s)  # of a second file
+            self._pending = b""
+            return
+        if header is not None:
+            self.format, header_bytes = header
+            self._left, self._pending = self.format.data_bytes, data[header_bytes:]
+
+    def _pass_chunk(self, is_end: bool) -> None:
+        """Behind the stated end: other chunks, another file, or more audio."""
+        if self._skip:
+            skipped = min(self._skip, len(self._pending))
+            self._skip, self._pending = self._skip - skipped, self._pending[skipped:]
+            return
+        assert self.format is not None and self._left is not None
+        end, pad = self._left, (self.format.data_bytes or 0) % 2  # the stated length may be no whole number of samples
+        if len(self._pending) < end + 9 and not is_end:
+            return
+        for begin in (end, end + pad):
+            name, size = self._pending[begin : begin + 4], self._pending[begin + 4 : begin + 8]
+            if len(size) < 4 or name.startswith((b"TAG", b"ID3", b"APET")):
+                self._skip = sys.maxsize  # a tag, or too little to be anything
+            elif name == b"RIFF":
+                self.format, self._pending = None, self._pending[begin:]
+                return
+            elif _is_name(name) and (count := struct.unpack("<I", size)[0]) < _MAX_CHUNK_BYTES:
+                self._skip = begin + 8 + count + count % 2
+            if self._skip:
+                self._left = 0
+                return
+        self._left = None  # the stated end was wrong
+
+    def _take_samples(self, blocks: list[Block]) -> None:
+        assert self.format is not None
+        limit = len(self._pending) if self._left is None else min(self._left, len(self._pending))
+        size = limit // self.format.frame_bytes * self.format.frame_bytes
+        if size:
+            samples = self.format.decode(self._pending[:size]).reshape(-1, self.format.channels)
+            blocks.append(Block(self.format.sample_rate_hz, samples))
+            self._audio_s += len(samples) / self.format.sample_rate_hz
+        self._pending = self._pending[size:]
+        if self._left is not None:
+            self._left -= size
+
+    def _end(self) -> None:
+        if self.format is None and not self._pending and not self._audio_s:
+            raise ValueError("has no audio")
+        if self._left and self.format is not None:
+            lost_s = self._left / self.format.frame_bytes / self.format.sample_rate_hz
+            if lost_s >= MIN_LOST_S:
+                self.remarks.note(CUT, self._audio_s, lost_s)
+
+
+def _is_name(name: bytes) -> bool:
+    return all(byte == 32 or chr(byte).isalnum() or byte == 95 for byte in name) and name.isascii()
 
 
 def _integers(dtype: str) -> Callable[[bytes], npt.NDArray[np.float32]]:

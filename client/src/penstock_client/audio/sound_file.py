@@ -1,182 +1,184 @@
-"""Reads audio files with soundfile (libsndfile) and resamples them with soxr: tracks, and where a file ends early.
+"""Opens recordings: WAV without compression is read here, everything else with FFmpeg, the rest with libsndfile."""
 
-The client, the core and the gateway read files with it; other formats with FFmpeg, see `media_file`.
-"""
-
+import contextlib
 import io
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
-import soxr
 
-from penstock_client.audio.channels import MIX, Channel, MixMonitor, select
-from penstock_client.audio.media_file import MediaReader
-from penstock_client.audio.sound_format import ACCEPTED, HEAD_BYTES, MEDIA, decoder_of
+from penstock_client.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, is_container, is_stream
+from penstock_client.audio.media_file import BLOCK_SAMPLES, INSTALL, MediaReader, has_ffmpeg
+from penstock_client.audio.pcm import Block, PcmStream, check_form, read_wav_header
+from penstock_client.audio.remarks import DAMAGED, UNREAD, Remarks
 
 STDIN = "-"
 """The path of standard input."""
-
-_SHORTFALL = re.compile(r"(?:data|Data Size|SSND)\s*: (\d+) \(should be (\d+)\)")
-"""libsndfile's log line for a WAV, AU or AIFF file that is shorter than its header states: bytes stated, present."""
-UNKNOWN_SIZE_BYTES = 0x7FFF0000
-"""Programs that write to a pipe state at least this size, because they do not know it yet."""
+NEEDED = f"has a format that needs FFmpeg, which is not installed: {INSTALL} (the extra `media`)"
+_READ_BYTES = 1 << 17
+_HALF_READ = ("MP3", "MPEG", "OGG")
+"""Formats of which libsndfile reads a part only, without an error, where files are joined or state no length."""
+_UNREAD_BYTES = 1 << 14
 _UNKNOWN_FRAMES = 1 << 62
 """libsndfile counts at least this many in a FLAC file that was written to a pipe: its header has no length."""
 _BAD_SEEK = 39
 """libsndfile's error where soundfile seeks to the end of such a file, after it has read the last samples."""
-_MAX_OGG_PAGE_BYTES = 65_307
-_BLOCK_FRAMES = 65_536
-_MIN_RATE_HZ = 1000
-"""A broken header may state 1 Hz: resampled, a minute of audio would have gigabytes."""
 
 
-class Track(NamedTuple):
-    """One channel of a file, or the mix of all."""
-
-    channel: str | None
-    """The name of the channel if each channel is a track, else None."""
-    samples: npt.NDArray[np.float32]
-    """[n], full scale 1."""
-
-
-class Audio(NamedTuple):
-    """A file's tracks, and what its user should know about them."""
-
-    tracks: list[Track]
-    problem: str | None
-    """Why the file ends early; the tracks have what is before."""
-    warning: str | None
-    """Set where the channels cancel in the mix."""
-
-
-def load(source: str | Path | bytes, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
-    """A file, or its content, in any format of `open_sound`, as tracks at `sample_rate_hz`; `-` is standard input.
-
-    A truncated file has the tracks up to its end, and `problem`. Raises ValueError with the reason why a file is
-    unusable, such as samples that are not finite or a missing channel, and ImportError without the format's library.
-    """
-    with open_sound(source) as reader:
-        samples = np.concatenate([np.zeros((0, reader.channels), np.float32), *reader.blocks()])  # [n, channels]
-    monitor = MixMonitor(channel)
-    monitor.add(samples)
-    return Audio(tracks(samples, reader.rate_hz, sample_rate_hz, channel), reader.problem, monitor.warning)
-
-
-def open_sound(source: str | Path | bytes) -> "SoundReader | MediaReader":
-    """The reader of a file, or of its content; its first bytes decide. `-` is standard input.
+def open_audio(source: str | Path | bytes | BinaryIO) -> "WavReader | MediaReader | SoundReader":
+    """The reader of a file, of its content, or of an open file; `-` is standard input. The first bytes decide.
 
     Raises ValueError with the reason why a file is unusable, and ImportError without the format's library.
     """
+    file: BinaryIO | None = None
     try:
-        file = open_file(source)
-        head = file.read(HEAD_BYTES)
-        file.seek(0)
+        file = _open_file(source)
+        head = file.read(MPEG_BYTES)
+        if head[:4] == b".snd" and head[8:12] == bytes(4):  # FFmpeg takes 0 for no samples, not for an unknown length
+            file = io.BytesIO(head[:8] + b"\xff" * 4 + head[12:] + file.read())
+        return _open(file, head)
     except OSError as error:
         raise ValueError(_reason(error)) from error
-    if decoder_of(head) != MEDIA:
-        return SoundReader(file)
-    try:
-        return MediaReader(file)
-    except ImportError:
-        file.close()
+    except BaseException:
+        if file is not None:
+            file.close()
         raise
 
 
-class SoundReader:
-    """Reads a file block by block; close it, or use it as a context manager.
-
-    Takes over the open file. Raises ValueError with the reason why it is unusable, and ImportError without libsndfile.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self._sound: Any = None
+def _open(file: BinaryIO, head: bytes) -> "WavReader | MediaReader | SoundReader":
+    with contextlib.suppress(ValueError):  # FFmpeg may read what has a broken header
+        if (reader := WavReader.of(file)) is not None:
+            return reader
+    if not has_ffmpeg():
         try:
-            self._soundfile = _soundfile()
-            self._sound = self._soundfile.SoundFile(file)
-        except (OSError, RuntimeError, TypeError) as error:
-            self.close()
-            raise ValueError(_reason(error)) from error
-        except ImportError:
-            self.close()
+            return SoundReader(file)
+        except ValueError as error:
+            if is_container(head[:HEAD_BYTES]) or is_stream(head):
+                raise ImportError(NEEDED) from error
             raise
-        self.rate_hz: int = self._sound.samplerate
-        if self.rate_hz < _MIN_RATE_HZ:
-            self.close()
-            raise ValueError(f"has a sample rate of {self.rate_hz} Hz; accepted: from {_MIN_RATE_HZ} Hz")
-        self.channels: int = self._sound.channels
-        is_known = self._sound.frames < _UNKNOWN_FRAMES
-        self.seconds: float | None = self._sound.frames / self.rate_hz if is_known else None
+    try:
+        file.seek(0)
+        return MediaReader(file)
+    except ValueError as error:
+        with contextlib.suppress(ValueError, ImportError):
+            file.seek(0)
+            return SoundReader(file)
+        if is_container(head[:HEAD_BYTES]) or is_stream(head):
+            raise
+        raise ValueError(f"not a readable audio file: it begins with {head[:8]!r}; accepted: {ACCEPTED}") from error
+
+
+class _Reader:
+    """A file that is read block by block; close it, or use it as a context manager."""
+
+    start_s = 0.0
+    """The time of the first sample in the file."""
+
+    def __init__(self, file: BinaryIO, rate_hz: int, channels: int, seconds: float | None):
+        check_form(channels, rate_hz)
+        self._file, self.rate_hz, self.channels = file, rate_hz, channels
+        self.seconds = seconds
         """Duration from the header; None where it has none."""
-        self.problem: str | None = None
-        """Why the file ends early; set after the last block."""
-
-    def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Samples [n, channels], up to the end of the file or its damage."""
-        stated, frames, damage = _stated_frames(self._sound), 0, None
-        while damage is None:
-            block, damage = self._read_block()
-            if not len(block):
-                break
-            frames += len(block)
-            yield block
-        self.problem = _problem(frames / self.rate_hz, stated / self.rate_hz, damage, _is_cut_ogg(self._file))
-
-    def _read_block(self) -> tuple[npt.NDArray[np.float32], str | None]:
-        """The next samples [n, channels], and why they are the last; none at the end of the file."""
-        out = np.full((_BLOCK_FRAMES, self.channels), np.nan, np.float32)
-        try:
-            return self._sound.read(dtype="float32", always_2d=True, out=out), None
-        except self._soundfile.LibsndfileError as error:  # it does not say how much it has read before the damage
-            is_unread = np.isnan(out).all(axis=1)
-            end = int(is_unread.argmax()) if is_unread.any() else len(out)
-            is_end = self.seconds is None and error.code == _BAD_SEEK
-            return out[:end], None if is_end else error.error_string.rstrip(".")
-        except (OSError, RuntimeError) as error:
-            raise ValueError(_reason(error)) from error
+        self.remarks = Remarks()
+        """Complete after the last block."""
 
     def close(self) -> None:
         """Closes the file."""
-        for each in (self._sound, self._file):
-            if each is not None:
-                each.close()
+        self._file.close()
 
-    def __enter__(self) -> "SoundReader":
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def tracks(samples: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int, channel: Channel = MIX) -> list[Track]:
-    """The tracks of samples [n, channels]. Raises ValueError for unusable ones, as `load` does."""
-    if not samples.size:
-        raise ValueError("has no audio")
-    return [Track(name, _resample(mono, rate_hz, sample_rate_hz)) for name, mono in select(samples, channel)]
+class WavReader(_Reader):
+    """Reads a WAV file of samples without compression, whatever length it states."""
+
+    @classmethod
+    def of(cls, file: BinaryIO) -> "WavReader | None":
+        """The reader of an open file; None for another or a compressed format. Raises ValueError for a broken one."""
+
+        def peek(start: int, size: int) -> bytes:
+            file.seek(start)
+            return file.read(size)
+
+        header = read_wav_header(peek)
+        if header is None:
+            return None
+        pcm, header_bytes = header
+        present_bytes = file.seek(0, io.SEEK_END) - header_bytes
+        frames = min(pcm.data_bytes or present_bytes, present_bytes) // pcm.frame_bytes
+        return cls(file, pcm.sample_rate_hz, pcm.channels, frames / pcm.sample_rate_hz)
+
+    def blocks(self) -> Iterator[Block]:
+        """The samples, up to the end of the file."""
+        stream, is_end = PcmStream(), False
+        self.remarks = stream.remarks
+        self._file.seek(0)
+        while not is_end:
+            data = self._file.read(_READ_BYTES)
+            is_end = not data
+            yield from stream.push(data, is_end)
 
 
-def seconds(path: str | Path) -> float:
-    """Duration from the header of a file, which is read to its end where the header has none.
+class SoundReader(_Reader):
+    """Reads a file with libsndfile. Raises ValueError with the reason why it is unusable, ImportError without it."""
 
-    Raises ValueError with the reason, ImportError without the format's library.
-    """
-    with open_sound(path) as reader:
-        duration_s = sum(map(len, reader.blocks())) / reader.rate_hz if reader.seconds is None else reader.seconds
-        if not duration_s:
-            raise ValueError("has no audio")
-        return duration_s
+    def __init__(self, file: BinaryIO):
+        self._soundfile = _soundfile()
+        try:
+            file.seek(0)
+            self._sound = self._soundfile.SoundFile(file)
+        except (OSError, RuntimeError, TypeError) as error:
+            raise ValueError(_reason(error)) from error
+        if self._sound.format in _HALF_READ:
+            raise ImportError(NEEDED)
+        self._is_stated = self._sound.frames < _UNKNOWN_FRAMES
+        rate_hz = self._sound.samplerate
+        super().__init__(file, rate_hz, self._sound.channels, self._sound.frames / rate_hz if self._is_stated else None)
+
+    def blocks(self) -> Iterator[Block]:
+        """The samples, up to the end of the file or its damage."""
+        size, frames = max(1, BLOCK_SAMPLES // 8 // self.channels), 0
+        buffer = np.empty((size, self.channels), np.float32)
+        try:
+            while True:
+                buffer[:] = np.nan  # shows how many samples were read where the last read ends with an error
+                if not (count := len(self._sound.read(out=buffer))):
+                    break
+                frames += count
+                yield Block(self.rate_hz, buffer[:count].copy())
+        except self._soundfile.LibsndfileError as error:
+            count = int(np.isfinite(buffer).all(axis=1).sum())
+            frames += count
+            if count:
+                yield Block(self.rate_hz, buffer[:count])
+            if self._is_stated or error.code != _BAD_SEEK:
+                self.remarks.note(DAMAGED, frames / self.rate_hz, max(0.0, (self.seconds or 0) - frames / self.rate_hz))
+                return
+        except (OSError, RuntimeError) as error:
+            raise ValueError(_reason(error)) from error
+        position = self._file.tell()
+        if self._file.seek(0, io.SEEK_END) - position > _UNREAD_BYTES:
+            self.remarks.note(UNREAD, frames / self.rate_hz)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._sound.close()
+        super().close()
 
 
-def open_file(source: str | Path | bytes) -> BinaryIO:
+def _open_file(source: str | Path | bytes | BinaryIO) -> BinaryIO:
     """A file that can seek: what cannot, such as a pipe, is read to its end. Raises ValueError for an empty one."""
     file: BinaryIO
     if isinstance(source, bytes):
         file = io.BytesIO(source)
+    elif not isinstance(source, str | Path):
+        file = source
     elif str(source) == STDIN:
         file = open(0, "rb", closefd=False)  # noqa: SIM115
     else:
@@ -189,50 +191,6 @@ def open_file(source: str | Path | bytes) -> BinaryIO:
         raise ValueError("has no audio")
     file.seek(0)
     return file
-
-
-def _stated_frames(sound: Any) -> int:
-    """The length in the header, 0 where it has none.
-
-    libsndfile itself counts the frames that are there, and only logs the difference.
-    """
-    frames: int = sound.frames if sound.frames < _UNKNOWN_FRAMES else 0
-    if match := _SHORTFALL.search(sound.extra_info):
-        stated_bytes, present_bytes = map(int, match.groups())
-        if 0 < present_bytes < stated_bytes < UNKNOWN_SIZE_BYTES:
-            return round(frames * stated_bytes / present_bytes)
-    return frames
-
-
-def _is_cut_ogg(file: BinaryIO) -> bool:
-    """True for an Ogg file whose last page is cut or is not marked as the last (RFC 3533, section 6)."""
-    file.seek(0)
-    if file.read(4) != b"OggS":
-        return False
-    size = file.seek(0, io.SEEK_END)
-    file.seek(max(0, size - _MAX_OGG_PAGE_BYTES))
-    tail = file.read()
-    page = tail[tail.rfind(b"OggS") :]
-    if len(page) < 27:
-        return True
-    segments = page[26]  # the table of their sizes follows, then the segments
-    is_last, page_bytes = bool(page[5] & 4), 27 + segments + sum(page[27 : 27 + segments])
-    return not is_last or len(page) < page_bytes
-
-
-def _problem(duration_s: float, stated_s: float, damage: str | None, is_cut: bool) -> str | None:
-    if duration_s < stated_s:
-        return f"is truncated or damaged: ends after {duration_s:.2f} s of {stated_s:.2f} s"
-    if damage:
-        return f"is damaged after {duration_s:.2f} s: {damage}"
-    return f"is truncated: ends after {duration_s:.2f} s without the mark of its end" if is_cut else None
-
-
-def _resample(mono: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int) -> npt.NDArray[np.float32]:
-    if not np.isfinite(mono).all():
-        raise ValueError("some samples are not finite numbers")
-    resampled = mono if rate_hz == sample_rate_hz else soxr.resample(mono, rate_hz, sample_rate_hz)
-    return np.ascontiguousarray(resampled, np.float32)
 
 
 def _reason(error: Exception) -> str:

@@ -24,7 +24,7 @@ from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Repor
 from penstock_client.cli.streaming import Streamer
 from penstock_client.cli.terminal import printable
 from penstock_client.client import Client
-from penstock_client.errors import AudioError, ClientError
+from penstock_client.errors import ClientError
 from penstock_client.playback import Progress
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result
 from penstock_client.transcript import Transcript
@@ -127,24 +127,23 @@ def _transcribe_all(streamer: Streamer, report: Report) -> bool:
 
 
 def _transcribe_audio(path: str, streamer: Streamer, report: Report) -> bool:
-    """Transcribes a file, each of its channels, or a pipe. Returns False if any failed or the audio is truncated."""
+    """Transcribes a file, each of its channels, or a pipe. Returns False if any failed."""
     done, args = [], streamer.args
     try:
         if args.raw or is_pipe(path):
             with AudioPipe(path, args.raw, args.channel, args.block_ms) as pipe:
                 names = [AudioName(path, channel) for channel in pipe.names()]
                 done.append(_transcribe_each(names, partial(streamer.pipe, pipe), report))
-                problem, warning = pipe.problem, pipe.warning
+                remarks = pipe.remarks
         else:
-            tracks, problem, warning = load_audio(path, args.channel)
-            for track in tracks:
+            audio = load_audio(path, args.channel)
+            remarks = audio.remarks
+            for track in audio.tracks:
                 name = AudioName(path, track.channel, track.samples.size / SAMPLE_RATE_HZ)
-                done.append(_transcribe(name, partial(streamer.track, track.samples), report))
+                done.append(_transcribe(name, partial(streamer.track, audio, track), report))
         report.end_file()
-        if warning:
-            print(f"penstock-client: warning: {path}: {warning} with --channel", file=sys.stderr, flush=True)
-        if problem:
-            raise AudioError(path, problem)
+        for remark in remarks:
+            print(f"penstock-client: warning: {path}: {remark.text}", file=sys.stderr, flush=True)
     except ClientError as error:
         return _fail(AudioName(path), error)
     return all(done)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TextIO, get_args
 
+from penstock_client.audio.remarks import Remark
 from penstock_client.cli.terminal import LiveText, printable
 from penstock_client.documents import alternative_documents, segment_document, word_document
 from penstock_client.protocol import Alternative, Result, Word
@@ -39,6 +40,8 @@ class Streamed(NamedTuple):
     audio_s: float
     elapsed_s: float | None = None
     """Time from the first audio to the final text; None for audio at the pace of speech."""
+    remarks: Sequence[Remark] = ()
+    """Where samples are missing."""
 
     @property
     def missing_from_s(self) -> float | None:
@@ -134,7 +137,7 @@ class JsonReport:
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Prints the transcript."""
         missing = {} if streamed.missing_from_s is None else {"missing_from_s": streamed.missing_from_s}
-        self._print({**document(name, streamed.transcript, streamed.audio_s), **missing})
+        self._print({**document(name, streamed), **missing})
 
     def abort(self) -> None:
         """Does nothing: results that were printed remain valid."""
@@ -189,8 +192,9 @@ def timing(streamed: Streamed) -> str:
     return f"{streamed.audio_s:.2f} s of audio in {streamed.elapsed_s:.2f} s, {speed:.1f} x real time"
 
 
-def document(name: AudioName, transcript: Transcript, audio_s: float) -> dict[str, object]:
+def document(name: AudioName, streamed: Streamed) -> dict[str, object]:
     """A transcript in the format of `penstock transcribe --json`."""
+    transcript = streamed.transcript
     return {
         **name.document,
         "text": transcript.text,
@@ -203,7 +207,8 @@ def document(name: AudioName, transcript: Transcript, audio_s: float) -> dict[st
             segment_document(each.text, each.language, len(each.words), each.tokens, each.alternatives)
             for each in transcript.segments
         ],
-        "audio_s": audio_s,
+        "audio_s": streamed.audio_s,
+        "remarks": [remark.document for remark in streamed.remarks],
         "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
     }
 

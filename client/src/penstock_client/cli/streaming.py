@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock_client.audio.audio_pipe import AudioPipe
 from penstock_client.audio.microphone import Microphone
+from penstock_client.audio.tracks import Audio, Track
 from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
 from penstock_client.cli.terminal import EnterKey
@@ -32,29 +30,29 @@ class Streamer:
     options: StreamOptions
     args: argparse.Namespace
 
-    def track(self, samples: npt.NDArray[np.float32], on_progress: Progress) -> Streamed:
-        """Streams the samples [n] of a file at 16 kHz."""
+    def track(self, audio: Audio, track: Track, on_progress: Progress) -> Streamed:
+        """Streams a track of a file."""
         self._check_live(self.args.simulate_realtime)
-        recording = Recording(samples, self.args.request_ms)
+        recording = Recording(track.samples, self.args.request_ms)
         start_s = time.monotonic()
-        with self._open() as stream:
+        with self._open(audio.start_s) as stream:
             play(stream, recording, self._pacer(), on_progress, self._segment_ends())
         elapsed_s = None if self.args.simulate_realtime else time.monotonic() - start_s
-        return Streamed(stream.transcript, samples.size / SAMPLE_RATE_HZ, elapsed_s)
+        return Streamed(stream.transcript, track.samples.size / SAMPLE_RATE_HZ, elapsed_s, audio.remarks)
 
     def pipe(self, pipe: AudioPipe, on_progress: Sequence[Progress]) -> list[Streamed]:
         """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
         self._check_live(self.args.simulate_realtime)
         start_s = time.monotonic()
         with contextlib.ExitStack() as opened:
-            streams = [opened.enter_context(self._open()) for _ in on_progress]
+            streams = [opened.enter_context(self._open(pipe.start_s)) for _ in on_progress]
             voices = [
                 Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
             ]
             audio_s = dictate_each(voices, pipe.blocks(), self._pacer())
         elapsed_s = time.monotonic() - start_s
         offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
-        return [Streamed(stream.transcript, audio_s, offline_s) for stream in streams]
+        return [Streamed(stream.transcript, audio_s, offline_s, pipe.remarks) for stream in streams]
 
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
@@ -72,8 +70,10 @@ class Streamer:
         if is_live:
             self.client.check_live(self.options)
 
-    def _open(self) -> Stream:
-        return self.client.open_stream(self.args.stream_id, self.options)
+    def _open(self, start_s: float = 0.0) -> Stream:
+        stream = self.client.open_stream(self.args.stream_id, self.options)
+        stream.start_ms = round(1000 * start_s)
+        return stream
 
     def _pacer(self) -> Pacer | None:
         return Pacer() if self.args.simulate_realtime else None

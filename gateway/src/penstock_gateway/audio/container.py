@@ -18,54 +18,59 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from penstock_client.audio.sound_format import ACCEPTED, HEAD_BYTES, decoder_of
+from penstock_client.audio.remarks import Remark
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.limits import MAX_WAIT_S, RETRY_AFTER_S
 
-MAX_PROCESSES = 16
-"""More recordings wait, as do those of a key that has half of them. A process lives until its last block is read."""
+MAX_PROCESSES = 8
+"""More recordings wait, as do those of a key that has half of them. A process lives until its last block is read; all
+together take less than `decode_worker.MAX_MEMORY_BYTES` for each."""
 _log = logging.getLogger(__name__)
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 """Of each event loop's processes."""
 
 
-def unknown_audio(data: bytes) -> str:
-    """Why audio of an unknown format is rejected."""
-    if not data:
-        return "the audio is empty"
-    return f"the format of the audio is unknown: it begins with {data[:8]!r}; accepted: {ACCEPTED}"
+class DecodedRecording:
+    """The audio of a recording, which a process decodes no further than it is read. Use `blocks` once."""
 
+    def __init__(self, recording: BinaryIO, key: str, rate_hz: int, max_seconds: float):
+        """`recording`: a file, open until the first block is there; `key`: the name of that which the process counts
+        for."""
+        self.start_s = 0.0
+        """The time of the first sample in the recording; known with the first block."""
+        self.remarks: list[Remark] = []
+        """Where samples are missing; known after the last block."""
+        self._recording, self._key = recording, key
+        self._order = {"rate_hz": rate_hz, "max_seconds": max_seconds}
 
-async def decode_recording(
-    recording: BinaryIO, key: str, rate_hz: int, max_seconds: float
-) -> AsyncGenerator[Samples, None]:
-    """The audio of a recording in blocks [n] of a few seconds. The process decodes no further than it is read.
+    async def blocks(self) -> AsyncGenerator[Samples, None]:
+        """Blocks [n] of a few seconds.
 
-    `recording`: a file, open until the first block is there; `key`: name of the key that the process counts for.
-    GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording;
-    OVERLOADED where no process can start; STREAMS_EXHAUSTED where it waits too long for a place.
-    """
-    head = os.pread(recording.fileno(), HEAD_BYTES, 0)
-    if decoder_of(head) is None:
-        raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(head))
-    order = {"rate_hz": rate_hz, "max_seconds": max_seconds}
-    places = _places.setdefault(asyncio.get_running_loop(), Budget("decoder", MAX_PROCESSES, MAX_WAIT_S))
-    async with places.taken(key, 1):
-        reader, transport = await _start(recording, order)
-        try:
-            while (size := await _read_size(reader)) > 0:
-                yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
-            failure = json.loads(await reader.read())
-        except (asyncio.IncompleteReadError, json.JSONDecodeError):
-            failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
-            _log.warning("the process that decodes a recording ended early")
-        finally:
-            transport.close()  # which also ends a process that writes
-    if failure:
-        code, message = ErrorCode[failure["code"]], failure["message"]
-        raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
+        GatewayError: AUDIO_INVALID for what cannot be decoded; TOO_LARGE for a longer recording; OVERLOADED where no
+        process can start; STREAMS_EXHAUSTED where it waits too long for a place.
+        """
+        places = _places.setdefault(asyncio.get_running_loop(), Budget("decoder", MAX_PROCESSES, MAX_WAIT_S))
+        async with places.taken(self._key, 1):
+            reader, transport = await _start(self._recording, self._order)
+            try:
+                while True:
+                    size, start_s = struct.unpack("<Id", await reader.readexactly(12))
+                    if not size:
+                        break
+                    self.start_s = start_s
+                    yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
+                end = json.loads(await reader.read())
+                failure, self.remarks = end["failure"], [Remark(*each) for each in end["remarks"]]
+            except (asyncio.IncompleteReadError, ValueError, KeyError, TypeError):
+                failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
+                _log.warning("the process that decodes a recording ended early")
+            finally:
+                transport.close()  # which also ends a process that writes
+        if failure:
+            code, message = ErrorCode[failure["code"]], failure["message"]
+            raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
 
 
 def in_memory(data: bytes | bytearray) -> BinaryIO:
@@ -105,17 +110,13 @@ def _overloaded(message: str) -> GatewayError:
     return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
 
 
-async def _read_size(pipe: asyncio.StreamReader) -> int:
-    """Samples of the next block; 0 at the end."""
-    size: int = struct.unpack("<I", await pipe.readexactly(4))[0]
-    return size
-
-
 class Decoders:
     """The process of `decode_worker`, which ends with this one. It starts with the first recording, or with `start`."""
 
     def __init__(self) -> None:
         self._orders: socket.socket | None = None
+        self.pid: int | None = None
+        """Of the process, if it has started."""
 
     def start(self) -> socket.socket:
         """Its socket. OSError where it cannot start."""
@@ -126,8 +127,10 @@ class Decoders:
             command = [sys.executable, "-c", f"{run}('penstock_gateway.audio.decode_worker', run_name='__main__')"]
             with ExitStack() as on_error, theirs:
                 on_error.enter_context(ours)
-                subprocess.Popen(command, stdin=theirs.fileno(), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+                environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+                process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
                 on_error.pop_all()
+            self.pid = process.pid
             ours.setblocking(False)  # the event loop does not wait for a process that takes no orders
             self._orders = ours
         return self._orders

@@ -1,9 +1,10 @@
 """The process that decodes recordings, each in a fork of its own with limits of memory and CPU time.
 
 It has no threads and no gRPC, so it can fork, and a fork has all libraries. An order comes on standard input, a socket,
-with two descriptors: the recording, and the pipe for its samples. A block of samples is their number (uint32), then the
-samples (float32), little-endian. Behind the last one come the number 0 and a JSON object: empty, or why there are no
-more samples. The limits are there because decoders of compressed formats read untrusted data.
+with two descriptors: the recording, and the pipe for its samples. A block has their number (uint32), the time of the
+recording's first sample (float64) and the samples (float32), little-endian. After the last one come the number 0 and a
+JSON object: the remarks, and why there are no more samples. The limits are there because decoders of compressed formats
+read untrusted data.
 """
 
 import contextlib
@@ -13,17 +14,18 @@ import resource
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.sound_file import open_sound
-from penstock_gateway.audio.resampler import Resampler, Samples
+from penstock_client.audio.remarks import Remark
+from penstock_client.audio.tracks import TrackReader
+from penstock_gateway.security.limits import MAX_CHANNELS
 
-MAX_MEMORY_BYTES = 3 << 30
-"""Address space, most of which is libraries."""
+MAX_MEMORY_BYTES = 96 << 20
+"""Address space of one recording, beside that of the libraries."""
 MAX_CPU_S = 120
 MAX_ORDER_BYTES = 4096
 
@@ -36,10 +38,16 @@ def main() -> None:
     """Forks for each order, until the gateway is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forks
-    with contextlib.suppress(ImportError):
-        import av  # noqa: F401, so that forks have it
+    import av.logging  # noqa: F401, so that forks have it
+
     with socket.socket(fileno=os.dup(0)) as orders:
         take_orders(orders)
+
+
+def address_space_bytes() -> int:
+    """Of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def take_orders(orders: socket.socket) -> None:
@@ -66,73 +74,56 @@ def take_orders(orders: socket.socket) -> None:
 def _run(order: Mapping[str, Any], recording: int, pipe: int) -> None:
     """Decodes one recording and ends this process."""
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        memory_bytes = address_space_bytes() + MAX_MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders remark on every damaged frame
         with open(recording, "rb") as file, open(pipe, "wb") as out:
-            write_samples(order, file.read(), out)
+            write_samples(order, file, out)
     except (BrokenPipeError, MemoryError):
         pass  # the reader has stopped; or it sees that the end is missing
     finally:
         os._exit(0)
 
 
-def write_samples(order: Mapping[str, Any], data: bytes, out: BinaryIO) -> None:
+def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) -> None:
     """Decodes a recording as the order says."""
     failure: dict[str, str] = {}
+    remarks: list[Remark] = []
     try:
-        for samples in _mono(_read(data), order["rate_hz"], order["max_seconds"]):
-            out.write(struct.pack("<I", samples.size) + samples.tobytes())
+        with TrackReader(recording, order["rate_hz"]) as reader:
+            if reader.channels > MAX_CHANNELS:
+                raise ValueError(f"has {reader.channels} channels; accepted: 1 to {MAX_CHANNELS}")
+            for samples in _blocks(reader, order["rate_hz"], order["max_seconds"]):
+                out.write(struct.pack("<Id", samples.size, reader.start_s) + samples.tobytes())
+            remarks = reader.remarks
     except (ValueError, ImportError) as error:
         verb = "is " if str(error).startswith("not ") else ""
         failure = {"code": "AUDIO_INVALID", "message": f"the audio {verb}{error}"}
     except _TooLongError:
         failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
-    _end(out, failure)
+    _end(out, failure, remarks)
 
 
-def _end(out: BinaryIO, failure: Mapping[str, str]) -> None:
+def _end(out: BinaryIO, failure: Mapping[str, str], remarks: Sequence[Remark] = ()) -> None:
     """Writes what follows the last block."""
-    out.write(struct.pack("<I", 0) + json.dumps(failure).encode())
+    out.write(struct.pack("<Id", 0, 0.0) + json.dumps({"failure": failure, "remarks": remarks}).encode())
     out.flush()
 
 
-def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float) -> Iterator[Samples]:
-    """Averages the channels of blocks (rate, samples [n, channels]) and resamples. ValueError without samples."""
-    total = 0
-    for samples in _resampled(blocks, to_hz, max_seconds):
-        total += samples.size
-        if samples.size:
-            yield samples
-    if not total:  # also of a recording that is shorter than one sample at the other rate
-        raise ValueError("has no samples")
-
-
-def _resampled(
-    blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float
-) -> Iterator[Samples]:
-    resampler, count = None, 0
-    for rate_hz, samples in blocks:
-        resampler = resampler or Resampler(rate_hz, to_hz)
-        count += len(samples)
+def _blocks(reader: TrackReader, rate_hz: int, max_seconds: float) -> Iterator[npt.NDArray[np.float32]]:
+    """The mix of the channels. ValueError without samples, also of a recording that has less than one at this rate."""
+    count = 0
+    for (samples,) in reader.blocks():
+        count += samples.size
         if count > max_seconds * rate_hz:
             raise _TooLongError
-        if not np.isfinite(samples).all():
-            raise ValueError("has samples that are not finite numbers")
-        yield resampler.push(np.ascontiguousarray(samples.mean(axis=1), np.float32))
-    if resampler is not None:
-        yield resampler.flush()
-
-
-def _read(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Blocks of a recording. A cut end is accepted: recorders that are stopped write no mark of it."""
-    with open_sound(data) as reader:
-        for block in reader.blocks():
-            yield reader.rate_hz, block
-        if reader.problem and "damaged" in reader.problem:
-            raise ValueError(reader.problem)
+        if samples.size:
+            yield samples
+    if not count:
+        raise ValueError("has no samples")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from penstock_client.audio.pcm import CutHeaderError, PcmFormat, RawFormat, raw_pcm, read_wav_header
+from penstock_client.audio.pcm import PcmStream, RawFormat
+from penstock_client.audio.remarks import Remark
 from penstock_gateway.audio.resampler import Resampler, Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 
-_MAX_HEADER_BYTES = 1 << 16
+_RIFF = b"RIFF"
 _NO_SAMPLES = np.zeros(0, np.float32)
 
 
@@ -16,70 +17,42 @@ class PcmDecoder:
     Sums of parts do not matter: a sample may be split between two of them.
     """
 
-    def __init__(self, raw: RawFormat, sample_rate_hz: int, has_header: bool = False):
-        """`raw`: the format of audio without a header; with `has_header` a WAV header in front replaces it."""
+    def __init__(self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False):
+        """`raw`: the format of audio without a header; None for WAV. `may_have_header`: the first bytes decide."""
+        self._stream = PcmStream(raw)
+        self._begin: bytes | None = b"" if may_have_header else None
         self._sample_rate_hz = sample_rate_hz
-        self._raw = raw_pcm(raw)
-        self._pending = b""
-        self._format: PcmFormat | None = None
-        self._left_bytes: int | None = None
-        if not has_header:
-            self._begin(self._raw)
+        self._rate_hz = 0
+        self._resampler: Resampler | None = None
 
-    def push(self, data: bytes) -> Samples:
+    @property
+    def remarks(self) -> list[Remark]:
+        """Where a WAV file has less audio than it states; complete after `end`."""
+        return self._stream.remarks
+
+    def push(self, data: bytes, is_end: bool = False) -> Samples:
         """The next bytes; returns the samples [n] that are complete."""
-        if self._pending:
-            data, self._pending = self._pending + data, b""
-        if self._format is None:
-            header_bytes = self._read_header(data)
-            if header_bytes is None:
-                self._pending = data
+        if self._begin is not None:
+            self._begin += data
+            if len(self._begin) < len(_RIFF) and not is_end:
                 return _NO_SAMPLES
-            data = data[header_bytes:]
-        assert self._format is not None
-        if self._left_bytes is not None:  # chunks after the audio of a WAV file are not audio
-            data = data[: self._left_bytes]
-        whole = len(data) // self._format.frame_bytes * self._format.frame_bytes
-        if self._left_bytes is not None:
-            self._left_bytes -= whole
-        data, self._pending = data[:whole], data[whole:]
-        return self._resampler.push(self._decode(self._format, data))
+            data, self._begin = self._begin, None
+            if data.startswith(_RIFF):
+                self._stream = PcmStream()
+        try:
+            blocks = self._stream.push(data, is_end)
+        except ValueError as error:
+            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio has a broken WAV header: {error}") from None
+        parts = []
+        for block in blocks:
+            if block.rate_hz != self._rate_hz:
+                parts.append(self.flush())
+                self._rate_hz, self._resampler = block.rate_hz, Resampler(block.rate_hz, self._sample_rate_hz)
+            mono = block.samples[:, 0] if block.samples.shape[1] == 1 else block.samples.mean(axis=1)
+            assert self._resampler is not None
+            parts.append(self._resampler.push(mono))
+        return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
 
     def flush(self) -> Samples:
         """The rest [n] of what was pushed, before a segment or the stream ends. A part of a sample remains."""
-        if self._format is None:
-            return _NO_SAMPLES
-        return self._resampler.flush()
-
-    def _read_header(self, data: bytes) -> int | None:
-        """Bytes of the header, 0 without one; None where more are needed."""
-        if len(data) < 12 and b"RIFF".startswith(data[:4]):
-            return None
-        try:
-            header = read_wav_header(lambda start, size: data[start : start + size])
-        except CutHeaderError:
-            if len(data) < _MAX_HEADER_BYTES:
-                return None
-            raise GatewayError(ErrorCode.AUDIO_INVALID, "the WAV header is longer than 64 KiB") from None
-        except ValueError as error:
-            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio has a broken WAV header: {error}") from None
-        if header is None and data[:4] == b"RIFF":
-            raise GatewayError(
-                ErrorCode.AUDIO_INVALID, "the WAV audio is compressed; accepted: PCM, float, mu-law and A-law"
-            )
-        try:
-            self._begin(header[0] if header else self._raw)
-        except ValueError as error:
-            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the WAV header {error}") from None
-        return header[1] if header else 0
-
-    def _begin(self, form: PcmFormat) -> None:
-        self._format, self._left_bytes = form, form.data_bytes
-        self._resampler = Resampler(form.sample_rate_hz, self._sample_rate_hz)
-
-    @staticmethod
-    def _decode(form: PcmFormat, data: bytes) -> Samples:
-        samples = form.decode(data)
-        if form.channels > 1:
-            samples = samples.reshape(-1, form.channels).mean(axis=1)
-        return samples
+        return _NO_SAMPLES if self._resampler is None else self._resampler.flush()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock_client import Word as ClientWord
+from penstock_client.audio.remarks import Remark
 from penstock_client.subtitles import cues, sentences, srt, vtt
 from penstock_gateway.http.openai_objects import logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionRequest
@@ -22,6 +23,8 @@ class Transcription:
 
     finals: Sequence[Final]
     duration_s: float
+    remarks: Sequence[Remark] = ()
+    """Where samples are missing."""
 
     @property
     def text(self) -> str:
@@ -62,6 +65,7 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
         "duration": round(transcription.duration_s, 3),
         "text": transcription.text,
         "usage": usage(transcription.duration_s),
+        "remarks": [remark.document for remark in transcription.remarks],
     }
     if "segment" in request.form.timestamp_granularities:
         parts = [part for final in spoken for part in _sentences(final)]

@@ -1,17 +1,18 @@
 """One recording on its way through a live stream."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from penstock_gateway.audio.container import decode_recording
+from penstock_client.audio.remarks import Remark
+from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.events import Event
+from penstock_gateway.stream.events import Event, shifted
 from penstock_gateway.stream.live_stream import LiveStream
 
 PROTOCOL = "openai"
@@ -20,8 +21,16 @@ PROTOCOL = "openai"
 class TranscriptionJob:
     """Decodes a recording and sends it as fast as the server takes it. Close it."""
 
-    def __init__(self, stream: LiveStream, blocks: AsyncGenerator[Samples, None], first: Samples, sample_rate_hz: int):
+    def __init__(
+        self,
+        stream: LiveStream,
+        recording: DecodedRecording,
+        blocks: AsyncGenerator[Samples, None],
+        first: Samples,
+        sample_rate_hz: int,
+    ):
         self._stream = stream
+        self._recording = recording
         self._blocks = blocks
         self._first = first
         self._sample_rate_hz = sample_rate_hz
@@ -34,7 +43,8 @@ class TranscriptionJob:
     ) -> "TranscriptionJob":
         """Opens a stream for a file that begins with audio, and closes the file. GatewayError, also of the file."""
         rate_hz = wanted.group.sample_rate_hz
-        blocks = decode_recording(recording, key.name, rate_hz, gateway.config.max_file_minutes * 60)
+        decoded = DecodedRecording(recording, key.name, rate_hz, gateway.config.max_file_minutes * 60)
+        blocks = decoded.blocks()
         try:
             gateway.streams.check_room(key)  # decoding takes longer than a rejection should
             first = await anext(blocks)
@@ -44,17 +54,23 @@ class TranscriptionJob:
             raise
         finally:
             recording.close()
-        return cls(stream, blocks, first, rate_hz)
+        return cls(stream, decoded, blocks, first, rate_hz)
 
     @property
     def duration_s(self) -> float:
         """The text sent so far."""
         return self._samples / self._sample_rate_hz
 
+    @property
+    def remarks(self) -> Sequence[Remark]:
+        """Where samples are missing; known after the events."""
+        return self._recording.remarks
+
     async def events(self) -> AsyncIterator[Event]:
         """The events of the stream. GatewayError, also of the file."""
+        start_ms = round(1000 * self._recording.start_s)
         async for event in self._stream.events():
-            yield event
+            yield shifted(event, start_ms)
         await self._feeding
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock_client.audio.remarks import header
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import (
@@ -34,7 +35,7 @@ from penstock_gateway.stream.live_stream import ModelGroup
 
 MAX_FIELDS = 2200
 """Of a form: as many keywords as a server may accept, and the others."""
-IGNORED_HEADER = "penstock-ignored"
+IGNORED_HEADER, WARNING_HEADER = "penstock-ignored", "penstock-warning"
 _MAX_IGNORED_CHARS = 1000
 _CHARSETS = ("utf-8", "utf8", "us-ascii")
 MAX_FORM_BYTES = MAX_UPLOAD_BYTES + (1 << 20)
@@ -98,6 +99,8 @@ async def transcribe(request: Request, gateway: GatewayOf, key: UploadKeyOf) -> 
         await job.close()
     if transcription is None:
         return Response(status_code=CLIENT_GONE)
+    if transcription.remarks:
+        headers[WARNING_HEADER] = header(transcription.remarks)
     content, media_type = render(transcription, wanted)
     return Response(content, headers=headers, media_type=media_type)
 
@@ -169,7 +172,7 @@ class _EventStream(StreamingResponse):
             self._gateway.note_rejection(PROTOCOL, error)
             last = error_event(error)
         else:
-            last = events.done(self._job.duration_s)
+            last = events.done(self._job.duration_s, self._job.remarks)
         await self._job.close()  # first: a client that has read the last event may open its next stream
         yield last
 
@@ -185,4 +188,4 @@ def _check_charset(request: Request) -> None:
 
 async def _transcription(job: TranscriptionJob) -> Transcription:
     finals = [event async for event in job.events() if isinstance(event, Final)]
-    return Transcription(finals, job.duration_s)
+    return Transcription(finals, job.duration_s, job.remarks)

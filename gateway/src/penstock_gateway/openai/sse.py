@@ -1,8 +1,10 @@
 """The server-sent events of a streamed transcription: only text that cannot change is sent."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from penstock_client.audio.remarks import Remark
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprobs
 from penstock_gateway.openai.formats import usage
@@ -40,9 +42,11 @@ class TranscriptEvents:
             body["logprobs"] = tokens
         return _encode(body)
 
-    def done(self, duration_s: float) -> bytes:
+    def done(self, duration_s: float, remarks: Sequence[Remark] = ()) -> bytes:
         """The last event."""
         body: dict[str, Any] = {"type": "transcript.text.done", "text": self._text, "usage": usage(duration_s)}
+        if remarks:
+            body["remarks"] = [remark.document for remark in remarks]
         if self._has_logprobs:
             body["logprobs"] = logprobs(self._words, True)
         return _encode(body)

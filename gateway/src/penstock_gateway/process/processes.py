@@ -16,7 +16,6 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from penstock_client.audio.media_file import INSTALL, has_ffmpeg
 from penstock_gateway.config import Config
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
 from penstock_gateway.process.logs import configure_logs
@@ -134,5 +133,3 @@ def _announce(shared: Shared, metrics_port: int) -> None:
         "gateway at %s://%s:%d (OpenAI, Realtime) and %s:%d (Riva), metrics at port %d",
         scheme, config.host, shared.http_port, config.host, shared.grpc_port, metrics_port,
     )  # fmt: skip
-    if not has_ffmpeg():
-        log.info("without FFmpeg: webm, m4a, mp4, aac and amr files are rejected; to accept them: %s", INSTALL)

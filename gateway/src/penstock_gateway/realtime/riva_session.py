@@ -9,7 +9,8 @@ from google.protobuf import json_format
 from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_gateway.errors import shown
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
-from penstock_gateway.riva.request_mapping import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ
+from penstock_gateway.riva.request_mapping import MAX_RATE_HZ, MIN_RATE_HZ
+from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.languages import shown_language
 from penstock_gateway.stream.live_stream import ModelGroup
 from penstock_gateway.validation import Fields, between, invalid, read_fields

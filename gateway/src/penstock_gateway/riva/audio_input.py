@@ -1,28 +1,25 @@
 """The audio of one call -> samples at the model's rate, whatever Riva's encoding of it. Knows no gRPC."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from penstock_client.audio.pcm import RawFormat
-from penstock_client.audio.sound_format import (
-    HEAD_BYTES,
-    MPEG_BYTES,
-    decoder_of,
-    decoder_of_container,
-    is_mpeg_audio,
-    is_text,
-)
-from penstock_gateway.audio.container import decode_recording, in_memory, unknown_audio
+from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, is_text
+from penstock_client.audio.pcm import CutHeaderError, RawFormat, read_wav_header
+from penstock_client.audio.remarks import Remark
+from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_UPLOAD_BYTES
 
-_RIFF = b"RIFF"
+_PIECE_BYTES = 32_000
+_MAX_HEADER_BYTES = 1 << 16
+_SEARCHED_BYTES = 1 << 14
+"""Of a whole recording, in which MPEG audio may begin after other bytes."""
 _NO_SAMPLES: Samples = np.zeros(0, np.float32)
 
 
@@ -51,9 +48,21 @@ class AudioInput:
         self._samples = 0
         """Of a whole recording so far."""
         self._pcm: PcmDecoder | None = None
+        self._recording: DecodedRecording | None = None
         self._begin = bytearray()
         """All audio of a recording; else the first bytes, until they show what the audio is."""
         self._is_recording = False
+
+    @property
+    def start_ms(self) -> int:
+        """The time of the first sample in a recording; known with its first samples."""
+        return round(1000 * self._recording.start_s) if self._recording else 0
+
+    @property
+    def remarks(self) -> Sequence[Remark]:
+        """Where samples are missing; known after `rest`."""
+        source = self._recording or self._pcm
+        return source.remarks if source else ()
 
     def push(self, data: bytes) -> Samples:
         """The samples [n] that the next bytes complete; none of a recording."""
@@ -61,77 +70,82 @@ class AudioInput:
             return self._pcm.push(data)
         self._begin += data
         if not self._is_recording:
-            kind = _kind(bytes(self._begin[:MPEG_BYTES]), is_whole=False)
+            kind = _kind(self._begin, self._form, is_whole=False)
             if kind is None:
                 return _NO_SAMPLES
-            if kind == "raw":
-                return self._begin_pcm()
+            if kind != "recording":
+                return self._begin_pcm(kind)
             self._is_recording = True
         if len(self._begin) > MAX_UPLOAD_BYTES:
             raise GatewayError(ErrorCode.TOO_LARGE, f"compressed streams have at most {MAX_UPLOAD_BYTES} bytes")
         return _NO_SAMPLES
 
-    def push_recording(self, data: bytes) -> Samples:
-        """As `push`, for a part of a whole recording. GatewayError TOO_LARGE for a longer one."""
-        samples = self.push(data)
-        self._samples += samples.size
-        if self._samples > self._max_seconds * self._rate_hz:
-            raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
-        return samples
+    async def recording(self, audio: bytes) -> AsyncGenerator[Samples, None]:
+        """The samples of a whole recording. GatewayError TOO_LARGE for a longer one, AUDIO_INVALID for text."""
+        if not audio or is_text(audio):
+            reason = (
+                f"the format of the audio is unknown: it begins with {audio[:8]!r}" if audio else "the audio is empty"
+            )
+            raise GatewayError(ErrorCode.AUDIO_INVALID, reason)
+        if _kind(audio, self._form, is_whole=True) == "recording":
+            self._begin, self._is_recording = bytearray(audio), True
+        else:
+            for start in range(0, len(audio), _PIECE_BYTES):
+                samples = self.push(audio[start : start + _PIECE_BYTES])
+                self._samples += samples.size
+                if self._samples > self._max_seconds * self._rate_hz:
+                    raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
+                yield samples
+        async for samples in self.rest():
+            yield samples
 
     def flush(self) -> Samples:
         """The samples [n] held back, before a forced end. A recording has none."""
-        if self._is_compressed():
+        if self._is_recording or (self._begin and _kind(self._begin, self._form, is_whole=True) == "recording"):
             message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is a compressed recording"
             raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config.force_eou")
         return self._pcm.flush() if self._pcm is not None else _NO_SAMPLES
 
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""
-        if self._is_compressed():
+        if self._pcm is None and self._begin and not self._is_recording:
+            kind = _kind(self._begin, self._form, is_whole=True)
+            self._is_recording = kind == "recording"
+            if not self._is_recording:
+                yield self._begin_pcm(kind)
+        if self._is_recording:
             with in_memory(self._begin) as recording:
                 self._begin.clear()
-                decoding = decode_recording(recording, self._key, self._rate_hz, self._max_seconds)
-                async with aclosing(decoding) as blocks:
+                self._recording = DecodedRecording(recording, self._key, self._rate_hz, self._max_seconds)
+                async with aclosing(self._recording.blocks()) as blocks:
                     async for samples in blocks:
                         yield samples
-            return
-        if self._pcm is None and self._begin:
-            yield self._begin_pcm()
-        if self._pcm is not None:
+        elif self._pcm is not None:
+            yield self._pcm.push(b"", is_end=True)
             yield self._pcm.flush()
 
-    def _is_compressed(self) -> bool:
-        """True for a recording, as far as the bytes so far show."""
-        if self._pcm is not None or not self._begin:
-            return False
-        return self._is_recording or _kind(bytes(self._begin[:MPEG_BYTES]), is_whole=True) == "recording"
-
-    def _begin_pcm(self) -> Samples:
+    def _begin_pcm(self, kind: str | None) -> Samples:
         data = bytes(self._begin)
-        if self._form.raw is None and not data.startswith(_RIFF):
-            raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(data))
         self._begin.clear()
-        self._pcm = PcmDecoder(self._form.raw or RawFormat("s16le", self._rate_hz, 1), self._rate_hz, has_header=True)
+        self._pcm = PcmDecoder(None if kind == "wav" else self._form.raw, self._rate_hz)
         return self._pcm.push(data)
 
 
-def check_recording(audio: bytes) -> None:
-    """GatewayError for a whole recording that is empty or text: as raw audio it would have no words."""
-    if not audio or is_text(audio):
-        raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(audio))
-
-
-def _kind(begin: bytes, is_whole: bool) -> Literal["raw", "recording"] | None:
-    """Kind of audio that begins with these bytes; None if more are needed. WAV is raw audio with a header."""
-    if len(begin) < HEAD_BYTES and not is_whole:
+def _kind(begin: bytes | bytearray, form: AudioForm, is_whole: bool) -> Literal["raw", "wav", "recording"] | None:
+    """Kind of audio that begins with these bytes; None if more are needed. WAV is one without compression."""
+    head = bytes(begin[: _SEARCHED_BYTES if is_whole else MPEG_BYTES])
+    if len(head) < HEAD_BYTES and not is_whole:
         return None
-    if begin.startswith(_RIFF):
-        return "raw"
-    if decoder_of_container(begin) is not None:
+    if head.startswith(b"RIFF"):
+        try:
+            return "wav" if read_wav_header(lambda start, size: bytes(begin[start : start + size])) else "recording"
+        except ValueError as error:
+            needs_more = isinstance(error, CutHeaderError) and not is_whole and len(begin) < _MAX_HEADER_BYTES
+            return None if needs_more else "recording"
+    if form.raw is None or is_container(head[:HEAD_BYTES]):
         return "recording"
-    if begin[0] != 0xFF or decoder_of(begin) is None:
+    if not is_whole and head[0] not in (0xFF, 0x47):
         return "raw"
-    if len(begin) < MPEG_BYTES and not is_whole:
+    if not is_whole and len(head) < MPEG_BYTES:
         return None
-    return "recording" if is_mpeg_audio(begin) else "raw"
+    return "recording" if is_stream(head) else "raw"

@@ -1,21 +1,22 @@
 """One call of Riva's service: its audio into a stream, the stream's events into results. Knows no gRPC."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import numpy as np
 
+from penstock_client.audio.remarks import Remark
+from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import is_forced_end
 from penstock_gateway.riva.result_mapping import ResultFormat, final_result, interim_result, is_answer, offline_result
-from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.events import Event, Final, shifted
 from penstock_gateway.stream.live_stream import LiveStream
 
-_PIECE_BYTES = 32_000
 _NOTE_S = 10.0
 _NO_SAMPLES = np.zeros(0, np.float32)
 Messages = AsyncIterator[riva.StreamingRecognizeRequest]
@@ -31,20 +32,20 @@ class Call:
         self._form = form
         self._id: riva.RequestId | None = None
 
+    @property
+    def remarks(self) -> Sequence[Remark]:
+        """Where samples of a recording are missing; known at its end."""
+        return self._audio.remarks
+
     async def recognize(self, audio: bytes) -> list[riva.SpeechRecognitionResult]:
         """The results of a whole recording."""
         results: list[riva.SpeechRecognitionResult] = []
-        await together(self._push_recording(audio), self._collect(results))
+        await together(self._push_rest(self._audio.recording(audio)), self._collect(results))
         return results
 
     async def stream(self, messages: Messages, write: Write, has_interim_results: bool) -> None:
         """Pushes the audio of messages and writes results, until both have ended."""
         await together(self._push_messages(messages), self._write_results(write, has_interim_results))
-
-    async def _push_recording(self, audio: bytes) -> None:
-        for start in range(0, len(audio), _PIECE_BYTES):
-            await self._live.push(self._audio.push_recording(audio[start : start + _PIECE_BYTES]))
-        await self._finish()
 
     async def _push_messages(self, messages: Messages) -> None:
         async for message in messages:
@@ -61,12 +62,12 @@ class Call:
             if is_forced_end(message.runtime_config):
                 await self._live.push(self._audio.flush())
                 await self._live.end_segment()
-        await self._finish()
+        await self._push_rest(self._audio.rest())
 
-    async def _finish(self) -> None:
+    async def _push_rest(self, rest: AsyncGenerator[Samples, None]) -> None:
         noting = asyncio.create_task(self._note_decoding())
         try:
-            async with aclosing(self._audio.rest()) as blocks:
+            async with aclosing(rest) as blocks:
                 async for samples in blocks:
                     await self._live.push(samples)
         finally:
@@ -80,13 +81,17 @@ class Call:
             await asyncio.sleep(_NOTE_S)
             await self._live.push(_NO_SAMPLES)
 
-    async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
+    async def _events(self) -> AsyncIterator[Event]:
         async for event in self._live.events():
+            yield shifted(event, self._audio.start_ms)
+
+    async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
+        async for event in self._events():
             if isinstance(event, Final) and is_answer(event):
                 results.append(offline_result(event, self._form))
 
     async def _write_results(self, write: Write, has_interim_results: bool) -> None:
-        async for event in self._live.events():
+        async for event in self._events():
             if isinstance(event, Final):
                 result = final_result(event, self._form) if is_answer(event) else None
             else:

@@ -9,9 +9,10 @@ from typing import NamedTuple, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from penstock_client.audio.remarks import header
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.riva.audio_input import AudioInput, check_recording
+from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
@@ -25,6 +26,8 @@ PROTOCOL = "riva"
 SERVICE = "nvidia.riva.asr.RivaSpeechRecognition"
 IGNORED = "penstock-ignored"
 """Key of the initial metadata that names the fields without an effect."""
+WARNING = "penstock-warning"
+"""Key of the trailing metadata that says where samples of a recording are missing."""
 _KINDS = ("online", "offline")
 """For streams and for recordings: an offline model has the second one only."""
 _M = TypeVar("_M", bound=Message)
@@ -72,7 +75,9 @@ class RivaService:
                 only_message(context, self._gateway, _recording) as recording,
                 self._call(recording.config, context, is_file=True) as call,
             ):
-                return riva.RecognizeResponse(results=await call.recognize(recording.audio), id=recording.id)
+                results = await call.recognize(recording.audio)
+                _remark(context, call)
+                return riva.RecognizeResponse(results=results, id=recording.id)
 
     async def streaming_recognize(self, _: object, context: Context) -> None:
         """Audio as it is recorded; results as they are recognized."""
@@ -81,6 +86,7 @@ class RivaService:
             streaming = await _first_config(messages)
             async with self._call(streaming.config, context) as call:
                 await call.stream(messages, _writer(context), streaming.interim_results)
+                _remark(context, call)
 
     @asynccontextmanager
     async def _call(
@@ -118,6 +124,12 @@ def parse(kind: type[_M], data: bytes) -> _M:
     return message
 
 
+def _remark(context: Context, call: Call) -> None:
+    """Says in the trailing metadata where samples of a recording are missing."""
+    if call.remarks:
+        context.set_trailing_metadata(((WARNING, header(call.remarks)),))
+
+
 class _Recording(NamedTuple):
     """A RecognizeRequest, which holds a second copy of its audio."""
 
@@ -128,7 +140,6 @@ class _Recording(NamedTuple):
 
 def _recording(data: bytes) -> _Recording:
     message, config = parse(riva.RecognizeRequest, data), riva.RecognitionConfig()
-    check_recording(message.audio)
     config.CopyFrom(message.config)
     return _Recording(config, message.audio, RequestId(value=message.id.value) if message.HasField("id") else None)
 

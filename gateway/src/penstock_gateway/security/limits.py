@@ -7,6 +7,8 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 
 MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
+MAX_CHANNELS = 8
+"""Of a recording, or of samples without a header."""
 MAX_FRAME_BYTES = 1 << 20
 """One WebSocket frame."""
 MAX_HEAD_BYTES, MAX_HEAD_FIELDS, MAX_HEAD_S = 64 << 10, 100, 10.0

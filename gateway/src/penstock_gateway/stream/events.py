@@ -1,6 +1,6 @@
 """Events of a stream for its protocol. Times are milliseconds from the stream's start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,18 @@ class Final:
 
 
 Event = Partial | Final
+
+
+def shifted(event: Event, start_ms: int) -> Event:
+    """The event of a recording whose first sample has this time."""
+    if not start_ms:
+        return event
+    words = _later(event.words, start_ms)
+    if isinstance(event, Partial):
+        return replace(event, words=words)
+    alternatives = tuple(replace(each, words=_later(each.words, start_ms)) for each in event.alternatives)
+    return replace(event, words=words, alternatives=alternatives, end_s=event.end_s + start_ms / 1000)
+
+
+def _later(words: tuple[Word, ...], start_ms: int) -> tuple[Word, ...]:
+    return tuple(replace(each, start_ms=each.start_ms + start_ms, end_ms=each.end_ms + start_ms) for each in words)

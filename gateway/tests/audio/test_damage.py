@@ -1,0 +1,96 @@
+"""Random damage: never less audio than FFmpeg's command gives, never a loss without a remark, nothing left behind."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from client.tests.helpers.recordings import RATE_HZ, RECORDINGS, decode, make
+from penstock_gateway.audio.container import DECODERS, DecodedRecording
+from penstock_gateway.errors import ErrorCode, GatewayError
+
+pytestmark = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
+TALK = "tests/data/an4/flac/an406-fcaw-b.flac"
+FORMS = {"plain.wav", "a.flac", "cbr.mp3", "adts.aac", "fast.m4a", "fragmented.mp4", "ff.opus", "a.webm"}
+MOST_LOST_S = 0.5
+
+
+def damage(data: bytes, seed: int) -> bytes:
+    """Flipped bits, or a cut, or bytes put in: where a file's audio is, not in its first hundreds of bytes."""
+    rng = random.Random(seed)
+    begin = min(2000, len(data) // 4)
+    place = rng.randrange(begin, len(data))
+    kind = rng.choice(["flips", "cut", "insertion", "missing"])
+    if kind == "cut":
+        return data[:place]
+    if kind == "insertion":
+        return data[:place] + rng.randbytes(rng.randrange(1, 400)) + data[place:]
+    if kind == "missing":
+        return data[:place] + data[place + rng.randrange(1, 400) :]
+    flipped = bytearray(data)
+    for _ in range(rng.randrange(1, 40)):
+        flipped[rng.randrange(begin, len(data))] ^= 1 << rng.randrange(8)
+    return bytes(flipped)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, pytestconfig):
+    """The undamaged files by name."""
+    folder = tmp_path_factory.mktemp("whole")
+    talk = folder / "talk.wav"
+    soundfile.write(talk, soundfile.read(pytestconfig.rootpath / TALK)[0], RATE_HZ, subtype="PCM_16")
+    return {each.name: make(each, {}, talk, folder) for each in RECORDINGS if each.name in FORMS}
+
+
+async def read(path: Path) -> tuple[float, list]:
+    """Seconds of audio without silence put in, and remarks."""
+    with path.open("rb") as file:
+        recording = DecodedRecording(file, "a", RATE_HZ, 60.0)
+        samples = np.concatenate([block async for block in recording.blocks()])
+    added_s = sum(each.lost_s for each in recording.remarks if each.code != "cut")
+    return len(samples) / RATE_HZ - added_s, recording.remarks
+
+
+async def check(form: str, whole, folder: Path, seed: int) -> None:
+    path = folder / form
+    path.write_bytes(damage(whole[form].read_bytes(), seed))
+    ffmpeg_s = len(decode(path)) / RATE_HZ
+    try:
+        seconds, remarks = await read(path)
+    except GatewayError as error:
+        assert error.code is ErrorCode.AUDIO_INVALID
+        assert "memory or time" not in str(error)
+        assert ffmpeg_s < MOST_LOST_S, (form, seed, str(error))
+        return
+    assert seconds >= ffmpeg_s - MOST_LOST_S, (form, seed, remarks)
+    whole_s = len(decode(whole[form])) / RATE_HZ
+    assert remarks or seconds >= whole_s - MOST_LOST_S, (form, seed, seconds)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def check_all(form: str, whole, folder: Path, seeds: range) -> None:
+    await read(whole[form])  # starts the process
+    before = descriptors(), len(os.listdir(f"/proc/{DECODERS.pid}/fd"))
+    for seed in seeds:
+        await check(form, whole, folder, seed)
+    assert (descriptors(), len(os.listdir(f"/proc/{DECODERS.pid}/fd"))) == before
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", sorted(FORMS))
+async def test_a_damaged_recording_is_read_as_far_as_it_goes(form, whole, tmp_path):
+    await check_all(form, whole, tmp_path, range(10))
+
+
+@pytest.mark.nightly
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", sorted(FORMS))
+async def test_many_damaged_recordings(form, whole, tmp_path):
+    await check_all(form, whole, tmp_path, range(10, 200))
