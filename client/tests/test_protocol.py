@@ -195,11 +195,41 @@ def test_missing_output_is_named(name):
         ("ALTERNATIVES", texts(["a"])),
         ("ALTERNATIVE_SCORES", np.array([[-1.0]], np.float32)),
         ("ALTERNATIVE_WORDS", texts(["[]"])),
+        # values that no server of Penstock sends
+        ("SEGMENT", np.array([[-7]])),
+        ("SEGMENT", np.array([[0.0]])),
+        ("SEGMENT", np.array([[True]])),
+        ("IS_FINAL", np.array([[1]])),
+        *(("AUDIO_PROCESSED", np.array([[value]], np.float32)) for value in (np.nan, np.inf, -0.1)),
+        *(("STABLE_CHARS", np.array([[value]])) for value in (-1, 12, 2**31)),
+        ("WORD_START_MS", np.array([[0, -50]])),
+        ("WORD_END_MS", np.array([[50.0, 100.0]])),
+        *(("WORD_CONFIDENCE", np.array([[0.5, value]], np.float32)) for value in (np.nan, np.inf, -0.1, 1.1)),
+        ("TOKENS", np.array([[0, -1]])),
+        ("TIMESTAMPS", np.array([[0, -1]])),
     ],
 )
 def test_malformed_output_is_a_protocol_error(name, values):
     with pytest.raises(ProtocolError, match=r"stream 's': .*cannot be read"):
         parse_reply("s", {**outputs(0, 1600, True), name: values}.get)[0]
+
+
+@pytest.mark.parametrize(
+    "name, values",
+    [
+        *(("ALTERNATIVE_SCORES", np.array([[value]], np.float32)) for value in (np.nan, np.inf, -np.inf)),
+        *(
+            ("ALTERNATIVE_WORDS", texts([words]))
+            for words in (
+                '[["a", 0]]', '[["a", -1, 80, 0.5]]', '[["a", 0, NaN, 0.5]]', '[["a", 0, 80, Infinity]]',
+                '[["a", 0, 80, "0"]]', '[[1, 0, 80, 0.5]]', "[" * 100_000,
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_malformed_alternative_is_a_protocol_error(name, values):
+    with pytest.raises(ProtocolError, match=r"stream 's': .*cannot be read"):
+        parse_reply("s", {**outputs(0, 1600, True, n_best=1), name: values}.get)
 
 
 @pytest.mark.parametrize("prefix", ["", "in ensemble 'asr', "])

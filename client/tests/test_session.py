@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from client.tests.helpers.fakes import outputs
 from penstock_client import (
     ConnectionLostError,
+    ProtocolError,
     ReplyTimeoutError,
     ServerUnreachableError,
     StreamClosedError,
@@ -184,9 +185,25 @@ def test_a_lost_connection_is_another_error_than_an_unreachable_server(session, 
 
 def test_a_reply_may_end_a_segment_and_begin_the_next(session):
     enqueue(session, RequestSplitter("s").split(np.zeros(8000), is_end=True))
-    session.deliver(replace(RESULT, is_final=True), replace(RESULT_OF_ALL, segment=4))
+    session.deliver(replace(RESULT, is_final=True), replace(RESULT_OF_ALL, segment=4, audio_processed_s=0.5))
     first, is_complete, second = session.next_result(), session.is_complete, session.next_result()
     assert (first.segment, is_complete, second.segment, session.is_complete) == (3, False, 4, True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"segment": 2}, {"segment": 4}, {"segment": 2**31 - 1}, {"audio_processed_s": 1e30}, {"audio_processed_s": 2.0}],
+    ids=str,
+)
+def test_a_result_that_cannot_follow_is_not_told(session, wrong):
+    """A stream's segments are numbered one after another, from any, and cover audio that was sent."""
+    enqueue(session, RequestSplitter("s").split(np.zeros(8000)))
+    enqueue(session, RequestSplitter("s").split(np.zeros(0)))
+    session.deliver(RESULT)
+    session.deliver(replace(RESULT, **wrong))
+    assert session.next_result().segment == 3
+    with pytest.raises(ProtocolError, match=r"segment|covers .* s of 0\.5"):
+        session.next_result()
 
 
 def ended(session, samples=8000):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_servers import THREADS_NAME, eventually
-from client.tests.helpers.fakes import SCORES, RejectionError, expected, outputs
+from client.tests.helpers.fakes import SCORES, RejectionError, expected, outputs, texts
 from penstock_client import (
     Client,
     ConnectionLostError,
+    ProtocolError,
     ReplyTimeoutError,
     ServerFullError,
     ServerUnreachableError,
@@ -20,7 +21,7 @@ from penstock_client import (
     StreamNotOpenError,
     StreamOptions,
 )
-from penstock_client.protocol import parse_reply
+from penstock_client.protocol import MAX_REPLY_BYTES, parse_reply
 from penstock_client.transport.session import CLOSE_TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
@@ -98,6 +99,16 @@ def test_a_server_without_scores_is_supported(client, recognizer, samples, monke
     transcript = client.transcribe(samples)
     assert transcript.text == expected(samples).text
     assert {word.confidence for word in transcript.words} == {None}
+
+
+def test_a_reply_that_is_too_large_is_not_read(client, recognizer, monkeypatch):
+    answer, text = recognizer.answer, texts(["a" * (MAX_REPLY_BYTES + 1)])
+    monkeypatch.setattr(recognizer, "answer", lambda request: answer(request) | {"TEXT": text})
+    with pytest.raises(ProtocolError, match="larger than"), client.open_stream() as stream:
+        stream.send(np.zeros(10))
+        list(stream)
+    monkeypatch.undo()
+    assert client.transcribe(np.zeros(1600)).is_complete
 
 
 def test_long_audio_is_split_into_requests(client, recognizer):

@@ -4,6 +4,7 @@ The transports send a `Request` in their own format and pass the outputs of the 
 """
 
 import json
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,10 @@ INPUT_DATATYPE = "FP32"
 SAMPLE_RATE_HZ = 16_000
 MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The server's limit for one request."""
+MAX_REPLY_BYTES = 32 << 20
+"""A larger reply is not read. N-best texts are what is long: a word takes some 70 bytes, most of them its times and
+confidence as JSON. So this holds 8 alternatives of a segment of 4 h (43,000 words, 24 MB), 32 of one of an hour, or 4
+for each of the 1,024 rows of a batch that all end a segment of 30 s."""
 
 OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
@@ -42,6 +47,8 @@ MAX_STRING_ID_BYTES = 128
 """Triton's limit for a correlation id."""
 _MAX_NUMERIC_ID = 2**63 - 1
 BYTES_PER_SAMPLE = 4
+_ROUNDING, _PADDING_S = 1e-5, 1.0
+"""AUDIO_PROCESSED may differ from what was sent by the first as a part of it, and exceed it by less than the second."""
 
 Parameter = str | int | float | bool
 """The kinds of Triton request parameters."""
@@ -175,8 +182,29 @@ def ends_stream(results: Sequence[Result], samples: int) -> bool:
     A stream of an offline model has results that end its segments before: they report at most 0.999 of the audio. The
     last one reports all of it, as float32, and of a stream that has moved as a sum of two.
     """
-    least_s = (1 - 1e-5) * samples / SAMPLE_RATE_HZ
+    least_s = (1 - _ROUNDING) * samples / SAMPLE_RATE_HZ
     return bool(results) and results[-1].is_final and results[-1].audio_processed_s >= least_s
+
+
+class ResultOrder:
+    """Whether results of one stream on one server can be: segments follow one another, and cover audio that was sent.
+
+    Else a segment could be taken for one that is told, and its words be lost.
+    """
+
+    def __init__(self) -> None:
+        self._next: int | None = None
+        """The segment of the next result. A stream's first one may have any."""
+
+    def problem(self, results: Sequence[Result], samples: int) -> str | None:
+        """What is wrong with the next results of a stream of which the server may have these samples; None: nothing."""
+        for result in results:
+            if self._next not in (None, result.segment):
+                return f"the server's reply has segment {result.segment}, expected {self._next}"
+            if result.audio_processed_s > samples / SAMPLE_RATE_HZ * (1 + _ROUNDING) + _PADDING_S:
+                return f"the server's reply covers {result.audio_processed_s:g} s of {samples / SAMPLE_RATE_HZ:g}"
+            self._next = result.segment + result.is_final
+        return None
 
 
 class RequestSplitter:
@@ -271,36 +299,44 @@ def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]
     """The results that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
 
     Confidences, alternatives, the language, stable characters and, with one result, the counts may be missing: not
-    every Penstock server sends them. Raises ProtocolError for any other deviation.
+    every Penstock server sends them. Raises ProtocolError for any other deviation, also of a value.
     """
     try:
         return _parse(partial(_row, values))
-    except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
+    except UNREADABLE as error:
         raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
 
 
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
+"""What reading values of the wrong kind raises; deeply nested JSON, too."""
+
+
 def _parse(row: Callable[..., list[Any]]) -> list[Result]:
-    segments = row("SEGMENT")
+    segments = _whole(row, "SEGMENT")
     heads = zip(
         segments, row("TEXT"), row("IS_FINAL"), row("AUDIO_PROCESSED"), row("LANGUAGE", [b""] * len(segments)),
-        row("STABLE_CHARS", [0] * len(segments)), strict=True,
+        _whole(row, "STABLE_CHARS", [0] * len(segments)), strict=True,
     )  # fmt: skip
     words, alternatives = _words(row), _alternatives(row)
-    tokens, timestamps = row("TOKENS"), row("TIMESTAMPS")
+    tokens, timestamps = _whole(row, "TOKENS"), _whole(row, "TIMESTAMPS")
     if len(tokens) != len(timestamps):
         raise ValueError(f"{len(tokens)} TOKENS but {len(timestamps)} TIMESTAMPS")
-    counts = row("LIST_COUNTS", [len(words), len(tokens), len(alternatives)])
-    if len(counts) != 3 * len(segments) or min(counts, default=0) < 0:
+    counts = _whole(row, "LIST_COUNTS", [len(words), len(tokens), len(alternatives)])
+    if len(counts) != 3 * len(segments):
         raise ValueError(f"LIST_COUNTS is {counts} for {len(segments)} results")
     if (sum(counts[::3]), sum(counts[1::3])) != (len(words), len(tokens)):
         raise ValueError(f"LIST_COUNTS is {counts} for {len(words)} WORDS and {len(tokens)} TOKENS")
     results, word, token, alternative = [], 0, 0, 0
-    for i, (segment, text, is_final, audio_processed_s, language, stable_chars) in enumerate(heads):
+    for i, (segment, content, is_final, audio_processed_s, language, stable_chars) in enumerate(heads):
+        text = content.decode()
+        if type(is_final) is not bool or not 0 <= audio_processed_s < math.inf or stable_chars > len(text):
+            found = f"IS_FINAL {is_final}, AUDIO_PROCESSED {audio_processed_s}, STABLE_CHARS {stable_chars}"
+            raise ValueError(f"a text of {len(text)} characters has {found}")
         n_words, n_tokens, n_alternatives = counts[3 * i : 3 * i + 3]
         results.append(
             Result(
                 segment=segment,
-                text=text.decode(),
+                text=text,
                 is_final=is_final,
                 audio_processed_s=audio_processed_s,
                 new_words=tuple(words[word : word + n_words]),
@@ -318,18 +354,37 @@ def _parse(row: Callable[..., list[Any]]) -> list[Result]:
 def _words(row: Callable[..., list[Any]]) -> list[Word]:
     words = row("WORDS")
     confidences = row("WORD_CONFIDENCE", [None] * len(words))
-    rows = zip(words, row("WORD_START_MS"), row("WORD_END_MS"), confidences, strict=True)
-    return [Word(word.decode(), *rest) for word, *rest in rows]
+    rows = zip(words, _whole(row, "WORD_START_MS"), _whole(row, "WORD_END_MS"), confidences, strict=True)
+    return [_word(word.decode(), *rest) for word, *rest in rows]
+
+
+def _word(text: Any, start_ms: Any, end_ms: Any, confidence: Any = None) -> Word:
+    """Raises ValueError or TypeError for values that no word has."""
+    has_times = type(start_ms) is int and type(end_ms) is int and start_ms >= 0 and end_ms >= 0
+    if not isinstance(text, str) or not has_times or not (confidence is None or 0 <= confidence <= 1):
+        raise ValueError(f"a word has the times {start_ms!r}, {end_ms!r} and the confidence {confidence!r}")
+    return Word(text, start_ms, end_ms, confidence)
 
 
 def _alternatives(row: Callable[..., list[Any]]) -> list[Alternative]:
     """Empty where they were not requested."""
     texts = row("ALTERNATIVES", [])
     rows = zip(texts, row("ALTERNATIVE_SCORES", []), row("ALTERNATIVE_WORDS", [b"[]"] * len(texts)), strict=True)
-    return [
-        Alternative(text.decode(), score, tuple(Word(*word) for word in json.loads(words)))
+    alternatives = [
+        Alternative(text.decode(), score, tuple(_word(*word) for word in json.loads(words)))
         for text, score, words in rows
     ]
+    if not all(math.isfinite(alternative.score) for alternative in alternatives):
+        raise ValueError("a score of ALTERNATIVE_SCORES is not finite")
+    return alternatives
+
+
+def _whole(row: Callable[..., list[Any]], name: str, default: list[Any] | None = None) -> list[int]:
+    """The values of an output, as `_row`. Raises ValueError unless they are integers from 0; all have the same type."""
+    values = row(name, default)
+    if values and (type(values[0]) is not int or min(values) < 0):
+        raise ValueError(f"{name} is {min(values)!r}; accepted: integers from 0")
+    return values
 
 
 def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any] | None = None) -> list[Any]:

@@ -324,8 +324,8 @@ def test_an_answer_may_end_segments_and_begin_the_next():
     assert stream.name == "1 of client 'me'"
 
     async def run():
-        await stream.push(noise(16_000))
-        await stream.end_segment()
+        await stream.push(noise(32_000))
+        await stream.end_segment(noise(16_000))
         results = [Result(segment, "a", segment < 2, 0.4 + segment, (), (), ()) for segment in range(3)]
         stream.answer(link.pushed[1], results, None)
         stream.answer(link.pushed[2], [Result(2, "a", True, 3.0, (), (), ())], None)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, results_of, until
-from client.tests.helpers.fake_fleet import BLOCK
-from client.tests.helpers.fakes import RejectionError
+from client.tests.helpers.fake_fleet import BLOCK, lie
+from client.tests.helpers.fakes import RejectionError, texts
 from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, read, told, undisturbed
-from penstock_client import ClientError, StreamOptions
+from penstock_client import ClientError, ProtocolError, StreamOptions
 from penstock_client.batched import client as batched_client
 from penstock_client.batched.wire import END, FINALIZE
+from penstock_client.protocol import MAX_REPLY_BYTES
 
 
 @pytest.mark.parametrize("marks", [(), (13,)])
@@ -272,6 +273,46 @@ def test_all_servers_are_down(servers, monkeypatch):
 
     with pytest.raises(ClientError, match="CONNECTION_LOST"):
         asyncio.run(run())
+
+
+TOO_LARGE = {"LANGUAGE": texts(["a" * (MAX_REPLY_BYTES + 1)])}
+WRONG_REPLIES = [
+    {"AUDIO_PROCESSED": np.array([[np.nan]], np.float32)}, {"AUDIO_PROCESSED": np.array([[1e30]], np.float32)},
+    {"SEGMENT": np.array([[-7]], np.int32)}, {"SEGMENT": np.array([[9]], np.int32)},
+    {"STABLE_CHARS": np.array([[2**31 - 1]], np.int32)}, {"ROW": np.array([[7]], np.int32)}, TOO_LARGE,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG_REPLIES, ids=lambda wrong: ",".join(wrong))
+def test_a_reply_that_cannot_be_read_moves_the_stream(servers, wrong):
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    lie(first, wrong, lambda number: number >= 3)
+
+    async def run():
+        async with connected(first, second) as client:
+            results = await play(client)
+            assert client._servers[0].down_until_s > client._servers[1].down_until_s == 0
+            return results
+
+    assert told(asyncio.run(run())) == expected
+    assert second.batch.rows
+    assert not first.batch.streams or wrong is TOO_LARGE  # which ends the connection
+
+
+def test_servers_whose_replies_cannot_be_read_do_not_pass_a_stream_on_for_ever(servers):
+    """Each lies after some good replies, which count as progress of the stream."""
+    both = servers(), servers()
+    for server in both:
+        lie(server, WRONG_REPLIES[0], lambda number: number % 4 == 0)
+
+    async def run():
+        async with connected(*both) as client:
+            await play(client)
+
+    with pytest.raises(ProtocolError, match="REPLY_INVALID"):
+        asyncio.run(run())
+    assert sum(len(server.batch.starts) for server in both) == 4  # the first, and three moves
 
 
 def test_closing_ends_streams_whose_moves_have_not_begun(servers):

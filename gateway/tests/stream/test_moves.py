@@ -5,8 +5,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_fleet import BLOCK, speech
+from client.tests.helpers.fake_fleet import BLOCK, lie, speech
 from penstock_client.batched import client as batched_client
+from penstock_client.batched.wire import END, START
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import replica_streams, replicas
@@ -17,6 +18,7 @@ from penstock_gateway.stream.moves import Place
 pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)
 BLOCKS = len(SPEECH) // BLOCK
+PROBE = START | END
 
 
 async def play(streams, until, before_block=None, audio=SPEECH, **options):
@@ -73,6 +75,28 @@ async def test_a_lost_replica_costs_no_word(fleet, open_streams, until, metrics,
     assert partials == sorted(partials)
     value = metrics.registry.get_sample_value
     assert value("penstock_gateway_streams_moved_total", {"reason": "CONNECTION_LOST"}) == 1
+
+
+async def test_a_replica_whose_replies_cannot_be_read_counts_as_down(fleet, open_streams, until, caplog):
+    """One that does not accept a stream, and one that has accepted it."""
+    async with open_streams(fleet()) as streams:
+        expected = told(await play(streams, until))
+    first, second, third = fleet(max_streams=20), fleet(max_streams=12), fleet()
+    answer = first.batch.answer
+    first.batch.answer = lambda client, tensors: (
+        answer(client, tensors) | ({} if tensors["ROWS"][0, 0, 2] == PROBE else {"ROW": np.array([[7]], np.int32)})
+    )
+    lie(second, {"SEGMENT": np.array([[-7]], np.int32)}, lambda number: number >= 5)
+    async with open_streams(first, second, third) as streams:
+        streams._groups[0].replicas[2].note_full(3600.0)  # so that the second one comes before it
+
+        async def admit(i):
+            streams._groups[0].replicas[2].note_full(0.0)
+
+        assert told(await play(streams, until, admit)) == expected
+    for liar in (first, second):
+        assert f"replica {liar.url} is down: stream" in caplog.text
+    assert third.batch.starts
 
 
 async def test_the_only_replica_gets_its_streams_back_when_it_starts_again(fleet, open_streams, until, monkeypatch):

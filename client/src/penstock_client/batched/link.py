@@ -15,9 +15,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from penstock_client.batched.rows import Pushed, Receiver
 from penstock_client.batched.wire import MAX_ROWS, decode_reply, encode_request
 from penstock_client.connection import Endpoint
-from penstock_client.errors import ConnectionLostError, ReplyTimeoutError, StreamError
+from penstock_client.errors import ConnectionLostError, ProtocolError, ReplyTimeoutError, StreamError
 from penstock_client.transport.async_channel import AsyncSignal
-from penstock_client.transport.grpc_wire import call_metadata, open_channel, reason
+from penstock_client.transport.grpc_wire import call_metadata, is_too_large, open_channel, reason
 
 MAX_UNANSWERED_REQUESTS = 64
 """Beyond this many, rows wait and share a later request."""
@@ -169,7 +169,10 @@ class Link:
                 self._wake.give()
             self._lose("the server ended the call")
         except grpc.RpcError as error:
-            self._lose(reason(error))
+            if is_too_large(error):
+                self._fail_all(ProtocolError, f"the server's reply cannot be read: {reason(error)}")
+            else:
+                self._lose(reason(error))
 
     def _deliver(self, reply: service_pb2.ModelStreamInferResponse) -> None:
         """Gives each row's answer to its stream."""

@@ -10,13 +10,14 @@ import numpy as np
 
 from penstock_client.alignment import Samples
 from penstock_client.batched.wire import END, FINALIZE, START, Row
-from penstock_client.errors import ClientError, StreamClosedError, StreamError, StreamNotOpenError
+from penstock_client.errors import ClientError, ProtocolError, StreamClosedError, StreamError, StreamNotOpenError
 from penstock_client.protocol import Parameter, Result, stream_error
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.resuming import RESUMABLE
 
-MOVABLE = frozenset({*RESUMABLE, StreamError.code})
-"""The codes of errors after which a stream may succeed on another server: also Triton's own ones."""
+MOVABLE = frozenset({*RESUMABLE, StreamError.code, ProtocolError.code})
+"""The codes of errors after which a stream may succeed on another server: also Triton's own ones, and replies that
+cannot be read."""
 NO_SAMPLES: Samples = np.empty(0, np.int16)
 
 

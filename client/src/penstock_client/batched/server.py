@@ -15,6 +15,7 @@ from penstock_client.connection import Endpoint
 from penstock_client.errors import (
     ClientError,
     ConnectionLostError,
+    ProtocolError,
     ReplyTimeoutError,
     ServerDrainingError,
     ServerFullError,
@@ -27,8 +28,8 @@ from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay
 
 _DOWN_S = 5.0
-LOST = (ConnectionLostError.code, ReplyTimeoutError.code)
-"""The codes of errors of a stream whose server is lost."""
+LOST = (ConnectionLostError.code, ReplyTimeoutError.code, ProtocolError.code)
+"""The codes of errors of a stream whose server is lost, or replies what cannot be read."""
 
 
 class Probe(NamedTuple):

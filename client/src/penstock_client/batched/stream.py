@@ -16,15 +16,30 @@ from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
 from penstock_client.batched.results import Answer, Answers, OnAnswer, StreamResult, stream_result
 from penstock_client.batched.rows import MOVABLE, NO_SAMPLES, Arrival, Part, Pushed, RowSender
 from penstock_client.batched.wire import END, FINALIZE, START, Row
-from penstock_client.errors import ClientError, ConnectionLostError, StreamClosedError, StreamNotOpenError
-from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter, Result, as_samples, ends_stream, stream_error
+from penstock_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    ProtocolError,
+    StreamClosedError,
+    StreamNotOpenError,
+)
+from penstock_client.protocol import (
+    SAMPLE_RATE_HZ,
+    Parameter,
+    Result,
+    ResultOrder,
+    as_samples,
+    ends_stream,
+    stream_error,
+)
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
 
 _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
 """Of a moved stream, on their way at a time: enough for few round trips, and others are not delayed for long."""
 _MAX_FRUITLESS_MOVES = 3
-"""Without a new answer between them: after these, the stream itself may be what ends the servers."""
+"""Without a new answer between them: after these, the stream itself may be what ends the servers. With one after each
+reply that cannot be read, however much was answered between them."""
 
 
 OnLost = Callable[["BatchedStream", ClientError], bool]
@@ -59,8 +74,11 @@ class BatchedStream:
         self._polls = polls
         self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
-        self._sent_samples = self._answered_samples = self._visit = self._fruitless_moves = 0
+        self._sent_samples = self._answered_samples = self._visit = 0
         """Sent and answered: on this visit of a server."""
+        self._fruitless_moves = self._unreadable_replies = 0
+        self._order = ResultOrder()
+        """Of the results on this visit."""
         self._backlog: deque[Part] = deque()
         """Parts that wait for those before them, while the stream moves."""
         self._arrival: Arrival | None = None
@@ -200,6 +218,9 @@ class BatchedStream:
             is_closed = flags & (START | END) or isinstance(failure, StreamNotOpenError)
             self.fail(failure, is_open=False if is_closed else None)
             return
+        if (problem := self._order.problem(results, self._end_samples - self._offset_samples)) is not None:
+            self.fail(ProtocolError(self.stream_id, problem))
+            return
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
         is_whole = not flags & (END | FINALIZE) or not self._polls or self._ends(results, pushed.end_samples)
@@ -220,8 +241,12 @@ class BatchedStream:
 
     def _ends(self, results: Sequence[Result], samples: int) -> bool:
         """True for the last results of these samples of an offline model's stream, on its present server."""
-        offset_samples = self._replay.offset_samples if self._replay is not None else 0
-        return ends_stream(results, samples - offset_samples)
+        return ends_stream(results, samples - self._offset_samples)
+
+    @property
+    def _offset_samples(self) -> int:
+        """Where the stream of its present server begins in it."""
+        return self._replay.offset_samples if self._replay is not None else 0
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
@@ -266,7 +291,9 @@ class BatchedStream:
 
     def _may_move(self, error: ClientError) -> bool:
         """Leaves the stream to those that move it, if there are any."""
-        if self._replay is None or self._fruitless_moves >= _MAX_FRUITLESS_MOVES:
+        self._unreadable_replies += error.code == ProtocolError.code
+        moves = max(self._fruitless_moves, self._unreadable_replies - 1)
+        if self._replay is None or moves >= _MAX_FRUITLESS_MOVES:
             return False
         if self._is_moving:
             self._move_error = error
@@ -309,13 +336,15 @@ class BatchedStream:
         self._visit += 1
         self._fruitless_moves += 1
         self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
+        self._order = ResultOrder()
         replay.restart(geometry)
         self._backlog = deque(_repeated(replay, geometry)[1])
         repeated_samples = sum(part.samples for part in self._backlog)
         self.replayed_samples += repeated_samples
         link.add(self)
         for results in answers:
-            self.answer(self._pushed(self._backlog.popleft()), results, None)
+            if self._backlog:  # else one of them could not be
+                self.answer(self._pushed(self._backlog.popleft()), results, None)
         while self._backlog:
             self._send(self._backlog.popleft())
             await self._wait_for_answers(self._sent_samples - _MAX_REPLAYED_SAMPLES)

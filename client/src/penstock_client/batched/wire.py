@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from penstock_client.alignment import Samples, join_samples
 from penstock_client.errors import ProtocolError
-from penstock_client.protocol import Result, parse_results, stream_error
+from penstock_client.protocol import UNREADABLE, Result, parse_results, stream_error
 from penstock_client.transport.grpc_wire import output_values
 
 MODEL_NAME = "asr_batch"
@@ -80,7 +80,7 @@ def decode_reply(reply: service_pb2.ModelStreamInferResponse, rows: int) -> Repl
         results_of_row = _by_row(values("ROW"), results, rows)
         errors = _by_row(values("ERROR_ROWS"), values("ERRORS") or [], rows)
         return Reply(results_of_row, {row: message.decode() for row, (message,) in errors.items()})
-    except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
+    except UNREADABLE as error:
         raise ProtocolError(_NAME, f"the server's reply cannot be read: {error}") from error
 
 

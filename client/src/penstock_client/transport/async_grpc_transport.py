@@ -10,11 +10,12 @@ import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client.connection import Endpoint
-from penstock_client.errors import StreamError, StreamId
+from penstock_client.errors import ProtocolError, StreamError, StreamId
 from penstock_client.transport.async_base import TaskTransport
 from penstock_client.transport.grpc_wire import (
     call_metadata,
     check_certificates,
+    is_too_large,
     model_request,
     open_channel,
     output_names,
@@ -67,6 +68,11 @@ class AsyncGrpcTransport(TaskTransport):
                     return
                 failure = "the server ended the call"
             except grpc.RpcError as error:
+                if is_too_large(error):
+                    unreadable = ProtocolError(self._stream_id, f"the server's reply cannot be read: {reason(error)}")
+                    with self.update() as session:
+                        session.fail(unreadable)
+                    return
                 failure = reason(await self._status_of(error))
             except grpc.aio.UsageError as error:  # the channel was closed meanwhile
                 failure = str(error)

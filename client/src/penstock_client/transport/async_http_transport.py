@@ -12,8 +12,8 @@ import aiohttp
 from yarl import URL
 
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.errors import ClientError, ServerUnreachableError, StreamId
-from penstock_client.protocol import Request, Result
+from penstock_client.errors import ClientError, ProtocolError, ServerUnreachableError, StreamId
+from penstock_client.protocol import MAX_REPLY_BYTES, Request, Result
 from penstock_client.transport.async_base import TaskTransport
 from penstock_client.transport.http_wire import HEADER_LENGTH, NOT_HTTP, post_of, read_response, tls_context
 
@@ -87,7 +87,13 @@ class AsyncHttpTransport(TaskTransport):
             allow_redirects=False,
             trace_request_ctx=self,
         ) as response:
-            content = await response.read()
+            parts, size = [], 0
+            async for part in response.content.iter_any():
+                parts.append(part)
+                if (size := size + len(part)) > MAX_REPLY_BYTES:
+                    response.close()
+                    raise ProtocolError(self._stream_id, f"the server's reply is larger than {MAX_REPLY_BYTES} bytes")
+            content = b"".join(parts)
             header_length = response.headers.get(HEADER_LENGTH)
             return read_response(self._endpoint, self._stream_id, response.status, header_length, content)
 

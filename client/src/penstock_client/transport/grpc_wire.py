@@ -21,6 +21,7 @@ from penstock_client.errors import ServerUnreachableError, StreamId
 from penstock_client.protocol import (
     INPUT_DATATYPE,
     INPUT_NAME,
+    MAX_REPLY_BYTES,
     OUTPUTS_WITHIN_SEGMENT,
     Request,
     Result,
@@ -35,7 +36,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
 )
 _KEEPALIVE_TIMEOUT_MS = 10_000
 
@@ -137,6 +138,11 @@ def reason(error: grpc.RpcError) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return NOT_A_SERVER["grpc"]
     return str(error.details() or error.code().name)
+
+
+def is_too_large(error: grpc.RpcError) -> bool:
+    """True where a call ended because its reply is larger than MAX_REPLY_BYTES. A server could also be exhausted."""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in str(error.details())
 
 
 def _values(datatype: str, content: bytes) -> list[Any]:

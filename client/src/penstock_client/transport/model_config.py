@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.errors import ServerReplyError, ServerUnreachableError
+from penstock_client.protocol import MAX_REPLY_BYTES, UNREADABLE
 from penstock_client.server_info import ServerInfo, parse_server_info
 from penstock_client.transport.probe import explain
 
@@ -42,7 +43,7 @@ def try_parameters(endpoint: Endpoint) -> Mapping[str, str] | None:
     """Reads the parameters of the endpoint's model in one attempt: {} from another kind of server, None from none."""
     try:
         return (_read_grpc if endpoint.is_grpc else _read_http)(endpoint)
-    except (_NoModelError, ValueError, LookupError, TypeError, AttributeError):
+    except (_NoModelError, ValueError):
         return {}
     except OSError:
         return None
@@ -99,7 +100,7 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
     try:
         connection.request("GET", f"/v2/models/{quote(endpoint.model)}/config", headers=dict(endpoint.options.headers))
         response = connection.getresponse()
-        body = response.read()
+        body = response.read(MAX_REPLY_BYTES + 1)
     except ssl.SSLError as error:  # another attempt meets the same certificate
         raise OSError(str(error)) from error
     except http.client.HTTPException as error:
@@ -108,5 +109,10 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
         connection.close()
     if response.status != http.HTTPStatus.OK:
         raise _NoModelError(f"HTTP status {response.status}")
-    parameters = json.loads(body).get("parameters", {})
-    return {name: str(value["string_value"]) for name, value in parameters.items()}
+    if len(body) > MAX_REPLY_BYTES:
+        raise ValueError(f"its reply is larger than {MAX_REPLY_BYTES} bytes")
+    try:
+        parameters = json.loads(body).get("parameters", {})
+        return {name: str(value["string_value"]) for name, value in parameters.items()}
+    except UNREADABLE as error:
+        raise ValueError(f"its reply cannot be read: {error}") from error

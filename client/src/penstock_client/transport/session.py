@@ -21,7 +21,15 @@ from penstock_client.errors import (
     StreamId,
     StreamNotOpenError,
 )
-from penstock_client.protocol import END_REQUEST, POLL_REQUEST, SAMPLE_RATE_HZ, Request, Result, ends_stream
+from penstock_client.protocol import (
+    END_REQUEST,
+    POLL_REQUEST,
+    SAMPLE_RATE_HZ,
+    Request,
+    Result,
+    ResultOrder,
+    ends_stream,
+)
 
 MAX_UNANSWERED_REQUESTS = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
@@ -60,6 +68,7 @@ class Session:
         self._in_flight = 0
         """Requests that were sent and are unanswered, also after a failure."""
         self._results: deque[Result] = deque()
+        self._order = ResultOrder()
         self._end_is_enqueued = self._start_is_sent = self._end_is_sent = False
         self._end_is_due = self._has_work_left = self._has_rejection = False
         """The reply to the end is still to come; or it has come, and the stream's last result has not."""
@@ -171,8 +180,11 @@ class Session:
         self._note_reply(results)
         if self.failure:
             return
+        problem = self._order.problem(results, self._samples)
         if not self._unanswered:
-            self.fail(ProtocolError(self._stream_id, "the server sent a reply without a request"))
+            problem = "the server sent a reply without a request"
+        if problem is not None:
+            self.fail(ProtocolError(self._stream_id, problem))
             return
         self._last_activity_s = self.now_s()
         request = self._unanswered.popleft()

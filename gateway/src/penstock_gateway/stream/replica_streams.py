@@ -11,6 +11,7 @@ from penstock_client import (
     BatchedStream,
     ClientError,
     ConnectionLostError,
+    ProtocolError,
     ReplyTimeoutError,
     ServerDrainingError,
     ServerFullError,
@@ -49,7 +50,14 @@ _WATCH_S = 1.0
 _STALL_S = 0.5
 """A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
 _MAX_KEEP_ALIVE_S = 10.0
-_GONE = (ConnectionLostError, ReplyTimeoutError, ServerReplyError, ServerUnreachableError, StreamClosedError)
+_GONE = (
+    ConnectionLostError,
+    ProtocolError,
+    ReplyTimeoutError,
+    ServerReplyError,
+    ServerUnreachableError,
+    StreamClosedError,
+)
 
 
 class ReplicaStreams:
