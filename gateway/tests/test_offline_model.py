@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 
 import grpc
@@ -25,7 +26,7 @@ from penstock_gateway.gateway import Gateway
 from penstock_gateway.kserve import sequences
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
-from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
 SAMPLES = 3 * SEGMENT + 1000
@@ -54,8 +55,9 @@ def serve(open_streams, metrics):  # noqa: F811
     """`async with serve(server, ...)`: the ports of a gateway on real sockets."""
 
     @contextlib.asynccontextmanager
-    async def make(*replicas, **options):
-        access = Access(KeyRing(), ClientSecrets(b"k" * 32, KeyRing()), Origins(()))
+    async def make(*replicas, ring=None, **options):
+        ring = ring or KeyRing()
+        access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
         async with (
             open_streams(*replicas, **options) as streams,
             running(Gateway(Config(), streams, access, metrics)) as ports,
@@ -251,6 +253,78 @@ async def test_penstock_client_sends_a_file_in_parts(serve, offline, recognizer,
             await stream.finish()
             assert [result.text async for result in stream if result.is_final] == TEXTS
     assert not recognizer.received and not recognizer.cancelled
+
+
+RING = KeyRing([(ApiKey(name, 4), hashlib.sha256(name.encode()).digest()) for name in ("shop", "lab")])
+
+
+def client_of(ports, key):
+    return httpx2.AsyncClient(base_url=ports.url, timeout=60, headers={"authorization": f"Bearer {key}"})
+
+
+async def openai_file(ports, key):
+    async with client_of(ports, key) as client:
+        response = await upload(client)
+    return response.status_code, response.text
+
+
+async def kserve_file(ports, key, **parameters):
+    parameters = parameters or {"sequence_id": "whole", "sequence_start": True, "sequence_end": True}
+    async with client_of(ports, key) as client:
+        response = await client.post("/v2/models/asr/infer", json=kserve(**parameters))
+    return response.status_code, response.text
+
+
+async def riva_file(ports, key):
+    async with grpc.aio.insecure_channel(ports.grpc_address) as channel:
+        with grpc.insecure_channel(ports.grpc_address) as threaded_channel:
+            try:
+                await Client(channel, threaded_channel).recognize(PCM, (("authorization", f"Bearer {key}"),))
+            except grpc.aio.AioRpcError as error:
+                return error.code().name, error.details()
+    return "OK", ""
+
+
+@pytest.mark.parametrize(
+    ("send", "accepted", "full", "too_long"),
+    [
+        (openai_file, 200, (429, "streams_exhausted"), (413, "too_large")),
+        (kserve_file, 200, (503, "AUDIO_MEMORY_FULL"), (400, "AUDIO_TOO_LONG")),
+        (riva_file, "OK", ("RESOURCE_EXHAUSTED", "STREAMS_EXHAUSTED"), ("RESOURCE_EXHAUSTED", "TOO_LARGE")),
+    ],
+)
+async def test_files_of_a_key_hold_half_of_the_audio(
+    serve,
+    offline,
+    recognizer,
+    until,  # noqa: F811
+    send,
+    accepted,
+    full,
+    too_long,
+):
+    """A file of 1.6 s without an end leaves 0.4 s of the share of 2 s. Another key has its own."""
+    recognizer.server_parameters["max_audio_s"] = "4"
+    async with serve(offline, ring=RING) as ports:
+        assert (await kserve_file(ports, "shop", sequence_start=True))[0] == 200
+        status, text = await send(ports, "shop")
+        assert (status, full[1] in text, "of the API key 'shop'" in text) == (full[0], True, True)
+        assert (await send(ports, "lab"))[0] == accepted
+        assert len(recognizer.received) == 1
+        assert (await kserve_file(ports, "shop", sequence_start=True, sequence_end=True))[0] == 200  # ends that file
+        await until(lambda: not recognizer.received)
+        assert (await send(ports, "shop"))[0] == accepted
+    recognizer.server_parameters["max_audio_s"] = "3"
+    async with serve(offline, ring=RING) as ports:
+        status, text = await send(ports, "shop")
+        assert (status, too_long[1] in text, "half of what the servers hold" in text) == (too_long[0], True, True)
+        await until(lambda: not recognizer.received)
+
+
+async def test_without_keys_files_may_hold_all_of_the_audio(serve, offline, recognizer):
+    recognizer.server_parameters["max_audio_s"] = "2"
+    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as http:
+        assert (await upload(http)).json()["text"] == TEXT
 
 
 async def test_realtime_is_rejected_at_the_handshake(http, serve, offline):

@@ -1,5 +1,6 @@
 """A server's model, limits and decoders, from the parameters of the model `asr`."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -45,6 +46,8 @@ class ServerInfo:
     windows: tuple[str, ...]
     """Values of the option `window` of an offline model that have names. It recognizes whole files, unless the option
     says `live` or the sizes of windows: results come by polling after a stream's end. Empty for a streaming model."""
+    max_audio_s: float
+    """Audio of all open files of an offline model; 0 for a streaming model, and for servers of earlier versions."""
     fingerprint: str
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""
@@ -65,20 +68,21 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         model=parameters["model"],
         architecture=parameters["architecture"],
         context=None if windows else _context(parameters["context"]),
-        chunk_ms=0.0 if windows else float(parameters["chunk_ms"]),
-        sample_rate_hz=int(parameters["sample_rate_hz"]),
+        chunk_ms=0.0 if windows else _number(parameters["chunk_ms"]),
+        sample_rate_hz=_count(parameters["sample_rate_hz"], least=1),
         languages=_names(parameters["languages"]),
         detected_languages=_names(parameters.get("detected_languages", "")),
         decoders=_names(parameters["decoders"]),
-        max_streams=int(parameters["max_streams"]),
-        max_request_s=float(parameters["max_request_s"]),
-        idle_s=float(parameters["idle_s"]),
-        max_beam_size=int(parameters["max_beam_size"]),
-        max_boosted_phrases=int(parameters["max_boosted_phrases"]),
+        max_streams=_count(parameters["max_streams"], least=1),
+        max_request_s=_number(parameters["max_request_s"]),
+        idle_s=_number(parameters["idle_s"]),
+        max_beam_size=_count(parameters["max_beam_size"]),
+        max_boosted_phrases=_count(parameters["max_boosted_phrases"]),
         has_language_model=parameters["has_language_model"] == "true",
         has_internal_language_model=parameters.get("has_internal_language_model") == "true",
         alphabet=frozenset(parameters["alphabet"]) if "alphabet" in parameters else None,
         windows=windows,
+        max_audio_s=_number(parameters.get("max_audio_s", "0")),
         fingerprint=parameters.get(FINGERPRINT, ""),
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
@@ -89,6 +93,20 @@ _ORDER = {field.name: position for position, field in enumerate(fields(ServerInf
 
 def _position(name: str) -> tuple[int, str]:
     return _ORDER.get(name, len(_ORDER)), name
+
+
+def _count(text: str, least: int = 0) -> int:
+    count = int(text)
+    if count < least:
+        raise ValueError(f"{count}, expected {least} or more")
+    return count
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{text}, expected a number from 0")
+    return number
 
 
 def _context(text: str) -> tuple[int, int]:

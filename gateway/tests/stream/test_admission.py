@@ -3,8 +3,8 @@ import multiprocessing
 import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.admission import Admission, Counts
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey
+from penstock_gateway.stream.admission import Admission, AudioHold, Counts
 
 SHOP, LAB = ApiKey("shop", 2), ApiKey("lab", 1)
 
@@ -42,7 +42,33 @@ def test_a_process_that_starts_again_has_no_streams():
     first, second = Admission(counts, 0), Admission(counts, 1)
     first.admit(SHOP)
     second.admit(SHOP)
+    for admission in (first, second):
+        admission.hold(SHOP, 0, 800)
     assert Admission(counts, 1).live(SHOP) == first.live(SHOP) == 1
+    assert first.held(SHOP, 0) == 800
+
+
+def test_a_key_holds_half_of_the_audio_of_each_group_over_all_processes():
+    counts = Counts.shared(multiprocessing.get_context("spawn"), 2, groups=2)
+    first, second = Admission(counts, 0), Admission(counts, 1)
+
+    def hold(admission, key, group=0, memory_s=20.0):
+        return AudioHold(admission, key, group, 1, lambda: memory_s)
+
+    holds = [hold(first, SHOP), hold(second, SHOP)]
+    holds[0].take(6)
+    holds[1].take(4)
+    error = rejected(holds[1].take, 1)
+    assert (error.code, error.server_code) == (ErrorCode.STREAMS_EXHAUSTED, "AUDIO_MEMORY_FULL")
+    hold(first, SHOP, group=1).take(10)
+    hold(first, LAB).take(10)
+    holds[0].give_back()
+    holds[1].take(6)
+    error = rejected(holds[1].take, 1)
+    assert (error.code, error.server_code, error.retry_after_s) == (ErrorCode.TOO_LARGE, "AUDIO_TOO_LONG", None)
+    assert (first.held(SHOP, 0), second.held(SHOP, 1), first.held(LAB, 0)) == (10, 10, 10)
+    hold(second, SHOP, memory_s=0.0).take(10)  # servers of an earlier version do not say
+    hold(first, ANONYMOUS).take(30)
 
 
 def test_requests_per_minute_and_audio_per_day():

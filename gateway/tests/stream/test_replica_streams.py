@@ -251,6 +251,19 @@ async def test_a_key_has_its_own_limit(server, open_streams):
         await opened(streams, shop)
 
 
+async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
+    shop = ApiKey("shop", 8)
+    offline, other = servers(windows="file,long,live", max_audio_s="60"), servers(max_audio_s="0")
+    async with open_streams(offline, other) as streams:  # the other one has another model, so it does not count
+        first, *_ = [await opened(streams, shop, extra={"window": window}) for window in ("live", "10,2,2")]
+        error = await rejection(opened(streams, shop, extra={"window": "live"}))
+        assert (error.code, error.server_code) == (ErrorCode.STREAMS_EXHAUSTED, "AUDIO_MEMORY_FULL")
+        await first.push(audio(100))  # 5 s of its 14 s
+        await first.cancel()
+        await opened(streams, shop, extra={"window": "8,4,3"})
+        assert streams.live == 2
+
+
 async def test_a_lost_replica_fails_its_streams_and_gets_no_others(servers, open_streams):
     lost, other = servers(8), servers(4)
     async with open_streams(lost, other) as streams:

@@ -68,6 +68,27 @@ async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, o
         assert len(server.batch.recognizer.requests) == 2  # the start and the end
 
 
+@pytest.mark.parametrize("window", [None, "live"])
+async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers, open_streams, monkeypatch, window):
+    """It holds memory of an offline model; a live stream does not hold more by them."""
+    now_s = 0.0
+    monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with open_streams(servers(windows="file,long,live")) as streams:
+        options = StreamOptions(is_file=window is None, extra={"window": window} if window else {})
+        stream = await streams.open(options, ANONYMOUS, "test")
+        for samples in (0, 0, 800, 0, 0):
+            now_s += 0.9 * MAX_SILENT_S
+            await stream.push(np.zeros(samples, np.float32))
+            await stream.watch(now_s, 100 * MAX_SILENT_S)
+            if streams.live == 0:
+                break
+        assert (streams.live, now_s) == ((1, 4.5 * MAX_SILENT_S) if window else (0, 4.5 * MAX_SILENT_S))
+        if not window:
+            with pytest.raises(GatewayError) as caught:
+                await anext(stream.events())
+            assert caught.value.code is ErrorCode.STREAM_IDLE
+
+
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
     async with open_streams(server) as streams:
         stream = await streams.open(StreamOptions(), ANONYMOUS, "test")

@@ -29,10 +29,11 @@ def server_information(
     max_streams: int,
     idle_s: float,
     drain_s: float | None = None,
+    max_audio_s: int = 0,
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is "".
 
-    context: None for an offline model, which publishes its windows instead.
+    max_audio_s: of an offline model. context: None for an offline model, which publishes its windows instead.
     """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
@@ -55,6 +56,7 @@ def server_information(
         "has_language_model": "true" if decoding.lm else "false",
         "has_internal_language_model": "true" if offer.ilm else "false",
         **({} if drain_s is None else {"drain_s": f"{drain_s:g}"}),
+        **({"max_audio_s": max_audio_s} if max_audio_s else {}),
         FINGERPRINT: fingerprint(checkpoint, context, decoding),
     }
     return {name: str(value) for name, value in values.items()}

@@ -60,7 +60,7 @@ def _run_one(shared: Shared) -> None:
 
 def _run_workers(shared: Shared) -> None:
     context = multiprocessing.get_context("spawn")
-    shared = replace(shared, counts=Counts.shared(context, shared.config.workers))
+    shared = replace(shared, counts=Counts.shared(context, shared.config.workers, len(shared.config.replicas)))
     with tempfile.TemporaryDirectory(prefix="penstock-gateway-") as directory:
         os.environ[DIRECTORY_VARIABLE] = directory
         server = _serve_metrics(shared.config, Metrics().merged())

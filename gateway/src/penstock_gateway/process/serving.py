@@ -63,7 +63,7 @@ class Shared:
 async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None) -> None:
     """Serves until SIGTERM or SIGINT; a second signal, at least 1 s later, ends live streams at once."""
     config, metrics = shared.config, metrics or Metrics()
-    admission = Admission(shared.counts, process)
+    admission = Admission(shared.counts or Counts.of(len(config.replicas)), process)
     streams = ReplicaStreams(config, admission, metrics)
     access = Access(shared.keys, ClientSecrets(shared.signing_key, shared.keys), Origins(config.origins))
     gateway = Gateway(config, streams, access, metrics)

@@ -1,4 +1,4 @@
-"""Counts the streams, requests and audio of each API key, over all processes of a gateway."""
+"""Counts the streams, requests, audio and held memory of each API key, over all processes of a gateway."""
 
 import contextlib
 import hashlib
@@ -10,13 +10,13 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.keys import MAX_NAMES, ApiKey
+from penstock_gateway.security.keys import ANONYMOUS, MAX_NAMES, ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 
 _MINUTE_S, _DAY_S = 60, 86_400
-_STREAMS, _MINUTE, _REQUESTS, _DAY, _AUDIO_S = range(5)
-"""A row's numbers: live streams; requests of the minute with this number; audio of the day with this number."""
-_ROW = 5
+_STREAMS, _MINUTE, _REQUESTS, _DAY, _AUDIO_S, _HELD = range(6)
+"""A row's numbers: live streams; requests of the minute with this number; audio of the day with this number; of each
+replica group, samples that open files hold."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,24 @@ class Counts:
     """The keys whose rows these are: part of the SHA-256 of their names; 0 is free. Keys may be added at any time."""
     lock: AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
     """Of the tags."""
+    groups: int = 1
+    """Of replicas."""
+
+    @property
+    def row(self) -> int:
+        """Numbers of a row."""
+        return _HELD + self.groups
 
     @classmethod
-    def shared(cls, context: BaseContext, processes: int) -> "Counts":
+    def of(cls, groups: int) -> "Counts":
+        """Those of one process."""
+        return cls([0.0] * (MAX_NAMES * (_HELD + groups)), groups=groups)
+
+    @classmethod
+    def shared(cls, context: BaseContext, processes: int, groups: int = 1) -> "Counts":
         """Those of several processes."""
-        rows = context.Array("d", processes * MAX_NAMES * _ROW, lock=False)
-        return cls(rows, context.Array("q", MAX_NAMES, lock=False), context.Lock())
+        rows = context.Array("d", processes * MAX_NAMES * (_HELD + groups), lock=False)
+        return cls(rows, context.Array("q", MAX_NAMES, lock=False), context.Lock(), groups)
 
 
 class Admission:
@@ -41,13 +53,14 @@ class Admission:
 
     def __init__(self, counts: Counts | None = None, process: int = 0, now_s: Callable[[], float] = time.time):
         """`counts`: shared by the processes; `process`: this one's index; `now_s`: Unix time."""
-        self._counts = Counts([0.0] * (MAX_NAMES * _ROW)) if counts is None else counts
+        self._counts = Counts.of(groups=1) if counts is None else counts
         self._rows = self._counts.rows
-        self._step, self._now_s = MAX_NAMES * _ROW, now_s
+        self._step, self._now_s = MAX_NAMES * self._counts.row, now_s
         self._first = process * self._step
         self._indices: dict[str, int] = {}
-        for i in range(self._first, self._first + self._step, _ROW):
-            self._rows[i + _STREAMS] = 0  # those of a process that has died
+        for i in range(self._first, self._first + self._step, self._counts.row):  # those of a process that has died
+            for number in (_STREAMS, *range(_HELD, self._counts.row)):
+                self._rows[i + number] = 0
 
     def check(self, key: ApiKey) -> None:
         """GatewayError if the key has no stream left, or has reached a quota."""
@@ -81,6 +94,14 @@ class Admission:
         """Audio of a stream of the key was sent."""
         self._add(self._first + self._index(key) + _DAY, _DAY_S, seconds)
 
+    def hold(self, key: ApiKey, group: int, samples: int) -> None:
+        """Open files of the key hold as many more samples in this group of replicas, by its index."""
+        self._rows[self._first + self._index(key) + _HELD + group] += samples
+
+    def held(self, key: ApiKey, group: int) -> int:
+        """Samples that open files of the key hold in this group."""
+        return int(sum(self._rows[i + _HELD + group] for i in self._of_all(key)))
+
     def live(self, key: ApiKey) -> int:
         """Live streams of a key."""
         return int(sum(self._rows[i + _STREAMS] for i in self._of_all(key)))
@@ -113,5 +134,43 @@ class Admission:
                 if found is None:  # more names than that, over all versions of the file
                     raise GatewayError(ErrorCode.OVERLOADED, "the gateway counts no more API keys: start it again")
                 self._counts.tags[found] = tag
-            index = self._indices[key.name] = found * _ROW
+            index = self._indices[key.name] = found * self._counts.row
         return index
+
+
+class AudioHold:
+    """What one stream holds of the audio memory of an offline model's servers. A key may hold half of it."""
+
+    def __init__(
+        self, admission: Admission, key: ApiKey, group: int, sample_rate_hz: int, memory_s: Callable[[], float]
+    ):
+        """group: the index of the replica group; memory_s: audio that its servers hold together, 0 where unknown."""
+        self._admission, self._key, self._group = admission, key, group
+        self._sample_rate_hz, self._memory_s = sample_rate_hz, memory_s
+        self.samples = 0
+
+    def take(self, samples: int) -> None:
+        """Before audio is sent. GatewayError: TOO_LARGE for a stream that is too long by itself, STREAMS_EXHAUSTED."""
+        if not samples:
+            return
+        share_s = self._memory_s() / 2
+        if share_s and self._key.name != ANONYMOUS.name:
+            own_s = (self.samples + samples) / self._sample_rate_hz
+            all_s = (self._admission.held(self._key, self._group) + samples) / self._sample_rate_hz
+            limit = f"up to {share_s:g} s, half of what the servers hold (--max-audio-s)"
+            if own_s > share_s:
+                message = f"{own_s:g} s of audio; accepted of an API key: {limit}"
+                raise GatewayError(ErrorCode.TOO_LARGE, message, server_code="AUDIO_TOO_LONG")
+            if all_s > share_s:
+                message = f"{all_s:g} s of audio of all open files of the API key {self._key.name!r}; accepted: {limit}"
+                raise GatewayError(
+                    ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S, server_code="AUDIO_MEMORY_FULL"
+                )
+        self.samples += samples
+        self._admission.hold(self._key, self._group, samples)
+
+    def give_back(self) -> None:
+        """The stream is over."""
+        if self.samples:
+            self._admission.hold(self._key, self._group, -self.samples)
+        self.samples = 0

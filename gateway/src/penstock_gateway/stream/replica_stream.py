@@ -10,6 +10,7 @@ import numpy as np
 from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamResult
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
+from penstock_gateway.stream.admission import AudioHold
 from penstock_gateway.stream.events import Event, Final
 from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import Samples
@@ -28,8 +29,11 @@ class ReplicaStream:
         report: StreamReport,
         on_end: Callable[["ReplicaStream"], None],
         segments: Segments | None = None,
+        file_hold: AudioHold | None = None,
     ):
+        """file_hold: of a file for an offline model, which holds all that is pushed."""
         self._upstream = upstream
+        self._file_hold = file_hold
         self._segments = segments or Segments()
         self._report = report
         self._on_end = on_end
@@ -42,16 +46,29 @@ class ReplicaStream:
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
 
-        No samples only show that the client is not silent.
+        No samples only show that the client is not silent. Of a file that has begun they do not: it holds memory.
         """
+        if not len(samples) and self._file_hold is not None and self._file_hold.samples:
+            return
         self._last_audio_s = time.monotonic()
-        self._report.pushed(len(samples))
         if len(samples):
+            self._hold(len(samples))
+            self._report.pushed(len(samples))
             try:
                 await self._upstream.push(samples)
             except ClientError as error:
                 raise await self._failed(error) from error
         self._last_audio_s = time.monotonic()  # waiting for the server is not silence
+
+    def _hold(self, samples: int) -> None:
+        """Fails the stream where its key has no memory left for these samples."""
+        if self._file_hold is None or self._over.is_set():
+            return
+        try:
+            self._file_hold.take(samples)
+        except GatewayError as error:
+            self.fail(error)
+            raise
 
     async def end_segment(self) -> None:
         """Ends the segment after the audio pushed so far. A Final with `forced` answers it, also for silence."""

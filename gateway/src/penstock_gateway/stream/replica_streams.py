@@ -28,14 +28,14 @@ from penstock_gateway.metrics import Metrics
 from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
-from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.admission import Admission, AudioHold
 from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions
 from penstock_gateway.stream.moves import Moves, Place
 from penstock_gateway.stream.replica_stream import ReplicaStream
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
 from penstock_gateway.stream.stream_report import StreamReport
-from penstock_gateway.stream.upstream_options import segments_of, upstream_options
+from penstock_gateway.stream.upstream_options import segments_of, upstream_options, window_s
 
 log = logging.getLogger(__name__)
 MODEL_ALIASES = frozenset(
@@ -148,13 +148,18 @@ class ReplicaStreams:
         start_options = upstream_options(options, self._endpoint_state, ignores_unknown, longest_s)
         self._check_memory()
         end_admission = self._admission.admit(key)
+        hold = AudioHold(self._admission, key, self._groups.index(group), model.sample_rate_hz, lambda: group.memory_s)
+        live_s = window_s(start_options.window) if model.windows else 0.0
         try:
+            hold.take(round(live_s * model.sample_rate_hz))
             replica, upstream = await _start_upstream(group, start_options)
         except BaseException:
+            hold.give_back()
             end_admission()
             raise
 
         def end(stream: ReplicaStream) -> None:
+            hold.give_back()
             end_admission()
             self._admission.add_audio(key, stream.take_audio_s())
             self._streams.pop(stream).leave()
@@ -162,7 +167,8 @@ class ReplicaStreams:
         report = StreamReport(
             self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
         )
-        stream = ReplicaStream(upstream, report, end, segments_of(options))
+        file_hold = hold if model.windows and not live_s else None
+        stream = ReplicaStream(upstream, report, end, segments_of(options), file_hold)
         place = self._streams[stream] = Place(group, replica, upstream, report, key)
         self._moves.follow(place)
         return stream

@@ -68,6 +68,8 @@ class Replica:
         """Taken by each stream that moves while it drains."""
         self.information: ServerInfo | None = None
         """None while it does not answer, or serves another model than its group."""
+        self.memory_s: float | None = None
+        """Audio that it can hold, of an offline model, also while it does not answer; None until it was up."""
         self.live = 0
         """Streams of this process."""
         self._closed_until_s = 0.0
@@ -122,6 +124,7 @@ class Replica:
         if self.information is None:
             log.info("replica %s is up: %s", self.address, information.model)
         self.information, self._mismatch = information, ""
+        self.memory_s = information.max_audio_s
 
     def note_mismatch(self, reason: str) -> None:
         """It answers, with another model than its group."""
@@ -181,6 +184,12 @@ class Group:
     def is_up(self) -> bool:
         """True if a replica answers."""
         return any(replica.information is not None for replica in self.replicas)
+
+    @property
+    def memory_s(self) -> float:
+        """Audio that its servers can hold together, of an offline model; 0 where one does not say."""
+        known = [each.memory_s for each in self.replicas if each.memory_s is not None and not each.is_removed]
+        return sum(known) if all(known) else 0.0
 
     def candidates(self) -> Sequence[Replica]:
         """Replicas for a new stream, that for the next one first.

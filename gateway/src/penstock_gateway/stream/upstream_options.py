@@ -3,12 +3,14 @@
 from typing import Any
 
 from penstock_client import StreamOptions as StartOptions
-from penstock_client.options import ENDPOINTS, EndpointState
+from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
 from penstock_gateway.stream.segments import Segments
 
 _NO_SPEECH_MS = 10_000
+_LIVE_S = 14.0
+"""`window=live`: 10,2,2 for most models."""
 
 
 def segments_of(options: StreamOptions) -> Segments:
@@ -49,3 +51,13 @@ def upstream_options(
         return StartOptions(**values)
     except ValueError as error:
         raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error
+
+
+def window_s(window: str | None) -> float:
+    """Audio that a live stream of an offline model holds: its window; 0 for a file."""
+    if window is None or not is_live_window(window):
+        return 0.0
+    try:
+        return sum(map(float, window.split(",")))
+    except ValueError:  # its name
+        return _LIVE_S
