@@ -104,9 +104,8 @@ def test_a_server_without_scores_is_supported(client, recognizer, samples, monke
 def test_a_reply_that_is_too_large_is_not_read(client, recognizer, monkeypatch):
     answer, text = recognizer.answer, texts(["a" * (MAX_REPLY_BYTES + 1)])
     monkeypatch.setattr(recognizer, "answer", lambda request: answer(request) | {"TEXT": text})
-    with pytest.raises(ProtocolError, match="larger than"), client.open_stream() as stream:
-        stream.send(np.zeros(10))
-        list(stream)
+    with pytest.raises(ProtocolError, match="larger than"):
+        client.transcribe(np.zeros(10))
     monkeypatch.undo()
     assert client.transcribe(np.zeros(1600)).is_complete
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.commands import lm
 from penstock.errors import PenstockError
 from penstock.scoring.ngram.arpa import read_arpa
+from penstock.scoring.ngram.estimation import text as text_module
 from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
 
 TEXT = "enter six two\nyes\n\n  \nrubout g m e f three nine\nno\n"
@@ -91,6 +92,13 @@ def test_wrong_input_is_named(bundled_model, text, tmp_path, content, arguments,
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(PenstockError, match=message):
         run("build", text, "--model", bundled_model, "--out", tmp_path / "lm.arpa", *arguments)
+
+
+def test_a_line_of_a_text_has_a_limit(bundled_model, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_module, "MAX_LINE_BYTES", 1 << 20)
+    (tmp_path / "text.txt").write_text("six\n" + "six " * (1 << 18) + "\n")
+    with pytest.raises(PenstockError, match=r"text\.txt: line 2: is longer than 1 MiB: not a text file"):
+        run("build", text, "--model", bundled_model, "--out", tmp_path / "lm.arpa")
 
 
 def test_a_place_that_cannot_be_written_is_named_before_the_work(tmp_path):

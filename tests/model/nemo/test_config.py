@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from penstock.errors import CheckpointError
+from penstock.model import untrusted_yaml
 from penstock.model.nemo.config import read_nemo_config
 from penstock.model.untrusted_yaml import parse_yaml
 from tests.helpers.nemo_files import CONFIG, nemo_members
@@ -182,6 +183,17 @@ def test_named_log_guards(value, guard):
 def test_hostile_yaml(text, match):
     with pytest.raises(CheckpointError, match=match):
         parse_yaml(text)
+
+
+def test_values_of_a_yaml_are_bounded(monkeypatch):
+    """Each takes time, and a scalar of many numbers with colons grows with the square of its length."""
+    text = b"a: [" + b"1, " * 30 + b"1]\nb: 1" + b":1" * 30
+    assert parse_yaml(text)["a"] == [1] * 31
+    for name, limit, match in (("EVENTS", 20, "more than 20 values"), ("SCALAR", 40, "more than 40 characters")):
+        with monkeypatch.context() as patch:
+            patch.setattr(untrusted_yaml, f"MAX_YAML_{name}", limit)
+            with pytest.raises(CheckpointError, match=match):
+                parse_yaml(text)
 
 
 def test_an_alias_bomb_costs_nothing():

@@ -10,6 +10,7 @@ import torch
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
+from penstock.model.nemo import archive, weights
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.nemo.weights import load_state_dict
 from tests.helpers.nemo_files import (
@@ -25,12 +26,14 @@ from tests.helpers.nemo_files import (
 )
 
 
-def torch_zip_of(data: bytes) -> bytes:
-    """A torch file whose pickle is `data`."""
+def torch_zip_of(data: bytes, name: str = "data.pkl") -> bytes:
+    """A torch file whose pickle, with this name, is `data`."""
     source, target = zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(1)}))), io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as copy:
         for record in source.infolist():
-            copy.writestr(record.filename, data if record.filename.endswith("data.pkl") else source.read(record))
+            is_pickle = record.filename.endswith("data.pkl")
+            renamed = record.filename.replace("data.pkl", name)
+            copy.writestr(renamed, data if is_pickle else source.read(record))
     return target.getvalue()
 
 
@@ -56,6 +59,32 @@ def test_an_error_names_the_class_and_never_advises_to_load_it(state, named, tmp
     torch.save(state, path)
     expected = rf"model_weights\.ckpt: contains more than tensors, or is broken: it names {named}, which is not loaded$"
     with pytest.raises(CheckpointError, match=expected):
+        load_state_dict(path)
+
+
+@pytest.mark.parametrize("name", ["data.pkl", "DATA.PKL"])  # torch finds both
+@pytest.mark.parametrize(
+    ("limit", "match"),
+    [
+        ("MAX_PICKLE_OPCODES", r"model_weights.ckpt: .* has more than 100 opcodes$"),
+        ("MAX_PICKLE_BYTES", r"model_weights.ckpt: .* has more than 100 bytes$"),
+    ],
+)
+def test_a_pickle_has_as_many_opcodes_as_tensors_need(name, limit, match, tmp_path, monkeypatch):
+    path = tmp_path / "model_weights.ckpt"
+    path.write_bytes(torch_zip_of(b"\x80\x02" + 120 * b"]" + b"}.", name))
+    assert load_state_dict(path) == {}
+    monkeypatch.setattr(weights, limit, 100)
+    with pytest.raises(CheckpointError, match=match):
+        load_state_dict(path)
+
+
+def test_a_zip_file_has_as_many_records_as_tensors_need(tmp_path, monkeypatch):
+    path = tmp_path / "model_weights.ckpt"
+    path.write_bytes(saved({str(i): torch.zeros(1) for i in range(100)}))
+    assert len(load_state_dict(path)) == 100
+    monkeypatch.setattr(archive, "MAX_HEADER_BYTES", 5000)
+    with pytest.raises(CheckpointError, match=r"a header claims \d+ bytes"):
         load_state_dict(path)
 
 

@@ -5,7 +5,13 @@ import json
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.model.transformers.files import MAX_JSON_BYTES, content_sha256, model_type, read_json
+from penstock.model.transformers.files import (
+    MAX_JSON_BYTES,
+    _without_duplicates,
+    content_sha256,
+    model_type,
+    read_json,
+)
 from tests.helpers.transformers_files import assert_rejected, write_transformers
 
 
@@ -33,6 +39,24 @@ def test_json_is_untrusted(tmp_path, data, match):
     (tmp_path / "config.json").write_bytes(data)
     with pytest.raises(CheckpointError, match=rf"config\.json: .*{match}"):
         read_json(tmp_path / "config.json")
+
+
+def test_a_repeated_key_is_found_among_many(monkeypatch):
+    """By looking it up: comparing all of them takes hours in a file of 64 MiB."""
+
+    class Key(str):
+        compared = 0
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            Key.compared += 1
+            return str(self) == str(other)
+
+    keys = [Key(i) for i in range(1000)]
+    with pytest.raises(ValueError, match="key '7' occurs twice"):
+        _without_duplicates([(key, 0) for key in (*keys, Key(7))])
+    assert Key.compared < 2000
 
 
 def test_depth_of_forty_is_accepted(tmp_path):

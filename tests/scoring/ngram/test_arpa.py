@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.scoring.ngram import arpa
 from penstock.scoring.ngram.arpa import LOG10_ZERO, Arpa, ArpaError, ArpaSection, read_arpa, write_arpa
 from tests.helpers.ngram_golden import DIRECTORY, arpa_path
 from tests.helpers.reference.ngram import NgramReference
@@ -29,6 +30,25 @@ ngram 2=2
 SRILM = KENLM.replace("\\data", "\n\\data", 1).replace("0\t<s>", "-99\t<s>").replace("-1.5\t<unk>\t0", "-inf\tb")
 IRSTLM = KENLM.replace("ngram 1=4", "ngram  1=       4").replace("\t", " ").replace("\n", "\r\n")
 COMMENTED = "# made by hand\nan ARPA file\n\n" + KENLM.replace("\n-0.5", "\n\n-0.5") + "\n"
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("place", ["\\data", "\n\n\\1-grams", "-0.5\ta", "\\2-grams", "-0.25\ta", "\\end"])
+@pytest.mark.parametrize(
+    ("more", "found"), [(50 * "\n", "20 lines before it are no n-grams"), (900 * " " + "\n", "bytes for . n-grams")]
+)
+def test_lines_that_are_no_ngrams_are_bounded(tmp_path, monkeypatch, compress, place, more, found):
+    """Wherever they are. N-grams are not: a header may count any number."""
+    path = write(tmp_path, compress(KENLM.replace(place, more + place, 1).encode()))
+    assert as_dictionary(read_arpa(path)) == EXPECTED
+    monkeypatch.setattr(arpa, "MAX_OTHER_LINES", 20)
+    monkeypatch.setattr(arpa, "MAX_OTHER_BYTES", 200)
+    monkeypatch.setattr(arpa, "_MAX_NGRAM_BYTES", 100)
+    with pytest.raises(ArpaError, match=rf"lm\.arpa: line \d+: .*{found}"):
+        read_arpa(path)
+    words = "".join(f"-1\tw{i}\n" for i in range(100))
+    many = KENLM.replace("ngram 1=4", "ngram 1=104").replace("-0.5\ta", f"{words}-0.5\ta")
+    assert read_arpa(write(tmp_path, compress(many.encode()))).counts == [104, 2]
 
 
 def write(tmp_path, text: str | bytes):

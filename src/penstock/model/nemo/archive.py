@@ -5,6 +5,7 @@ Nothing is extracted under a name from the archive: members are copied one by on
 
 import gzip
 import io
+import os
 import shutil
 import tarfile
 import zlib
@@ -22,12 +23,15 @@ _COPY_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-class _HeaderReader(io.FileIO):
-    """A file that rejects the huge reads of a forged tar header."""
+class HeaderReader(io.FileIO):
+    """A file that rejects the huge reads of a forged header, of a tar or a zip file."""
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or not 0 <= size <= MAX_HEADER_BYTES:
-            raise CheckpointError(f"a tar header claims {size} bytes; accepted: at most {MAX_HEADER_BYTES}")
+        """As of any file; CheckpointError for more than MAX_HEADER_BYTES."""
+        if size is None or size < 0:
+            size = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        if size > MAX_HEADER_BYTES:
+            raise CheckpointError(f"a header claims {size} bytes; accepted: at most {MAX_HEADER_BYTES}")
         return super().read(size)
 
 
@@ -40,7 +44,7 @@ class NemoArchive:
 
     def __init__(self, path: Path, scratch: Path):
         try:
-            self._file = _HeaderReader(_plain_tar(path, scratch))
+            self._file = HeaderReader(_plain_tar(path, scratch))
         except OSError as error:
             raise CheckpointError(f"cannot be read: {error.strerror or error}") from error
         try:

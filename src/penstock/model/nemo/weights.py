@@ -1,6 +1,8 @@
 """Converts NeMo's pickled state dict to the tensors of a bundle; executes nothing of the pickle."""
 
+import contextlib
 import pickle
+import pickletools
 import re
 import struct
 import zipfile
@@ -12,6 +14,7 @@ from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.nemo.archive import HeaderReader
 from penstock.model.nemo.config import MelBand, NemoConfig
 from penstock.model.source_tensors import (
     SourceTensor,
@@ -25,6 +28,10 @@ from penstock.model.source_tensors import (
 )
 
 _WEIGHTS = "model_weights.ckpt"
+_PICKLE = "data.pkl"
+MAX_PICKLE_BYTES, MAX_PICKLE_OPCODES = 8 << 20, 1_000_000
+"""Of the names of the tensors. Each takes some 30 opcodes and 300 bytes; known checkpoints have up to 2,500 tensors."""
+_COPY_BYTES = 1 << 16
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _UNPICKLING_ERRORS = (
     pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
@@ -130,15 +137,34 @@ def _detail(error: Exception) -> str:
 
 
 def _reject_bombs(path: Path) -> None:
-    """Accepts only torch's zip format without compression, as torch writes it."""
+    """Accepts only torch's zip format without compression, as torch writes it, and a pickle of a sound size."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            records = archive.infolist()
+        with HeaderReader(path) as file, zipfile.ZipFile(file) as archive:
+            for record in archive.infolist():
+                if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
+                    message = f"record {record.filename!r} is compressed; accepted: stored records"
+                    raise CheckpointError(f"{_WEIGHTS}: {message}")
+                if record.filename.rpartition("/")[2].lower() == _PICKLE:
+                    _check_pickle(archive, record)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise CheckpointError(f"{_WEIGHTS}: not a file of torch.save's zip format, or truncated: {error}") from error
-    for record in records:
-        if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
-            raise CheckpointError(f"{_WEIGHTS}: record {record.filename!r} is compressed; accepted: stored records")
+
+
+def _check_pickle(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
+    """Counts the opcodes, which torch would take one by one; a pickle that is broken is torch's to reject."""
+    data = bytearray()
+    with archive.open(record) as file:
+        while len(data) <= MAX_PICKLE_BYTES and (block := file.read(_COPY_BYTES)):
+            data += block
+    if len(data) > MAX_PICKLE_BYTES:
+        raise CheckpointError(f"{_WEIGHTS}: {record.filename} has more than {MAX_PICKLE_BYTES} bytes")
+    opcodes = 0
+    with contextlib.suppress(*_UNPICKLING_ERRORS):
+        for opcodes, _ in enumerate(pickletools.genops(bytes(data)), start=1):
+            if opcodes > MAX_PICKLE_OPCODES:
+                break
+    if opcodes > MAX_PICKLE_OPCODES:
+        raise CheckpointError(f"{_WEIGHTS}: {record.filename} has more than {MAX_PICKLE_OPCODES} opcodes")
 
 
 def _reject_odd_tensor(name: object, tensor: object) -> None:

@@ -29,6 +29,10 @@ _COUNT = re.compile(rb"ngram\s+(\d{1,3})\s*=\s*(\d{1,15})")
 _SECTION = re.compile(rb"\\(\d{1,3})-grams:")
 _ROWS_AT_ONCE = 1 << 16  # a section's arrays grow with what is read, not with what the header says
 _MAX_LINE_BYTES = 1 << 20
+MAX_OTHER_LINES, MAX_OTHER_BYTES = 100_000, 16 << 20
+"""Of a file beside its n-grams: comments, headings, empty lines. A small gzip file could hold any number of these."""
+_MAX_NGRAM_BYTES = 4096
+"""On average over the n-grams so far, with the blanks between their fields."""
 _NOT_ARPA = {
     b"iARPA": "IRSTLM's intermediate format; `compile-lm --text=yes` makes an ARPA file of it",
     b"qARPA": "IRSTLM's quantised format, which is not supported",
@@ -152,7 +156,8 @@ class _Reader:
 
     def __init__(self, lines: Iterator[bytes]):
         self._lines = lines
-        self._line = 0
+        self._line = self._bytes = self._ngrams = 0
+        """Read so far."""
         self._words: list[str] = []
         self._index: dict[bytes, int] = {}
 
@@ -183,6 +188,11 @@ class _Reader:
         self._line += 1
         if len(line) >= _MAX_LINE_BYTES:
             raise self._fail("is longer than 1 MiB: not an ARPA file")
+        self._bytes += len(line)
+        if self._line > MAX_OTHER_LINES + self._ngrams:
+            raise self._fail(f"{MAX_OTHER_LINES} lines before it are no n-grams: not an ARPA file")
+        if self._bytes > MAX_OTHER_BYTES + _MAX_NGRAM_BYTES * self._ngrams:
+            raise self._fail(f"{self._bytes} bytes for {self._ngrams} n-grams: not an ARPA file")
         if self._line == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         return line.strip()
@@ -251,6 +261,7 @@ class _Reader:
         fields = line.split()
         if len(fields) not in (order + 1, order + 2):
             raise self._fail(f"expected a probability, {_plural(order, 'word')} and a back-off, found {_show(line)}")
+        self._ngrams += 1
         return fields
 
     def _number(self, field: bytes, what: str) -> float:

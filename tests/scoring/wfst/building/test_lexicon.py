@@ -7,6 +7,7 @@ import pytest
 
 from penstock.errors import GraphError
 from penstock.model.tokenizer import Tokenizer
+from penstock.scoring.wfst.building import lexicon as lexicon_module
 from penstock.scoring.wfst.building.lexicon import (
     Lexicon,
     Symbols,
@@ -52,6 +53,17 @@ def test_a_spelling_listed_twice_counts_once(tokenizer):
     pieces = [str(tokenizer.piece(token)).replace(" ", "▁") for token in tokenizer.encode("six")]
     lexicon = build_lexicon({"six": [(), pieces]}, ["six"], tokenizer)
     assert spelled(lexicon, tokenizer) == [("six", " six")]
+
+
+def test_a_list_and_a_spelling_have_a_limit(tokenizer, tmp_path, monkeypatch):
+    path = tmp_path / "lexicon.txt"
+    path.write_text("six\nseven\n")
+    monkeypatch.setattr(lexicon_module, "MAX_SPELLING", 2)
+    with pytest.raises(GraphError, match=r"'\w+' has \d+ pieces; accepted: up to 2"):
+        build_lexicon({"sixsevensix": [()]}, ["sixsevensix"], tokenizer)
+    monkeypatch.setattr(lexicon_module, "MAX_LEXICON_BYTES", 9)
+    with pytest.raises(GraphError, match=r"lexicon\.txt: has more than"):
+        read_entries(path, with_pieces=True)
 
 
 @pytest.mark.parametrize(

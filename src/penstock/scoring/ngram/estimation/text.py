@@ -2,14 +2,17 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.errors import CorpusError
 from penstock.model.languages import without_tags
 from penstock.scoring.ngram.io import load_sentencepiece, read_token_names
 
 STANDARD_INPUT = "-"
+MAX_LINE_BYTES = 16 << 20
+"""Of one sentence: a file without line ends is no text, and would fill the memory."""
 
 
 class TextTokenizer:
@@ -63,8 +66,10 @@ def read_lines(source: str, on_bytes: Callable[[bytes], None] | None = None) -> 
         raise CorpusError(f"{name}: {error.strerror or error}") from error
 
 
-def _decoded(name: str, lines: Iterable[bytes], on_bytes: Callable[[bytes], None] | None) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
+def _decoded(name: str, file: BinaryIO, on_bytes: Callable[[bytes], None] | None) -> Iterator[str]:
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
+        if len(line) == MAX_LINE_BYTES:
+            raise CorpusError(f"{name}: line {number}: is longer than {MAX_LINE_BYTES >> 20} MiB: not a text file")
         if on_bytes is not None:
             on_bytes(line)
         try:

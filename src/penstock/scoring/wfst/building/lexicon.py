@@ -20,6 +20,9 @@ _SPECIAL = (BEGIN, END, UNKNOWN)
 _SPACE = "\u2581"
 _NEMO_TOKEN_OFFSET = 100
 _NAMED_IN_ERRORS = 5
+MAX_LEXICON_BYTES = 256 << 20
+MAX_SPELLING = 1000
+"""Pieces of one spelling: their beginnings take time and memory that grow with its square."""
 
 Entries = Mapping[str, Sequence[Sequence[str]]]
 """The spellings of each word as names of pieces; () stands for the tokenizer's own spelling."""
@@ -89,12 +92,15 @@ def read_entries(path: Path, with_pieces: bool) -> Entries:
 
     GraphError names the file and, if known, the line.
     """
-    entries: dict[str, list[tuple[str, ...]]] = {}
+    entries: dict[str, dict[tuple[str, ...], None]] = {}
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            data = file.read(MAX_LEXICON_BYTES + 1)
     except OSError as error:
         raise GraphError(f"{path}: {error.strerror or error}") from error
-    for number, line in enumerate(lines, start=1):
+    if len(data) > MAX_LEXICON_BYTES:
+        raise GraphError(f"{path}: has more than {MAX_LEXICON_BYTES >> 20} MiB")
+    for number, line in enumerate(data.splitlines(), start=1):
         try:
             word, *pieces = line.decode("utf-8-sig" if number == 1 else "utf-8").split() or [""]
         except UnicodeDecodeError as error:
@@ -102,11 +108,11 @@ def read_entries(path: Path, with_pieces: bool) -> Entries:
         if word in _SPECIAL or (pieces and not with_pieces):
             accepted = "WORD [PIECE ...]" if with_pieces else "one word; --lexicon takes spellings"
             raise GraphError(f"{path}: line {number}: {cut(repr(' '.join([word, *pieces])))}, expected {accepted}")
-        if word and tuple(pieces) not in entries.setdefault(word, []):
-            entries[word].append(tuple(pieces))
+        if word:
+            entries.setdefault(word, {})[tuple(pieces)] = None
     if not entries:
         raise GraphError(f"{path}: there are no words")
-    return entries
+    return {word: list(spellings) for word, spellings in entries.items()}
 
 
 def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) -> Lexicon:
@@ -122,15 +128,18 @@ def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) 
     _reject(
         sorted(used - labels.keys()), f"{len(used)} pieces", "are not the model's", "those of its tokenizer, as ▁six"
     )
-    counts, spellings, unwritable = [0], [], []
+    counts, unwritable = [0], []
+    spellings: list[tuple[int, ...]] = []
     for word, each in entries.items():
-        word_spellings = []
+        word_spellings: dict[tuple[int, ...], None] = {}
         for pieces in each:
             tokens = [labels[piece] for piece in pieces] if pieces else _spell(word, tokenizer)
             if tokens is None:
                 unwritable.append(word)
-            elif tokens not in word_spellings:
-                word_spellings.append(tokens)
+            elif len(tokens) > MAX_SPELLING:
+                raise GraphError(f"{cut(repr(word))} has {len(tokens)} pieces; accepted: up to {MAX_SPELLING}")
+            else:
+                word_spellings[tuple(tokens)] = None
         counts.append(len(word_spellings))
         spellings += word_spellings
     _reject(
