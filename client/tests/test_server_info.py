@@ -5,8 +5,10 @@ import socket
 
 import pytest
 
+from client.tests.helpers import fake_servers
 from penstock_client import Client, ServerReplyError, ServerUnreachableError
 from penstock_client.cli.main import main
+from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.server_info import parse_server_info
 
 
@@ -78,10 +80,29 @@ def test_a_server_of_an_earlier_version_has_no_internal_language_model(recognize
     assert not parse_server_info(recognizer.server_parameters).fingerprint
 
 
-@pytest.mark.parametrize("name", ["context", "chunk_ms", "max_streams"])
-def test_an_unreadable_value_is_an_error(name, recognizer):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("context", "much"), ("chunk_ms", "much"), ("chunk_ms", "nan"), ("max_streams", "much"), ("max_streams", "0"),
+        ("sample_rate_hz", "0"), ("idle_s", "inf"), ("max_beam_size", "-1"), ("max_audio_s", "-1"),
+    ],
+)  # fmt: skip
+def test_an_unreadable_value_is_an_error(name, value, recognizer):
     with pytest.raises(ValueError):
-        parse_server_info(recognizer.server_parameters | {name: "much"})
+        parse_server_info(recognizer.server_parameters | {name: value})
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b'{"parameters": []}', b'{"parameters": {"a": 1}}', b"[" * 10**5, b" " * (MAX_REPLY_BYTES + 1)]
+)
+def test_a_reply_over_http_that_is_no_configuration(body, recognizer, monkeypatch):
+    monkeypatch.setattr(fake_servers._Handler, "do_GET", lambda self: self._reply(200, body, None))
+    server = fake_servers.HttpServer(recognizer)
+    try:
+        with Client(f"127.0.0.1:{server.port}", "http", timeout_s=60) as client, pytest.raises(ServerReplyError):
+            client.server_info()
+    finally:
+        server.close()
 
 
 def test_the_command_prints_the_information(url, protocol, capsys):

@@ -8,6 +8,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.information import fingerprint, server_information
+from penstock_client.server_info import parse_server_info
 
 CONTEXT, DECODING = AttentionContext(70, 6), DecodingConfig()
 
@@ -24,6 +25,12 @@ def test_a_copy_on_another_host_is_the_same(checkpoint, tmp_path):
     context = checkpoint.config.encoder.contexts[0]
     found = server_information(checkpoint, context, DECODING, 4, 30.0)["penstock_fingerprint"]
     assert found == fingerprint(checkpoint, context, DECODING)
+
+
+def test_an_offline_model_publishes_the_audio_that_its_server_holds(checkpoint):
+    found = server_information(checkpoint, None, DECODING, 4, 30.0, max_audio_s=900)
+    assert parse_server_info(found).max_audio_s == 900
+    assert parse_server_info(server_information(checkpoint, CONTEXT, DECODING, 4, 30.0)).max_audio_s == 0
 
 
 def test_what_decides_the_words_changes_it(checkpoint, golden_bundle, tmp_path):
