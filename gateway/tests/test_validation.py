@@ -1,8 +1,11 @@
 import json
+import tracemalloc
 
 import pytest
 
-from penstock_gateway.validation import parse_object
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.realtime.openai_session import SessionFields, Transcription
+from penstock_gateway.validation import parse_object, read_fields
 
 
 def nested(levels):
@@ -26,3 +29,17 @@ def test_objects():
     for value in ({}, wide, {"a": {"b": [1, 2.5, None, True]}}):
         assert parse_object(json.dumps(value)) == parse_object(json.dumps(value).encode()) == value
     assert parse_object(nested(199)) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Transcription, "keywords"), (Transcription, "languages"), (SessionFields, "include")]
+)
+def test_an_array_of_wrong_values_is_one_error(kind, name):
+    given = {name: [1] * 20_000}
+    tracemalloc.start()
+    try:
+        with pytest.raises(GatewayError, match=rf"^FIELD_INVALID: {name}\[0\] is 1; "):
+            read_fields(kind, given, "")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 
+_T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
 _TYPES = {
     "string_type": "a string", "int_type": "an integer", "bool_type": "true or false", "list_type": "an array",
@@ -69,6 +70,8 @@ def check_effect(info: ValidationInfo) -> None:
         raise PydanticCustomError("no_effect", "null")
 
 
+Array = Annotated[list[_T], Field(fail_fast=True)]
+"""An array, up to its first wrong value: pydantic would make an error of a kilobyte for each."""
 Text = Annotated[str, AfterValidator(_not_blank)]
 """A string that is not blank."""
 Ignored = Annotated[Any, AfterValidator(_without_effect)]

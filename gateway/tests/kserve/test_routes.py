@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 
 import httpx2
 import numpy as np
@@ -11,6 +12,8 @@ from tritonclient.http import InferenceServerClient
 
 from client.tests.helpers.fakes import word
 from gateway.tests.kserve.conftest import MAX_STREAMS, headers
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.kserve.http_wire import read_body
 from penstock_gateway.kserve.outputs import DATATYPES
 
 pytestmark = pytest.mark.anyio
@@ -125,7 +128,15 @@ REJECTED = {
     "fraction": body(**on_input(shape=[1, 1.5])),
     "datatype": body(**on_input(datatype="INT32")),
     "texts": body(**on_input(data=["x"] * 800)),
-    "uneven": body(**on_input(data=[[1], [1, 2]])),
+    "uneven": one_input(shape=[1, 3], data=[[1], [1, 2]]),
+    "numbers and an array": one_input(shape=[1, 2], data=[1, [1]]),
+    "a text among numbers": one_input(shape=[1, 2], data=[0.5, "0.5"]),
+    "a truth among numbers": one_input(shape=[1, 2], data=[0.5, True]),
+    "nothing among numbers": one_input(shape=[1, 2], data=[0.5, None]),
+    "deep texts": one_input(shape=[1, 2], data=[[[0.5, "x"]]]),
+    "400 digits": one_input(shape=[1, 2], data=[0.5, -(10**400)]),
+    "5,000 digits": b'{"inputs":[{"name":"AUDIO","shape":[1,1],"datatype":"FP32","data":[' + b"9" * 5000 + b"]}]}",
+    "not a number": one_input(shape=[1, 1], data=[float("nan")]),
     "objects": body(**on_input(data={"a": 1})),
     "infinite": one_input(shape=[1, 1], data=[1e39]),
     "no data": one_input(shape=[1, 0]),
@@ -154,6 +165,42 @@ async def test_arrays_that_would_take_much_memory(client):
         content = b'{"inputs":[{"name":"AUDIO","shape":[1,0],"datatype":"FP32","data":[' + data + b"0]}]}"
         assert await post(client, content) == (413, "TOO_LARGE")
     assert await post(client, bytes(14 << 20)) == (413, "TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"data":[' + b"0," * 2000 + b'"' + b"x" * 2000 + b'"]',
+        b'"data":[[' + b"0," * 2000 + b'"' + b"x" * 2000 + b'"]]',
+        b'"data":[' + b"true," * 20_000 + b"1e999]",
+        b'"shape":[' + b"1.5," * 20_000 + b'1],"data":[]',
+    ],
+    ids=["texts", "nested", "bools", "shape"],
+)
+def test_the_memory_for_a_body_grows_with_its_length_alone(fields):
+    content = (
+        b'{"parameters":{"sequence_id":1},"inputs":[{"name":"AUDIO","datatype":"FP32","shape":[1,1],' + fields + b"}]}"
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(GatewayError):
+            read_body(content, None)
+        assert tracemalloc.get_traced_memory()[1] < (1 << 20) + 10 * len(content)
+    finally:
+        tracemalloc.stop()
+
+
+async def test_nested_arrays_are_read_in_their_order(client, server):
+    for number, data in enumerate(([0.5, 1, -1, 0], [[0.5, 1, -1, 0]], [[0.5, 1], [-1, 0]]), start=1):
+        assert (
+            await post(
+                client,
+                one_input(shape=[1, 4], data=data) | {"parameters": {"sequence_id": number, "sequence_start": True}},
+            )
+        )[0] == 200
+    assert [each.samples.tolist() for each in server.batch.recognizer.requests if len(each.samples)] == [
+        [0.5, 1, -1, 0]
+    ] * 3
 
 
 async def test_bodies_that_do_not_fit_their_header(client):

@@ -15,13 +15,14 @@ from penstock_gateway.kserve.model import VERSION
 from penstock_gateway.kserve.outputs import make_outputs
 from penstock_gateway.kserve.request import MAX_AUDIO_BYTES, MAX_FIELDS_BYTES, InferRequest, Tensor, make_request
 from penstock_gateway.stream.live_stream import Samples
-from penstock_gateway.validation import ClosedFields, Fields, parse_object, read_fields
+from penstock_gateway.validation import Array, ClosedFields, Fields, parse_object, read_fields
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_BODY_BYTES = 26 * MAX_REQUEST_SAMPLES + MAX_FIELDS_BYTES
 """A number of JSON with a comma has up to 26 characters."""
 _MAX_NUMBERS, _MAX_OBJECTS = MAX_REQUEST_SAMPLES + 20_000, 10_000
 """Of a JSON text: an array or a text takes up to 30 times as much memory as in JSON."""
+_MAX_INTEGER = 2**64
 
 
 class _InputParameters(ClosedFields):
@@ -30,7 +31,7 @@ class _InputParameters(ClosedFields):
 
 class _Input(ClosedFields):
     name: str
-    shape: list[int]
+    shape: Array[int]
     datatype: str
     data: Any = None
     parameters: _InputParameters = _InputParameters()
@@ -49,8 +50,8 @@ class _Output(ClosedFields):
 class _Body(Fields):
     id: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    inputs: list[_Input]
-    outputs: list[_Output] = Field(default_factory=list)
+    inputs: Array[_Input]
+    outputs: Array[_Output] = Field(default_factory=list)
 
 
 class HttpRequest(NamedTuple):
@@ -131,14 +132,26 @@ def _values(inputs: Sequence[_Input], binary: bytes) -> Samples | bytes:
         raise invalid_request(f"{what}, {len(binary)} bytes follow the JSON; {accepted}")
     if size is not None:
         return binary
-    try:
-        values = np.array(data)
-    except ValueError:
-        values = np.array(None)
-    if values.dtype.kind not in "iuf":
+    if (numbers := _numbers(data)) is None:
         raise invalid_request(f"data of {shown(inputs[0].name)} are not numbers")
     with np.errstate(over="ignore"):
-        return values.astype(np.float32).ravel()
+        return np.array(numbers, np.float32)
+
+
+def _numbers(data: Any) -> list[int | float] | None:
+    """Those of a number or of even arrays, in order; None for anything else.
+
+    numpy would convert mixed values: numbers beside a text become texts, each as long as the longest.
+    """
+    values = [data]
+    while list in (types := set(map(type, values))):
+        if len(types) > 1 or len(set(map(len, values))) > 1:
+            return None
+        values = [value for array in values for value in array]
+    if not types <= {int, float}:
+        return None
+    is_large = int in types and any(type(value) is int and abs(value) > _MAX_INTEGER for value in values)
+    return None if is_large else values
 
 
 def _first(wish: bool | None, default: bool) -> bool:

@@ -12,7 +12,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
-from penstock_gateway.validation import ClosedFields, Ignored, Text, accepted, check_effect, invalid, read_fields
+from penstock_gateway.validation import Array, ClosedFields, Ignored, Text, accepted, check_effect, invalid, read_fields
 
 RATES_HZ = (24_000, 16_000, 8_000)
 """OpenAI's rate of audio/pcm, and two more."""
@@ -58,8 +58,8 @@ class Transcription(ClosedFields):
 
     model: str | None = None
     language: str | None = None
-    languages: list[Text] | None = None
-    keywords: list[Text] | None = None
+    languages: Array[Text] | None = None
+    keywords: Array[Text] | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
     prompt: Ignored = None
 
@@ -115,7 +115,7 @@ class SessionFields(ClosedFields):
     type: Literal["transcription"] = "transcription"
     audio: SessionAudio | None = None
     include: (
-        list[
+        Array[
             Literal[
                 "item.input_audio_transcription.logprobs",
                 "item.input_audio_transcription.interim",
