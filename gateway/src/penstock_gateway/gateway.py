@@ -27,7 +27,7 @@ class Gateway:
     messages: Budget = field(
         default_factory=lambda: Budget("memory for a message", limits.MAX_UNARY_BYTES, limits.MAX_WAIT_S)
     )
-    """The memory for messages of unary gRPC calls."""
+    """The memory for messages of unary gRPC calls and large bodies of KServe."""
     connections: Places = field(default_factory=lambda: Places("connections", lambda streams: 4 * streams + 8))
     """Calls, requests and WebSockets."""
     uploads: Places = field(default_factory=lambda: Places("uploads", lambda streams: 2 * streams))

@@ -31,15 +31,15 @@ class Served:
 @pytest.fixture
 def serve(open_streams, metrics):  # noqa: F811
     """`async with serve(server)`: a gateway with two keys on real sockets, before a server of streams of one word per
-    50 ms."""
+    50 ms. `fields`: of the gateway."""
 
     @contextlib.asynccontextmanager
-    async def make(*servers):  # noqa: F811
+    async def make(*servers, **fields):  # noqa: F811
         ring = KeyRing([(ApiKey(key, MAX_STREAMS), hashlib.sha256(f"sk-{key}".encode()).digest()) for key in KEYS])
         access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
         async with (
             open_streams(*servers, admission=Admission()) as streams,
-            running(Gateway(Config(), streams, access, metrics)) as ports,
+            running(Gateway(Config(), streams, access, metrics, **fields)) as ports,
         ):
             yield Served(ports, streams)
 

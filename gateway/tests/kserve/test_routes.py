@@ -11,10 +11,13 @@ import tritonclient.http.aio as triton
 from tritonclient.http import InferenceServerClient
 
 from client.tests.helpers.fakes import word
-from gateway.tests.kserve.conftest import MAX_STREAMS, headers
+from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
 from penstock_gateway.errors import GatewayError
+from penstock_gateway.kserve import routes
 from penstock_gateway.kserve.http_wire import read_body
 from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.security.budget import Budget
+from penstock_gateway.security.keys import ApiKey
 
 pytestmark = pytest.mark.anyio
 INFER = "/v2/models/asr/infer"
@@ -188,6 +191,35 @@ def test_the_memory_for_a_body_grows_with_its_length_alone(fields):
         assert tracemalloc.get_traced_memory()[1] < (1 << 20) + 10 * len(content)
     finally:
         tracemalloc.stop()
+
+
+async def test_keys_take_turns_at_large_bodies(monkeypatch):
+    order, shared = [], routes._Inference(None)
+    monkeypatch.setattr(routes, "read_body", lambda body, _: order.append(body))
+    of = {name: ApiKey(name, 4) for name in KEYS}
+    await asyncio.gather(*(shared.read(name, None, of[name]) for name in ["one"] * 16 + ["two"]))
+    assert order.index("two") == 1
+
+
+async def test_large_bodies_count_as_messages_until_they_are_read(serve, server):
+    budget = Budget("memory", 2 << 20, 0.01)
+    content = json.dumps(
+        body(parameters={"sequence_id": "s", "sequence_start": True, "boosted_phrases": " " * 900_000})
+    )
+    async with serve(server, messages=budget) as served, httpx2.AsyncClient(base_url=served.ports.url) as client:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.ports.http_port)
+        head = f"POST {INFER} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer sk-one\r\nContent-Length: 900000\r\n\r\n"
+        writer.write(head.encode() + b"{")
+
+        async def code(key):
+            return (await client.post(INFER, content=content, headers=headers(key))).json()["error"].partition(":")[0]
+
+        while await code("one") != "STREAM_LIMIT":
+            pass
+        assert await code("two") == "OPTION_INVALID"
+        writer.transport.abort()
+        while await code("one") == "STREAM_LIMIT":
+            pass
 
 
 async def test_nested_arrays_are_read_in_their_order(client, server):

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -16,10 +15,10 @@ from penstock_gateway.kserve.errors import invalid_request, status_of, text_of
 from penstock_gateway.kserve.http_wire import HEADER_LENGTH, MAX_BODY_BYTES, HttpRequest, read_body, write_response
 from penstock_gateway.kserve.model import check_model, model_config, model_metadata, server_metadata
 from penstock_gateway.kserve.sequences import PROTOCOL, Sequences
+from penstock_gateway.security.budget import Turns
+from penstock_gateway.security.keys import ApiKey
 
 _LARGE_BYTES = 256 << 10
-_LARGE_BODIES = 16
-"""Of a key at a time."""
 
 
 class _Route(APIRoute):
@@ -97,15 +96,11 @@ class _Inference:
 
     def __init__(self, sequences: Sequences):
         self.sequences = sequences
-        self.large_bodies: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_LARGE_BODIES))
-        """Places of each key."""
-        self._parsing = asyncio.Lock()
+        self._parsing = Turns()
 
-    async def read(self, body: bytes, header_length: str | None) -> HttpRequest:
-        """`read_body`. 30 s of audio in JSON take 0.1 s, so a pause as long follows, for the other streams."""
-        if len(body) <= _LARGE_BYTES:
-            return read_body(body, header_length)
-        async with self._parsing:
+    async def read(self, body: bytes, header_length: str | None, key: ApiKey) -> HttpRequest:
+        """`read_body` of a large one. 30 s of audio take 0.1 s, so a pause as long follows, for the other streams."""
+        async with self._parsing.taken(key.name):
             started_s = time.monotonic()
             try:
                 return read_body(body, header_length)
@@ -123,17 +118,20 @@ async def _inference(request: Request, gateway: GatewayOf) -> _Inference:
 
 @router.post(f"{_MODEL}/infer", dependencies=[ModelOf])
 @router.post(f"{_VERSION}/infer", dependencies=[ModelOf])
-async def infer(request: Request, key: KeyOf, shared: Annotated[_Inference, Depends(_inference)]) -> Response:
+async def infer(
+    request: Request, gateway: GatewayOf, key: KeyOf, shared: Annotated[_Inference, Depends(_inference)]
+) -> Response:
     """The next part of a stream's audio; answers with what is new. Stops where the client disconnects."""
     if encoding := request.headers.get("content-encoding"):
         raise invalid_request(f"Content-Encoding is {encoding[:40]!r}; accepted: none")
+    reading, json_bytes = limited(request, MAX_BODY_BYTES, "body"), request.headers.get(HEADER_LENGTH)
     stated = request.headers.get("content-length", "")
-    if stated.isdecimal() and int(stated) <= _LARGE_BYTES:
-        body = await limited(request, MAX_BODY_BYTES, "body").body()
+    size = int(stated) if stated.isdecimal() else MAX_BODY_BYTES
+    if size <= _LARGE_BYTES:
+        wanted = read_body(await reading.body(), json_bytes)
     else:
-        async with shared.large_bodies[key.name]:
-            body = await limited(request, MAX_BODY_BYTES, "body").body()
-    wanted = await shared.read(body, request.headers.get(HEADER_LENGTH))
+        async with gateway.messages.taken(key.name, size):
+            wanted = await shared.read(await reading.body(), json_bytes, key)
     results = await while_connected(request, shared.sequences.infer(wanted.request, key))
     if results is None:
         return Response(status_code=CLIENT_GONE)

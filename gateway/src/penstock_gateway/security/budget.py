@@ -1,7 +1,7 @@
-"""What the keys of a process share: places that each takes for itself, and a budget in which others wait."""
+"""What the keys of a process share: places of each, turns that go round, and a budget in which others wait."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -35,6 +35,45 @@ class Places:
             self._open[key.name] -= 1
             if not self._open[key.name]:
                 del self._open[key.name]
+
+
+class Turns:
+    """A lock that goes round the keys: between two turns of a key, each other key that waits has one."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By name of the key, the next one first."""
+
+    @asynccontextmanager
+    async def taken(self, key: str) -> AsyncIterator[None]:
+        """Waits for a turn of the key with this name, which lasts until the block ends."""
+        if self._is_taken:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(key, deque()).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._pass_on(key)
+                raise
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._pass_on(key)
+
+    def _pass_on(self, key: str) -> None:
+        if key in self._waiting:
+            self._waiting[key] = self._waiting.pop(key)  # behind the others
+        while self._waiting:
+            key, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            if not turns:
+                del self._waiting[key]
+            if not turn.done():
+                return turn.set_result(None)
+        self._is_taken = False
 
 
 class Budget:

@@ -26,7 +26,7 @@ MAX_MESSAGE_BYTES = 256 << 10
 MAX_RECOGNIZE_BYTES = 64 << 20
 """One gRPC message with a whole recording (Recognize)."""
 MAX_UNARY_BYTES = 4 * MAX_RECOGNIZE_BYTES
-"""Such messages at the same time in a process, and half of them of one key; others wait."""
+"""Such messages and large bodies of KServe at the same time in a process, half of them of one key; others wait."""
 MAX_WAIT_S = 30.0
 """For a place for a message or a recording; then STREAMS_EXHAUSTED."""
 MAX_UPLOAD_BYTES = 25_000_000
