@@ -1,17 +1,20 @@
 """What a client can send before an application reads it: headers, connections, messages of a WebSocket per second."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import logging
 
 import httpx2
 import pytest
 import websockets
+from starlette.websockets import WebSocket
 
 from gateway.tests.helpers.running import running
 from penstock_gateway.security import limits
 from penstock_gateway.security.connections import TokenBucket
-from penstock_gateway.security.keys import ApiKey, KeyRing
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
 RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(b"sk-test").digest())])
@@ -176,3 +179,56 @@ async def test_errors_in_a_row_close_the_connection_and_others_do_not(gateway):
             while True:
                 await asyncio.wait_for(socket.recv(), 60)
     assert closed.value.rcvd.code == 1008
+
+
+BROKEN = {
+    "text": (b"\x81\x82", b"\xff\xfe", 1007),
+    "surrogate": (b"\x81\x83", b"\xed\xa0\x80", 1007),
+    "cut text": (b"\x81\x82", b"\xe2\x82", 1007),
+    "reason of a close": (b"\x88\x83", b"\x03\xe8\xff", 1007),
+    "code of a close": (b"\x88\x82", b"\x03\xe7", 1002),
+    "opcode": (b"\x83\x80", b"", 1002),
+    "reserved bits": (b"\xc1\x80", b"", 1002),
+    "continuation": (b"\x80\x80", b"", 1002),
+    "half a ping": (b"\x09\x80", b"", 1002),
+    "length": (b"\x81\xff" + (2**63 - 1).to_bytes(8, "big"), b"", 1009),
+}
+
+
+@pytest.mark.parametrize(("head", "data", "code"), BROKEN.values(), ids=BROKEN)
+async def test_a_broken_websocket_is_one_line_of_its_client(gateway, caplog, head, data, code):
+    caplog.set_level("INFO", "penstock_gateway")
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await socket.recv()
+        socket.transport.write((head + bytes(4) + data) * 3)  # the mask is 0
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            await asyncio.wait_for(socket.recv(), 60)
+    assert closed.value.rcvd.code == code
+    ((name, level, text),) = caplog.record_tuples
+    assert (name, level, text) == ("penstock_gateway.access", logging.INFO, "rejected")
+    labels = {"protocol": "realtime", "reason": "TOO_LARGE" if code == 1009 else "FIELD_INVALID"}
+    assert gateway.metrics.registry.get_sample_value("penstock_gateway_rejected_total", labels) == 1
+
+
+async def test_a_websocket_that_is_broken_before_it_is_accepted(gateway, caplog, monkeypatch):
+    accepts = asyncio.Event()
+
+    async def accept(socket, *_):
+        await accepts.wait()
+
+    monkeypatch.setattr(WebSocket, "accept", accept)
+    caplog.set_level("INFO", "penstock_gateway")
+    for frame in (b"\x81\x81" + bytes(4) + b"\xff", b"\x83\x80" + bytes(4)):
+        accepts.clear()
+        async with running(gateway) as served:
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
+            writer.write(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n\r\n".encode())
+            while not gateway.connections.open(ANONYMOUS):
+                await asyncio.sleep(0)
+            writer.write(frame)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 60) == b""
+            accepts.set()
+            writer.close()
+    assert caplog.messages.count("rejected") == 2
+    assert not [each for each in caplog.records if each.exc_info or each.name == "asyncio"]

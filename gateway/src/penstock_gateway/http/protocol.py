@@ -10,6 +10,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
@@ -47,7 +48,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._connection = self._connections.open(self.client[0] if self.client else "")
         except GatewayError as error:
             return self._reject(error, HTTPStatus.SERVICE_UNAVAILABLE)
-        self.ws_protocol_class = partial(WebSocketProtocol, connection=self._connection)  # type: ignore[assignment]
+        self.ws_protocol_class = partial(  # type: ignore[assignment]
+            WebSocketProtocol, gateway=self._gateway, connection=self._connection
+        )
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -164,9 +167,9 @@ class HttpProtocol(HttpToolsProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Takes messages and pings up to a number per second, and no more while the application has one to read."""
 
-    def __init__(self, *args: Any, connection: Connection, **kwargs: Any):
+    def __init__(self, *args: Any, gateway: Gateway, connection: Connection, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._connection = connection
+        self._gateway, self._connection = gateway, connection
         self._bucket = TokenBucket(limits.MESSAGES_PER_S, limits.MAX_MESSAGE_BURST, self.loop.time())
         self._held = bytearray()
         self._wait: asyncio.TimerHandle | None = None
@@ -201,6 +204,27 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if wait_s > 0 and self._wait is None and not self.transport.is_closing():
             self.transport.pause_reading()
             self._wait = self.loop.call_later(wait_s, self._go_on)
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is complete. uvicorn reports a text that is not UTF-8 as its own failure, with a traceback."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError as error:
+                self.conn.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
+                return self.handle_parser_exception()
+        super().send_receive_event_to_app()
+
+    def handle_parser_exception(self) -> None:
+        """The client has sent what is no WebSocket, which is an error as others are."""
+        close = self.conn.close_sent
+        code = ErrorCode.TOO_LARGE if close and close.code == CloseCode.MESSAGE_TOO_BIG else ErrorCode.FIELD_INVALID
+        reason = close.reason if close else "frames before the answer to the handshake"
+        self._gateway.note_rejection("realtime", GatewayError(code, f"the WebSocket failed: {reason}"))
+        if close is not None:
+            return super().handle_parser_exception()
+        self.close_sent = True
+        self.transport.close()
 
     async def receive(self) -> Any:
         """The next message for the application. As uvicorn's, without another coroutine for each message."""
