@@ -29,9 +29,11 @@ class ReplicaGroup:
 def check_address(address: str) -> str:
     """The address, if it is HOST:PORT; else ValueError."""
     try:
-        return Endpoint(address).url
+        if address.isprintable():  # also no byte order mark
+            return Endpoint(address).url
     except ValueError:
-        raise ValueError(f"{address!r} is not HOST:PORT") from None
+        pass
+    raise ValueError(f"{address!r} is not HOST:PORT")
 
 
 def parse_replicas(text: str) -> tuple[ReplicaGroup, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.process.serving import HttpServer, add_grpc_port, http_server, open_port
+from penstock_gateway.process.tls import Certificate
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Running:
     http: HttpServer
     http_port: int
     grpc_port: int
+    certificate: Certificate | None
 
     @property
     def url(self) -> str:
@@ -33,7 +35,8 @@ class Running:
 async def running(gateway: Gateway) -> AsyncIterator[Running]:
     """Serves both ports on free loopback ports until the block ends."""
     grpc_server = build_grpc_server(gateway)
-    grpc_port = add_grpc_port(grpc_server, gateway.config, 0)
+    certificate = Certificate.of(gateway.config)
+    grpc_port = add_grpc_port(grpc_server, gateway.config, 0, certificate)
     await grpc_server.start()
     server = http_server(build_app(gateway), gateway.config)
     listening = open_port("127.0.0.1", 0)
@@ -42,7 +45,7 @@ async def running(gateway: Gateway) -> AsyncIterator[Running]:
         while not server.started:
             assert not serving.done()
             await asyncio.sleep(0.005)
-        yield Running(server, listening.getsockname()[1], grpc_port)
+        yield Running(server, listening.getsockname()[1], grpc_port, certificate)
     finally:
         server.should_exit = True
         await serving

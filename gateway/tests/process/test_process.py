@@ -125,7 +125,8 @@ def run(*words):
 
 
 def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
-    keys, secret = tmp_path / "keys", tmp_path / "secret"
+    keys, secret, fifo = tmp_path / "keys", tmp_path / "secret", tmp_path / "fifo"
+    os.mkfifo(fifo)
     keys.write_text("shop 1234 5\n")
     secret.write_bytes(b"short")
     for words, named in (
@@ -133,6 +134,9 @@ def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
         (["--keys", str(keys)], "line 1"),
         (["--keys", str(tmp_path / "none")], f"SETTING_INVALID: --keys is '{tmp_path}/none': no such file"),
         (["--secret", str(secret)], f"SETTING_INVALID: --secret is '{secret}': has 5 bytes; accepted: 32 or more"),
+        (["--keys", str(fifo)], f"SETTING_INVALID: --keys is '{fifo}': it is a fifo; accepted: a regular file"),
+        (["--secret", "/dev/zero"], "SETTING_INVALID: --secret is '/dev/zero': it is a device"),
+        (["--tls-cert", str(tmp_path), "--tls-key", str(fifo)], f"--tls-cert is '{tmp_path}': it is a directory"),
         (["--tls-cert", str(secret), "--tls-key", str(tmp_path / "none")], "none"),
         (["--tls-cert", str(secret), "--tls-key", str(keys)], f"--tls-cert {secret}, --tls-key {keys}: no PEM"),
         (["--workers", "2", "--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(keys)], "no PEM"),

@@ -1,9 +1,13 @@
 """Both ports with TLS: https, wss and gRPC with a certificate that clients trust, and nothing without."""
 
+import asyncio
 import base64
 import json
+import os
 import ssl
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import httpx2
@@ -13,7 +17,7 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
-from penstock_gateway.process.tls import follow_certificate
+from penstock_gateway.process import serving
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
@@ -102,13 +106,38 @@ async def test_a_renewed_certificate_is_served_without_a_restart(make_gateway, t
         path.write_bytes((FOLDER / old).read_bytes())
     gateway = make_gateway(**{name: str(path) for name, path in paths.items()})
     async with running(gateway) as served:
-        follow = follow_certificate(gateway.config, served.http.config.ssl)
+        certificate = served.certificate
         for path, new in zip(paths.values(), ("cert.pem", "key.pem"), strict=True):
             with pytest.raises(httpx2.ConnectError):
                 await transcribe(f"https://127.0.0.1:{served.http_port}", trust)
             path.write_bytes((FOLDER / new).read_bytes())
-            follow()  # of the first file alone it keeps the old pair
+            renewed = [certificate.refresh() for _ in range(3)]
+            assert any(renewed) == (new == "key.pem"), "of the first file alone it keeps the old pair"
+        certificate.load_into(served.http.config.ssl)
+        paths["tls_key"].unlink()
+        os.mkfifo(paths["tls_key"])
+        assert not certificate.refresh()
         assert await transcribe(f"https://127.0.0.1:{served.http_port}", trust) == "w0 w1 w2"
         credentials = grpc.ssl_channel_credentials(CERTIFICATE.read_bytes())
         async with grpc.aio.secure_channel(served.grpc_address, credentials) as channel:
             assert await recognize(channel) == "w0 w1 w2 "
+
+
+async def test_files_are_read_in_a_thread_and_a_certificate_is_given_to_the_port_by_the_loop(monkeypatch):
+    context, loaded, readers = ssl.create_default_context(), asyncio.Event(), []
+
+    class Stub:
+        def refresh(self):
+            readers.append(threading.current_thread())
+            return True
+
+        def load_into(self, given):
+            assert given is context and threading.current_thread() is threading.main_thread()
+            loaded.set()
+
+    monkeypatch.setattr(serving, "_FILES_S", 0.0)
+    http = SimpleNamespace(started=True, config=SimpleNamespace(ssl=context))
+    following = asyncio.create_task(serving._follow_files(Stub(), Stub(), http))
+    await asyncio.wait_for(loaded.wait(), 60)
+    following.cancel()
+    assert len(readers) >= 2 and threading.main_thread() not in readers

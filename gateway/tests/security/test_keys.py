@@ -1,4 +1,5 @@
 import hashlib
+import os
 
 import pytest
 
@@ -175,19 +176,44 @@ def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(tmp_path, caplog):
     path = tmp_path / "keys"
     path.write_text(f"shop {digest('a')} 4")
     ring = KeyRing.read(path)
-    path.write_text(f"shop {digest('a')} 4\nlab {digest('b')} 40")
-    ring.refresh()
-    assert ring.authenticate("b").name == "lab"
+
+    def refresh():
+        for _ in range(3):
+            ring.refresh()
+
+    path.write_text(f"\ufeffshop {digest('a')} 4\nlab {digest('b')} 40", encoding="utf-8")
+    refresh()
+    assert ring.authenticate("b").name == "lab" and ring.authenticate("a").name == "shop"
     path.write_text("shop\n")
-    ring.refresh()
-    assert "line 1" in caplog.text
+    refresh()
+    assert caplog.text.count("line 1") == 1
     path.unlink()
-    ring.refresh()
+    refresh()
+    os.mkfifo(path)
+    refresh()
     assert ring.authenticate("b").name == "lab"
+    assert [text.count("the keys stay as they are") for text in caplog.messages] == [1, 1, 1]
+    assert f"it is a FIFO; accepted: a regular file: '{path}'" in caplog.messages[-1]
+    path.unlink()
     path.write_text(f"lab {digest('b')} 4000")
-    ring.refresh()
+    refresh()
     assert ring.authenticate("b").max_streams == 4000
     assert rejected(ring.authenticate, "a") is ErrorCode.INVALID_API_KEY
+
+
+def test_a_file_that_is_being_written_is_not_taken(tmp_path):
+    path = tmp_path / "keys"
+    lines = [f"{name} {digest(name)} 4\n" for name in ("a", "b", "c")]
+    path.write_text("".join(lines))
+    ring = KeyRing.read(path)
+    for written in range(1, 4):
+        path.write_text("".join(lines[:written]))
+        ring.refresh()
+        assert [ring.authenticate(name).name for name in "abc"] == ["a", "b", "c"]
+    path.write_text(lines[0])
+    ring.refresh()
+    ring.refresh()
+    assert rejected(ring.authenticate, "b") is ErrorCode.INVALID_API_KEY
 
 
 @pytest.mark.parametrize(

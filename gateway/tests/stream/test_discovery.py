@@ -1,13 +1,16 @@
 """Replicas of a DNS name or a file: they come and go, and what cannot be read changes nothing."""
 
+import asyncio
 import os
 import socket
+import threading
 from functools import partial
 
 import pytest
 
 from client.tests.helpers.fake_fleet import speech
 from penstock_gateway.config import ReplicaGroup, parse_replicas
+from penstock_gateway.security import files
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import discovery, replica_streams, replicas
 from penstock_gateway.stream.discovery import Discovery
@@ -32,24 +35,62 @@ async def test_a_file_is_read_again(tmp_path):
     other = tmp_path / "other"
     other.write_text("d:4\n")
     os.replace(other, file)
-    assert await found.addresses(1.0) == ["d:4", "b:2", "c:3"]
+    assert await found.addresses(1.0) == ["a:1", "b:2", "c:3"], "it may be written just now"
+    assert await found.addresses(2.0) == ["d:4", "b:2", "c:3"]
+    file.write_bytes(b"\xef\xbb\xbfe:5\r\n")
+    assert [await found.addresses(now_s) for now_s in (3.0, 4.0)][1] == ["e:5", "b:2", "c:3"]
 
 
-@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nnonsense\n", "a:1\nhttp://a:1\n", b"\xff\xfe", None], ids=repr)
+async def test_a_file_system_that_takes_long_holds_up_no_other_work(tmp_path, monkeypatch):
+    begun, goes_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def read_file(path):
+        loop.call_soon_threadsafe(begun.set)
+        assert goes_on.wait(60)
+        return b"a:1"
+
+    monkeypatch.setattr(files, "read_file", read_file)
+    reading = asyncio.create_task(Discovery(["file:x"]).addresses(0.0))
+    await asyncio.wait_for(begun.wait(), 60)
+    goes_on.set()
+    assert await reading == ["a:1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# none\n",
+        "a:1\nnonsense\n",
+        "a:1\nhttp://a:1\n",
+        "a:1\n\ufeffb:2\n",
+        b"\xff\xfe",
+        None,
+        os.mkfifo,
+        os.mkdir,
+    ],
+    ids=repr,
+)
 async def test_a_broken_file_changes_nothing_and_is_named_once(tmp_path, caplog, text):
     file = tmp_path / "replicas"
     file.write_text("a:1\n")
     found = Discovery([f"file:{file}"])
     assert await found.addresses(0.0) == ["a:1"]
-    if text is None:
+    if text is None or callable(text):
         file.unlink()
+        if text is not None:
+            text(file)
     else:
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert await found.addresses(1.0) == await found.addresses(2.0) == ["a:1"]
+    for now_s in (1.0, 2.0, 3.0):
+        assert await found.addresses(now_s) == ["a:1"]
     (line,) = caplog.messages
     assert line.startswith(f"file:{file}: ") and line.endswith("1 addresses stay as they are")
+    if callable(text):
+        file.rename(tmp_path / "other")
     file.write_text("b:2\n")
-    assert await found.addresses(3.0) == ["b:2"]
+    assert [await found.addresses(now_s) for now_s in (4.0, 5.0)] == [["a:1"], ["b:2"]]
 
 
 async def test_a_name_is_queried_every_five_seconds(caplog):

@@ -21,7 +21,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.protocol import HttpProtocol
 from penstock_gateway.metrics import Metrics
-from penstock_gateway.process.tls import Certificate, Follow, follow_certificate
+from penstock_gateway.process.tls import Certificate
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
@@ -71,12 +71,13 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     configure_tracing()
     DECODERS.start()
     await streams.start()
-    add_grpc_port(rpc, config, shared.grpc_port)
+    certificate = Certificate.of(config)
+    add_grpc_port(rpc, config, shared.grpc_port, certificate)
     await rpc.start()
     prepare_process()
     stop = _Stop()
     serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
-    following = asyncio.create_task(_follow_files(shared.keys.refresh, config, http))
+    following = asyncio.create_task(_follow_files(shared.keys, certificate, http))
     trimming = asyncio.create_task(_trim_memory())
     try:
         await stop.asked.wait()
@@ -89,15 +90,16 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
         await streams.close()
 
 
-async def _follow_files(refresh_keys: Follow, config: Config, http: uvicorn.Server) -> None:
-    """Reads keys and certificates again when their files have changed."""
+async def _follow_files(keys: KeyRing, certificate: Certificate | None, http: uvicorn.Server) -> None:
+    """Reads keys and certificates again, in a thread: a network file system may take its time."""
     while not http.started:
         await asyncio.sleep(_POLL_S)
-    follow = follow_certificate(config, http.config.ssl)
     while True:
         await asyncio.sleep(_FILES_S)
-        refresh_keys()
-        follow()
+        await asyncio.to_thread(keys.refresh)
+        if certificate is not None and await asyncio.to_thread(certificate.refresh):
+            assert http.config.ssl is not None
+            certificate.load_into(http.config.ssl)
 
 
 async def _trim_memory() -> None:
@@ -194,10 +196,9 @@ def _socket(host: str) -> socket.socket:
     return made
 
 
-def add_grpc_port(server: grpc.aio.Server, config: Config, port: int) -> int:
-    """Opens the gRPC port, with TLS if it is configured; returns its number."""
+def add_grpc_port(server: grpc.aio.Server, config: Config, port: int, certificate: Certificate | None) -> int:
+    """Opens the gRPC port, with TLS if there is a certificate; returns its number."""
     address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
-    certificate = Certificate.of(config)
     if certificate is None:
         return int(server.add_insecure_port(address))
     return int(server.add_secure_port(address, certificate.credentials()))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock_gateway.config import Config
 from penstock_gateway.process.tls import Certificate
+from penstock_gateway.security.files import read_file
 from penstock_gateway.security.keys import KeyRing
 
 SETTING_INVALID, PORT_UNAVAILABLE = "SETTING_INVALID", "PORT_UNAVAILABLE"
@@ -47,7 +48,7 @@ def read_files(config: Config, environment: Mapping[str, str] = os.environ) -> F
             keys = KeyRing.read(Path(config.keys))
     if config.secret is not None:
         with _naming("secret", config, environment):
-            signing_key = Path(config.secret).read_bytes()
+            signing_key = read_file(config.secret)
             if len(signing_key) < _MIN_KEY_BYTES:
                 raise ValueError(f"has {len(signing_key)} bytes; accepted: {_MIN_KEY_BYTES} or more")
     _check_tls(config, environment)
@@ -59,7 +60,7 @@ def _check_tls(config: Config, environment: Mapping[str, str]) -> None:
         return
     for name in ("tls_cert", "tls_key"):
         with _naming(name, config, environment):
-            Path(getattr(config, name)).read_bytes()
+            read_file(getattr(config, name))
     try:
         Certificate(config.tls_cert, config.tls_key)
     except ValueError as error:

@@ -1,13 +1,13 @@
 """The certificate of both ports, which is read again when its files change."""
 
 import logging
+import os
 import ssl
-from collections.abc import Callable
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from penstock_gateway.config import Config
-from penstock_gateway.security.keys import file_version
+from penstock_gateway.security.files import WatchedFile
 
 if TYPE_CHECKING:
     import grpc
@@ -16,15 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """A certificate chain and its private key, in files. Each user of it asks for changes on its own."""
+    """A certificate chain and its private key, of files."""
 
     def __init__(self, certificate: str, key: str):
         """OSError where a file cannot be read, ValueError where the two are no certificate and its key."""
-        self._paths = (Path(certificate), Path(key))
-        for path in self._paths:
-            path.read_bytes()  # the error names the file
+        self._files = (WatchedFile(certificate), WatchedFile(key))
+        self._problem = ""
+        self._read = self._pair = self._contents()
         self._check()
-        self._version = self._seen()
 
     @classmethod
     def of(cls, config: Config) -> "Certificate | None":
@@ -33,58 +32,66 @@ class Certificate:
             return None
         return cls(config.tls_cert, config.tls_key)
 
-    def changed(self) -> bool:
-        """True once where the files are others than before, and right."""
-        if (version := self._seen()) == self._version:
-            return False
-        self._version = version
+    def refresh(self) -> bool:
+        """Reads the files; True once where they are others than before, and right. It may take long."""
         try:
+            for file in self._files:
+                file.changed()
+            self._problem = ""
+            if (contents := self._contents()) == self._read:
+                return False
+            self._read = contents
             self._check()
         except (OSError, ValueError) as error:
-            log.error("the certificate stays as it is: %s", error)
+            if str(error) != self._problem:
+                log.error("the certificate stays as it is: %s", error)
+            self._problem = str(error)
             return False
-        log.info("read the certificate %s again", self._paths[0])
+        self._pair = self._read
+        log.info("read the certificate %s again", self._files[0].path)
         return True
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Gives it to all later connections of the context."""
-        context.load_cert_chain(*self._paths, password="")
+        _load(context, *self._pair)
 
     def credentials(self) -> "grpc.ServerCredentials":
-        """For a gRPC port. They follow the files."""
+        """For a gRPC port. They follow `refresh`."""
         import grpc  # not above: the command chooses gRPC's settings after it has checked the files
 
+        served = self._pair
+
         def fetch() -> Any:
-            return self._grpc_configuration() if self.changed() else None
+            nonlocal served
+            if served is self._pair:
+                return None
+            served = self._pair
+            return configuration()
 
-        return grpc.dynamic_ssl_server_credentials(self._grpc_configuration(), fetch)
+        def configuration() -> Any:
+            return grpc.ssl_server_certificate_configuration([served[::-1]])
 
-    def _grpc_configuration(self) -> Any:
-        import grpc
+        return grpc.dynamic_ssl_server_credentials(configuration(), fetch)
 
-        certificate, key = (path.read_bytes() for path in self._paths)
-        return grpc.ssl_server_certificate_configuration([(key, certificate)])
+    def _contents(self) -> tuple[bytes, bytes]:
+        certificate, key = self._files
+        return certificate.content, key.content
 
     def _check(self) -> None:
+        """ValueError where what was read is no certificate and its key."""
         try:
-            self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *self._read)
         except OSError as error:
-            files = "--tls-cert {}, --tls-key {}".format(*self._paths)
+            files = "--tls-cert {}, --tls-key {}".format(*(file.path for file in self._files))
             raise ValueError(f"{files}: no PEM certificate with its private key ({error})") from error
 
-    def _seen(self) -> object:
-        return tuple(map(file_version, self._paths))
 
-
-Follow = Callable[[], None]
-
-
-def follow_certificate(config: Config, context: ssl.SSLContext | None) -> Follow:
-    """A function that gives a changed certificate to later connections of the HTTP port."""
-    certificate = Certificate.of(config)
-
-    def follow() -> None:
-        if certificate is not None and context is not None and certificate.changed():
-            certificate.load_into(context)
-
-    return follow
+def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """As `load_cert_chain`, which takes files alone: here they are in memory, so that it never waits."""
+    with ExitStack() as stack:
+        paths = []
+        for content in (certificate, key):
+            file = stack.enter_context(open(os.memfd_create("pem"), "wb", buffering=0))
+            file.write(content)
+            paths.append(f"/proc/self/fd/{file.fileno()}")
+        context.load_cert_chain(paths[0], paths[1], password="")

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import logging
-import os
 import re
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.files import WatchedFile
 
 log = logging.getLogger(__name__)
 MAX_NAMES = 4096
@@ -44,11 +44,13 @@ Keys = Sequence[tuple[ApiKey, bytes]]
 class KeyRing:
     """The keys that a gateway accepts."""
 
-    def __init__(self, keys: Keys | None = None, path: Path | None = None, now_s: Callable[[], float] = time.time):
-        """`keys`: each with the SHA-256 of its text; None accepts every client as `ANONYMOUS`. `path`: their file."""
+    def __init__(
+        self, keys: Keys | None = None, file: WatchedFile | None = None, now_s: Callable[[], float] = time.time
+    ):
+        """`keys`: each with the SHA-256 of its text; None accepts every client as `ANONYMOUS`. `file`: theirs."""
         self._keys = keys
-        self._path, self._now_s = path, now_s
-        self._version = None if path is None else file_version(path)
+        self._file, self._now_s = file, now_s
+        self._problem = ""
 
     @property
     def is_open(self) -> bool:
@@ -57,20 +59,24 @@ class KeyRing:
 
     @classmethod
     def read(cls, path: Path, now_s: Callable[[], float] = time.time) -> "KeyRing":
-        """Reads a file of keys; # begins a comment. ValueError names a wrong line."""
-        return cls(_read(path), path, now_s)
+        """Reads a file of keys; # begins a comment. ValueError names a wrong line; OSError as `read_file`."""
+        file = WatchedFile(path)
+        return cls(_parse(file), file, now_s)
 
     def refresh(self) -> None:
-        """Reads the file again if it has changed; keeps the keys where it is wrong."""
-        if self._path is None or (version := file_version(self._path)) == self._version:
+        """Takes the keys of the file if it has changed; keeps them where it is wrong. It may take long."""
+        if self._file is None:
             return
-        self._version = version
         try:
-            self._keys = _read(self._path)
+            if self._file.changed():
+                self._keys = _parse(self._file)
+                log.info("read %d keys of %s", len(self._keys), self._file.path)
         except (ValueError, OSError) as error:
-            log.error("the keys stay as they are: %s", error)
+            if str(error) != self._problem:
+                log.error("the keys stay as they are: %s", error)
+            self._problem = str(error)
         else:
-            log.info("read %d keys of %s", len(self._keys), self._path)
+            self._problem = ""
 
     def authenticate(self, text: str | None) -> ApiKey:
         """The key with this text. Takes the same time whichever key matches. GatewayError if none does."""
@@ -98,19 +104,11 @@ class KeyRing:
         return key.expires_s is None or self._now_s() < key.expires_s
 
 
-def file_version(path: Path) -> object:
-    """What changes when the file changes; None where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _read(path: Path) -> Keys:
+def _parse(file: WatchedFile) -> Keys:
+    path = file.path
     keys: list[tuple[ApiKey, bytes]] = []
     names: Counter[str] = Counter()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.text.splitlines(), start=1):
         text = line.partition("#")[0].strip()
         if not text:
             continue

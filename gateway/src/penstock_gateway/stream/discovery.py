@@ -4,9 +4,9 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 from penstock_gateway.config import DNS, FILE, check_address
+from penstock_gateway.security.files import WatchedFile
 
 log = logging.getLogger(__name__)
 _DNS_S = 5.0
@@ -21,9 +21,9 @@ async def resolve(name: str, port: int) -> list[str]:
     return sorted(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts)
 
 
-def read_addresses(path: str) -> list[str]:
-    """HOST:PORT of each line; `#` begins a comment. OSError or ValueError says what is wrong, also of an empty file."""
-    lines = (line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines())
+def _addresses(file: WatchedFile) -> list[str]:
+    """HOST:PORT of each line; `#` begins a comment. ValueError says what is wrong, also of an empty file."""
+    lines = (line.partition("#")[0].strip() for line in file.text.splitlines())
     if not (addresses := [check_address(line) for line in lines if line]):
         raise ValueError("it has no HOST:PORT")
     return addresses
@@ -37,6 +37,7 @@ class Discovery:
         self.fixed = [each for each in dict.fromkeys(sources) if not _is_watched(each)]
         """The addresses that do not change."""
         self._found: dict[str, Sequence[str]] = {each: () if _is_watched(each) else (each,) for each in sources}
+        self._files: dict[str, WatchedFile] = {}
         self._resolve = resolve
         self._problems: dict[str, str] = {}
         self._next_query_s = 0.0
@@ -54,17 +55,24 @@ class Discovery:
     async def _refresh(self, source: str) -> None:
         try:
             if source.startswith(FILE):
-                addresses: Sequence[str] = read_addresses(source.removeprefix(FILE))
+                self._found[source] = await asyncio.to_thread(self._read, source)
             else:
                 name, _, port = source.removeprefix(DNS).rpartition(":")
-                addresses = await self._resolve(name, int(port))
+                self._found[source] = await self._resolve(name, int(port))
         except (OSError, ValueError) as error:  # UnicodeError, too
             if self._problems.get(source) != str(error):
                 log.warning("%s: %s; %d addresses stay as they are", source, error, len(self._found[source]))
             self._problems[source] = str(error)
             return
         self._problems.pop(source, None)
-        self._found[source] = addresses
+
+    def _read(self, source: str) -> Sequence[str]:
+        """Those of a file, or as before where it has not changed. OSError or ValueError says what is wrong."""
+        if (file := self._files.get(source)) is None:
+            file = self._files[source] = WatchedFile(source.removeprefix(FILE))
+        elif not file.changed():
+            return self._found[source]
+        return _addresses(file)
 
 
 def _is_watched(source: str) -> bool:
