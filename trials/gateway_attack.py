@@ -36,6 +36,7 @@ from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
 from penstock_client.audio.tracks import load
+from penstock_client.log_lines import level_of
 
 SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
 ATTACKER, OTHER = "sk-attacker", "sk-other"
@@ -176,6 +177,55 @@ async def wrong_keys(address: Address, seconds: float) -> Outcomes:
     return outcomes
 
 
+async def wrong_json(address: Address, seconds: float) -> Outcomes:
+    """KServe bodies of 1 MB at most whose arrays hold values of other types."""
+    fields = (
+        ([1, 200_000], [0] * 199_999 + ["x" * 1000]),
+        ([1.5] * 200_000, []),
+        ([1, 200_000], [True, 1] * 100_000),
+    )
+    bodies, outcomes, end_s = [_infer_body(*each) for each in fields], Counter[str](), time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        for body in bodies:
+            outcomes[await _infer(address, ATTACKER, body)] += 1
+    return outcomes
+
+
+async def large_json(address: Address, seconds: float) -> Outcomes:
+    """16 KServe bodies of 12 MB at a time. One of another key must not wait for more than half of them."""
+    body = _infer_body([1, 1], [0.125] * 480_000, 24)
+    outcomes, end_s = Counter[str](), time.monotonic() + seconds
+
+    async def flood() -> None:
+        while time.monotonic() < end_s:
+            outcomes[await _infer(address, ATTACKER, body)] += 1
+
+    async def compare() -> None:
+        while time.monotonic() < end_s:
+            before = outcomes.total()
+            status = await _infer(address, OTHER, body)
+            outcomes[f"{status} of the other key, {'in time' if outcomes.total() - before <= 8 else 'late'}"] += 1
+
+    await asyncio.gather(*(flood() for _ in range(16)), compare())
+    return outcomes
+
+
+def _infer_body(shape: list, data: list, digits: int = 0) -> bytes:
+    """A request of a stream that is not open; its numbers have this many digits or more."""
+    numbers = ",".join(json.dumps(value).ljust(digits, "0") for value in data)
+    audio = f'{{"name":"AUDIO","datatype":"FP32","shape":{json.dumps(shape)},"data":[{numbers}]}}'
+    return f'{{"parameters":{{"sequence_id":1}},"inputs":[{audio}]}}'.encode()
+
+
+async def _infer(address: Address, key: str, body: bytes) -> str:
+    reader, writer = await _connect(address)
+    head = f"POST /v2/models/asr/infer HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    status = await _status(asyncio.create_task(reader.read(4096)))
+    writer.transport.abort()
+    return status
+
+
 async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address[0].rpartition(":")
     return await asyncio.open_connection(host, int(port))
@@ -222,6 +272,9 @@ ATTACKS = {
     "12 half uploads": Attack(half_uploads, frozenset(["429", "reset", "open"])),
     "10,000 idle connections, no key": Attack(idle_connections, frozenset(["closed", "open"])),
     "200 idle sockets": Attack(idle_sockets, frozenset(["429", "open"])),
+    "JSON of wrong types": Attack(wrong_json, frozenset(["400"])),
+    "16 JSON bodies of 12 MB": Attack(large_json, frozenset(["400", "503", "400 of the other key, in time"])),
+    "texts that are not UTF-8": Attack(partial(frames, opcode=1, text=b"\xff"), frozenset(["closed 1007", "open"])),
 }
 
 
@@ -310,7 +363,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
     args = parser.parse_args(words)
     try:
-        trials = run(args.only, args.seconds)
+        trials, errors = run(args.only, args.seconds)
     except PenstockError as error:
         print(f"gateway_attack: error: {error}", file=sys.stderr)
         return 2
@@ -322,19 +375,23 @@ def main(words: list[str] | None = None) -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps([each._asdict() for each in trials], indent=1))
     faults = [fault for each in trials for fault in _faults(each, undisturbed * args.max_ratio, args.max_memory)]
+    faults += [f"the gateway's log: {line[:200]}" for line in errors]
     print("\n".join(faults) or "passed")
     return 1 if faults else 0
 
 
-def run(names: list[str], seconds: float) -> list[Trial]:
-    """The trials, and before and after them one without an attack."""
+def run(names: list[str], seconds: float) -> tuple[list[Trial], list[str]]:
+    """The trials, and before and after them one without an attack; errors in the gateway's log."""
     samples = speech(seconds)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-attack-")))
+    with tempfile.TemporaryDirectory(prefix="penstock-attack-") as name, ExitStack() as stack:
+        folder = Path(name)
         server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
         flags = gateway_flags(folder, _KEYS)
-        gateway = stack.enter_context(fresh_gateway(server.url("grpc"), *flags))
-        return [asyncio.run(trial(name, gateway, samples, seconds)) for name in ("", *names, "")]
+        gateway = stack.enter_context(fresh_gateway(server.url("grpc"), *flags, kept_log=folder / "log"))
+        trials = [asyncio.run(trial(name, gateway, samples, seconds)) for name in ("", *names, "")]
+        stack.close()
+        lines = (folder / "log").read_text(encoding="utf-8").splitlines()
+        return trials, [line for line in lines if level_of(line) in (None, "error")]
 
 
 def _shown(outcomes: Outcomes) -> str:

@@ -198,11 +198,14 @@ def _json_input(chance: random.Random, rarely, name: str, datatype: str, ends_by
     is_usable = isinstance(shape, list) and all(isinstance(length, int) for length in shape)
     count = min(_size(shape, datatype), 40_000) // (8 if datatype == "INT64" else 4) if is_usable else 3
     values = [0.5, -1, 1e39, "x", None, True, [1], {"a": 1}]
+    mixed = [] if ends_by_overflow else [[*[0] * count, chance.choice([*values, "x" * 500])]]
     return {
         "name": rarely(name, ["AUDIO", 3, None]),
         "shape": shape,
         "datatype": rarely(datatype, DATATYPES),
-        "data": rarely([0] * count, [[chance.choice(values)] * count, "data", None, [[0.0] * count], [0] * 159]),
+        "data": rarely(
+            [0] * count, [[chance.choice(values)] * count, "data", None, [[0.0] * count], [0] * 159, *mixed]
+        ),
     }
 
 

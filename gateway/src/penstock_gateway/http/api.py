@@ -163,6 +163,7 @@ async def while_connected(request: Request, working: Coroutine[Any, Any, _T]) ->
         work.cancel()
         gone.cancel()
         await asyncio.gather(work, gone, return_exceptions=True)
+        del work, gone  # an error of the work would keep its frame, and the frame the work
 
 
 async def _disconnected(request: Request) -> None:

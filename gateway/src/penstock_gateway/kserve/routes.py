@@ -116,22 +116,38 @@ async def _inference(request: Request, gateway: GatewayOf) -> _Inference:
     return inference
 
 
-@router.post(f"{_MODEL}/infer", dependencies=[ModelOf])
-@router.post(f"{_VERSION}/infer", dependencies=[ModelOf])
-async def infer(
-    request: Request, gateway: GatewayOf, key: KeyOf, shared: Annotated[_Inference, Depends(_inference)]
-) -> Response:
-    """The next part of a stream's audio; answers with what is new. Stops where the client disconnects."""
+async def _body(request: Request, gateway: GatewayOf, key: ApiKey, shared: _Inference) -> HttpRequest:
     if encoding := request.headers.get("content-encoding"):
         raise invalid_request(f"Content-Encoding is {encoding[:40]!r}; accepted: none")
     reading, json_bytes = limited(request, MAX_BODY_BYTES, "body"), request.headers.get(HEADER_LENGTH)
     stated = request.headers.get("content-length", "")
     size = int(stated) if stated.isdecimal() else MAX_BODY_BYTES
     if size <= _LARGE_BYTES:
-        wanted = read_body(await reading.body(), json_bytes)
-    else:
-        async with gateway.messages.taken(key.name, size):
-            wanted = await shared.read(await reading.body(), json_bytes, key)
+        return read_body(await reading.body(), json_bytes)
+    async with gateway.messages.taken(key.name, size):
+        return await shared.read(await reading.body(), json_bytes, key)
+
+
+async def _wanted(
+    request: Request, gateway: GatewayOf, key: KeyOf, shared: Annotated[_Inference, Depends(_inference)]
+) -> HttpRequest:
+    """What the body says. Its error has no traceback, which would keep the body until garbage is collected."""
+    try:
+        return await _body(request, gateway, key, shared)
+    except GatewayError as error:
+        problem = error.again()
+    raise problem
+
+
+@router.post(f"{_MODEL}/infer", dependencies=[ModelOf])
+@router.post(f"{_VERSION}/infer", dependencies=[ModelOf])
+async def infer(
+    request: Request,
+    key: KeyOf,
+    shared: Annotated[_Inference, Depends(_inference)],
+    wanted: Annotated[HttpRequest, Depends(_wanted)],
+) -> Response:
+    """The next part of a stream's audio; answers with what is new. Stops where the client disconnects."""
     results = await while_connected(request, shared.sequences.infer(wanted.request, key))
     if results is None:
         return Response(status_code=CLIENT_GONE)
