@@ -52,15 +52,19 @@ Address = tuple[str, str]
 Outcomes = Counter[str]
 
 
-async def large_calls(address: Address, seconds: float, compression: grpc.Compression) -> Outcomes:
-    """Recognize without a key, with 60 MiB of zeros: 61 kB as gzip."""
+async def large_calls(
+    address: Address, seconds: float, compression: grpc.Compression = grpc.Compression.NoCompression, key: str = ""
+) -> Outcomes:
+    """Recognize with 60 MiB of zeros, which are no message: 61 kB as gzip."""
     message, outcomes, end_s = bytes(_MESSAGE_BYTES), Counter[str](), time.monotonic() + seconds
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async def call() -> None:
         while time.monotonic() < end_s:
             async with grpc.aio.insecure_channel(address[1], options) as channel:
-                outcomes[(await channel.unary_unary(_RECOGNIZE)(message, compression=compression).code()).name] += 1
+                call = channel.unary_unary(_RECOGNIZE)(message, metadata=metadata, compression=compression)
+                outcomes[(await call.code()).name] += 1
 
     await asyncio.gather(*(call() for _ in range(4)))
     return outcomes
@@ -256,9 +260,8 @@ _APPEND = b'{"type":"input_audio_buffer.append","audio":""}'
 _CUT_OFF = frozenset(("431", "reset", "open"))
 """The connection is closed while more is sent, so that the client may not see the status."""
 ATTACKS = {
-    "calls of 60 MiB, no key": Attack(
-        partial(large_calls, compression=grpc.Compression.NoCompression), frozenset(["UNAUTHENTICATED"])
-    ),
+    "calls of 60 MiB, no key": Attack(large_calls, frozenset(["UNAUTHENTICATED"])),
+    "calls of 60 MiB": Attack(partial(large_calls, key=ATTACKER), frozenset(["INVALID_ARGUMENT"])),
     "calls of 61 kB gzip, no key": Attack(
         partial(large_calls, compression=grpc.Compression.Gzip), frozenset(["UNIMPLEMENTED"])
     ),

@@ -1,7 +1,6 @@
 """KServe over HTTP on real sockets: JSON and binary tensors, the form of errors, what needs no key."""
 
 import asyncio
-import gc
 import json
 import tracemalloc
 
@@ -12,6 +11,7 @@ import tritonclient.http.aio as triton
 from tritonclient.http import InferenceServerClient
 
 from client.tests.helpers.fakes import word
+from gateway.tests.helpers.memory import freed_at_once
 from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import routes
@@ -224,23 +224,15 @@ async def test_large_bodies_count_as_messages_until_they_are_read(serve, server)
 
 
 async def test_a_rejected_body_is_freed_at_once(client):
-    """Also before garbage is collected, which takes until many more requests."""
     wrong = json.dumps(one_input(shape=[1, 1], data=[0.5] * 200_000)).encode()
     content = {"no JSON": b"x" * (1 << 20), "texts": wrong.replace(b"0.5", b'"a"', 1), "shape": wrong}
     closed = one_input(shape=[1, 200_000], data=[0.5] * 200_000) | {"parameters": {"sequence_id": "closed"}}
     content["not open"] = json.dumps(closed).encode()
     await post(client, b"x")
     for name, body_of in content.items():
-        gc.collect()
-        gc.disable()
-        tracemalloc.start()
-        try:
+        with freed_at_once(len(body_of)):
             for _ in range(5):
                 assert (await post(client, body_of))[0] == (404 if name == "not open" else 400)
-            assert tracemalloc.get_traced_memory()[0] < len(body_of), name
-        finally:
-            tracemalloc.stop()
-            gc.enable()
 
 
 async def test_nested_arrays_are_read_in_their_order(client, server):

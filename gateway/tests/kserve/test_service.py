@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.fakes import confidence, word
+from gateway.tests.helpers.memory import freed_at_once
 from gateway.tests.kserve.conftest import MAX_STREAMS, headers
 from penstock_gateway.kserve.outputs import DATATYPES
 from penstock_gateway.kserve.service import KServeService, _Call
@@ -355,3 +356,11 @@ async def test_what_is_not_of_the_models_form_is_rejected(serve, server):
         for data in (phrases, bytes(3_000_000)):
             assert await raw_call(served, data) == (Code.RESOURCE_EXHAUSTED, "TOO_LARGE")
     assert all(len(batch) == 1 for batch in server.batch.batches)
+
+
+async def test_a_rejected_request_is_freed_at_once(client):
+    large = request(words=600)
+    await rejection(client.infer(**request(), headers=headers()))
+    with freed_at_once(600 * WORD_SAMPLES * 4):
+        for _ in range(5):
+            await rejection(client.infer(**large, headers=headers()))

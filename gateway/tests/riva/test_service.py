@@ -12,11 +12,13 @@ import pytest
 
 from client.tests.helpers.sound_files import media_file, sound_file
 from gateway.tests.helpers.fake_streams import GROUP, speech
+from gateway.tests.helpers.memory import freed_at_once
 from gateway.tests.helpers.riva_client import Client, audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
 from penstock_gateway.audio import container
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.riva.service import PROTOCOL, RivaService
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.service import PROTOCOL, SERVICE, RivaService
 from penstock_gateway.rpc.api import _key, rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
@@ -404,3 +406,31 @@ async def test_a_stream_that_is_cancelled_before_its_metadata_is_quiet(gateway):
     with pytest.raises(asyncio.CancelledError):
         await RivaService(gateway).streaming_recognize(None, Cancelled())
     assert [stream.is_cancelled for stream in gateway.streams.opened] == [True]
+
+
+LARGE = 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "audio_of"),
+    [
+        ("no message", {}, None),
+        ("no audio", {}, b"fLaC" + bytes(LARGE)),
+        ("wrong field", {"sample_rate_hertz": -5, "encoding": 1}, bytes(LARGE)),
+        ("wrong model", {"model": "other"}, bytes(LARGE)),
+        ("lost stream", {"encoding": 1, "sample_rate_hertz": 16_000}, bytes(LARGE)),
+    ],
+)
+async def test_a_rejected_recording_is_freed_at_once(gateway, streams, case, config, audio_of):
+    request = riva.RecognizeRequest(config={"verbatim_transcripts": True} | config, audio=audio_of or b"")
+    message = b"\xff" * LARGE if audio_of is None else request.SerializeToString()
+    if case == "lost stream":
+        streams.open_error = GatewayError(ErrorCode.NO_REPLICA, "not now")
+    async with running(gateway) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Recognize")
+        with pytest.raises(grpc.RpcError):
+            await call(b"")
+        with freed_at_once(LARGE):
+            for _ in range(5):
+                with pytest.raises(grpc.RpcError):
+                    await call(message)

@@ -95,7 +95,11 @@ class KServeService:
 
     async def infer(self, _: object, context: Context) -> service_pb2.ModelInferResponse:
         """The next part of a stream's audio; the response has what is new."""
-        async with self._message(context, read_request) as (request_id, request):
+        async with self._rejecting(context):
+            return await self._infer(context)
+
+    async def _infer(self, context: Context) -> service_pb2.ModelInferResponse:
+        async with only_message(context, self._gateway, read_request) as (request_id, request):
             results = await self._sequences.infer(request, call_key())
             return write_response(request_id, request.outputs, results)
 

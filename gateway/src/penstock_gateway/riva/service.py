@@ -71,13 +71,16 @@ class RivaService:
         """One recording, as fast as it is recognized; the response has a result for each segment."""
         async with rejecting(context, self._gateway, PROTOCOL):
             self._gateway.streams.check_room(call_key())
-            async with (
-                only_message(context, self._gateway, _recording) as recording,
-                self._call(recording.config, context, is_file=True) as call,
-            ):
-                results = await call.recognize(recording.audio)
-                _remark(context, call)
-                return riva.RecognizeResponse(results=results, id=recording.id)
+            return await self._recognize(context)
+
+    async def _recognize(self, context: Context) -> riva.RecognizeResponse:
+        async with (
+            only_message(context, self._gateway, _recording) as recording,
+            self._call(recording.config, context, is_file=True) as call,
+        ):
+            results = await call.recognize(recording.audio)
+            _remark(context, call)
+            return riva.RecognizeResponse(results=results, id=recording.id)
 
     async def streaming_recognize(self, _: object, context: Context) -> None:
         """Audio as it is recorded; results as they are recognized."""
@@ -140,8 +143,9 @@ class _Recording(NamedTuple):
 
 def _recording(data: bytes) -> _Recording:
     message, config = parse(riva.RecognizeRequest, data), riva.RecognitionConfig()
+    audio = message.audio  # a copy
     config.CopyFrom(message.config)
-    return _Recording(config, message.audio, RequestId(value=message.id.value) if message.HasField("id") else None)
+    return _Recording(config, audio, RequestId(value=message.id.value) if message.HasField("id") else None)
 
 
 def _model_name(data: bytes) -> str:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import grpc
@@ -104,11 +105,16 @@ def shown_error(error: GatewayError) -> tuple[str, str]:
 async def rejecting(
     context: Context, gateway: Gateway, protocol: str, show: Callable[[GatewayError], tuple[str, str]] = shown_error
 ) -> AsyncIterator[None]:
-    """Ends the call with the status of an error, as `show` gives it."""
+    """Ends the call with the status of an error, as `show` gives it.
+
+    gRPC keeps what ends a call, and with it the frames of the error, until garbage is collected: the block's message
+    belongs into a function of its own, whose frame is cleared.
+    """
     try:
         try:
             yield
         except GatewayError as error:
+            clear_frames(error.__traceback__)
             await abort(context, gateway, protocol, error, show)
         except grpc.aio.BaseError:  # the call is over already
             raise
