@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
 from websockets.sync.client import connect
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
+from penstock_gateway.riva.service import SERVICE
 
 COMMAND = (sys.executable, "-m", "penstock_gateway")
 SECOND = b"\x00\x20" * 24_000
@@ -109,11 +112,16 @@ def test_without_a_replica_it_is_live_but_not_ready():
 
 
 def test_a_client_writes_no_line_of_its_own_into_the_log(replica):
-    with started("--replicas", replica) as (process, http_port, _):
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as free:
+        grpc_port = free.getsockname()[1]
+    with started("--replicas", replica, "--grpc-port", str(grpc_port)) as (process, http_port, _):
         get(http_port, "/health/ready")
         body = json.dumps({"a\n2026 INFO stream\x1b[2J\u2028": 1}).encode()
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v1/realtime/client_secrets", body)
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, pytest.raises(grpc.RpcError) as rejected:
+            channel.unary_unary(f"/{SERVICE}/Recognize")(bytes(9999), compression=grpc.Compression.Gzip)
+        assert rejected.value.code() is grpc.StatusCode.UNIMPLEMENTED
         process.terminate()
         lines = process.stderr.read().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \w+ +gateway: ", line) for line in lines)
