@@ -21,7 +21,10 @@ def test_a_value_cannot_look_like_another_field(monkeypatch):
     try:
         logs.configure_logs("text")
         fields = {"code": "A", "reason": 'x end=finished "\\\n', "empty": ""}
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("grpc._cython.cygrpc").error("ExecuteBatchError raised in core by servicer method [%s]", "/x")
         logging.getLogger("test").info("rejected", extra={"fields": fields})
     finally:
         logging.getLogger().handlers[:] = before
+    assert line.getvalue().count("\n") == 1, "faults of clients have no line of a library"
     assert line.getvalue().endswith(r'info    gateway: rejected code=A reason="x end=finished \"\\\n" empty=""' + "\n")
