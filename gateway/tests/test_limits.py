@@ -7,17 +7,20 @@ import logging
 
 import grpc
 import httpx2
+import numpy as np
 import pytest
 import websockets
 
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.riva_client import audio as audio_message
+from gateway.tests.helpers.riva_client import client, configuration
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
-from penstock_gateway.security.limits import MAX_FRAME_BYTES, MAX_RECOGNIZE_BYTES, MAX_UPLOAD_BYTES, WriteLimit
+from penstock_gateway.security.limits import MAX_FRAME_BYTES, WriteLimit
 
 pytestmark = pytest.mark.anyio
 KEY = "sk-test"
@@ -95,6 +98,17 @@ async def riva_call(served, key=KEY, model="", content=None):
         return "OK", {}
 
 
+async def riva_stream(gateway, content):
+    """(status, details) of StreamingRecognize."""
+    messages = [configuration(), *(audio_message(content[i : i + 250_000]) for i in range(0, len(content), 250_000))]
+    async with client(gateway) as riva_client:
+        try:
+            await riva_client.send_all(messages, [("authorization", f"Bearer {KEY}")])
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+    return "OK", ""
+
+
 @pytest.mark.parametrize("key", [None, "sk-other", "ek_AAAA"])
 async def test_a_missing_or_wrong_key(make_gateway, streams, key):
     async with running(make_gateway(RING)) as served:
@@ -149,14 +163,55 @@ async def test_wrong_fields_and_audio(gateway):
         assert (await riva_call(served, content=b"RIFF\0\0\0\0WAVEdata\0\0\0\0"))[0] == "INVALID_ARGUMENT"
 
 
-async def test_messages_that_are_too_large(gateway, streams):
-    async with running(gateway) as served:
-        assert (await http(served, content=b"RIFF" + bytes(MAX_UPLOAD_BYTES)))[:2] == (413, "too_large")
-        assert (await http(served, content=bytes(MAX_UPLOAD_BYTES + (2 << 20))))[:2] == (413, "too_large")
-        assert await chunked(served, MAX_UPLOAD_BYTES + (2 << 20)) == (413, "too_large")
+async def test_messages_that_are_too_large(make_gateway, streams):
+    limit = 10_000_000
+    async with running(make_gateway(max_upload_mb=10)) as served:
+        assert (await http(served, content=b"RIFF" + bytes(limit)))[:2] == (413, "too_large")
+        assert (await http(served, content=bytes(limit + (2 << 20))))[:2] == (413, "too_large")
+        assert await chunked(served, limit + (2 << 20)) == (413, "too_large")
         assert (await realtime(served, audio="A" * MAX_FRAME_BYTES))[0] == 1009
-        assert (await riva_call(served, content=bytes(MAX_RECOGNIZE_BYTES)))[0] == "RESOURCE_EXHAUSTED"
+        assert (await riva_call(served, content=bytes(limit + (2 << 20))))[0] == "RESOURCE_EXHAUSTED"
     assert not streams.opened
+
+
+async def test_larger_uploads_than_once_are_taken(make_gateway, streams):
+    """26 MB: 200 MB is the default."""
+    async with running(make_gateway()) as served:
+        assert (await http(served, content=sound_file(np.zeros(13_000_000, np.float32))))[0] == 200
+    assert streams.opened[0].pushed
+
+
+async def test_uploads_wait_for_room_and_give_it_back(make_gateway, monkeypatch):
+    """A key has half of 500 MB, from the first byte of a body to the end of its reply."""
+    monkeypatch.setattr(limits, "MAX_WAIT_S", 0.2)
+    gateway = make_gateway(RING)
+    async with running(gateway) as served:
+        _, first = await unfinished_upload(served, 200_000_000)
+        while not gateway.recordings.taken_of("test"):
+            await asyncio.sleep(0.01)
+        reader, second = await unfinished_upload(served, 200_000_000)
+        assert b" 429 " in await asyncio.wait_for(reader.readline(), 60)
+        assert b"no room for a recording within" in await reader.read()
+        assert (await http(served))[0] == 200  # a small one
+        first.close()
+        second.close()
+        while gateway.recordings.taken_of("test"):
+            await asyncio.sleep(0.01)
+
+
+async def test_compressed_audio_of_streams_takes_room_as_it_arrives(make_gateway):
+    gateway = make_gateway(RING, max_upload_mb=10)
+    flac = sound_file(np.random.default_rng(1).uniform(-1, 1, 4_000_000).astype(np.float32), form="FLAC")
+    assert 7_500_000 < len(flac) < 10_000_000
+    assert await riva_stream(gateway, flac) == ("OK", "")
+    assert await riva_stream(gateway, flac + bytes(10_000_001 - len(flac))) == (
+        "RESOURCE_EXHAUSTED",
+        "TOO_LARGE: the compressed audio has 10,000,001 bytes or more; accepted: up to 10 MB (--max-upload-mb)",
+    )
+    async with gateway.recordings.taken("test", 249_000_000):
+        full = ("RESOURCE_EXHAUSTED", "STREAMS_EXHAUSTED: there is no room for a recording left")
+        assert await riva_stream(gateway, flac) == full
+    assert not gateway.recordings.taken_of("test")
 
 
 async def test_a_write_that_a_client_does_not_take():
@@ -175,11 +230,11 @@ async def test_a_write_that_is_cancelled_by_another_task_is_cancelled():
         await writing
 
 
-async def unfinished_upload(served):
+async def unfinished_upload(served, size=1000):
     """(reader, writer) of a request for a transcription whose body does not end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
     head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
-    body = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000\r\n\r\n--x\r\n"
+    body = f"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: {size}\r\n\r\n--x\r\n"
     writer.write((head + body).encode())
     return reader, writer
 

@@ -23,7 +23,7 @@ from penstock_gateway.realtime.routes import router as realtime_router
 from penstock_gateway.request_ids import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.riva import service as riva
 from penstock_gateway.rpc import health as grpc_health
-from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor
+from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor, max_message_bytes
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
@@ -96,7 +96,8 @@ def build_app(gateway: Gateway) -> FastAPI:
 def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
     interceptors = [RequestIdInterceptor(), KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)]
-    server = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
+    options = (("grpc.max_receive_message_length", max_message_bytes(gateway.config)), *OPTIONS)
+    server = grpc.aio.server(interceptors=interceptors, options=options)
     riva.add_riva_service(gateway, server)
     kserve.add_kserve_service(gateway, server)
     grpc_health.add_health_service(gateway, server)

@@ -131,6 +131,9 @@ class Config(Options):
     max_file_minutes: Annotated[float, Field(ge=1, le=1440), About("MINUTES")] = Field(
         240, description="longest uploaded recording"
     )
+    max_upload_mb: Annotated[int, Field(ge=10, le=2000), About("MB")] = Field(
+        200, description="largest uploaded file, and largest compressed audio of a gRPC stream, in MB"
+    )
     workers: Annotated[int, Field(ge=1, le=64), About("N")] = Field(
         1, description="processes; each has an event loop and shares the ports"
     )
@@ -141,6 +144,11 @@ class Config(Options):
         8, description="time for live streams to end after SIGTERM"
     )
     log_format: Annotated[Literal["text", "json"], About("NAME")] = Field("text", description="format of the log")
+
+    @property
+    def max_upload_bytes(self) -> int:
+        """One recording."""
+        return self.max_upload_mb * 1_000_000
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from penstock_client.log_lines import RateLimit
 from penstock_gateway.config import Config
@@ -33,6 +34,12 @@ class Gateway:
     uploads: Places = field(default_factory=lambda: Places("uploads", lambda streams: 2 * streams))
     """From the first byte of a body to the end of its reply."""
     _rejections: RateLimit = field(default_factory=lambda: RateLimit(limits.REJECTIONS_PER_S))
+
+    @cached_property
+    def recordings(self) -> Budget:
+        """The room for uploads and for compressed audio of gRPC streams, in bytes on the disk or in memory."""
+        two = 2 * (self.config.max_upload_bytes + limits.MAX_FIELDS_BYTES)
+        return Budget("room for a recording", max(limits.MAX_RECORDINGS_BYTES, two), limits.MAX_WAIT_S)
 
     def note_rejection(self, protocol: str, error: GatewayError) -> None:
         """Counts and logs an error that a client gets. Call it where the protocol renders the error."""

@@ -341,7 +341,7 @@ def test_segments_of_verbose_json_end_at_pauses_and_with_sentences(streams):
     finals = [Final(0, "One two. Three? Four", words, (), 1.0, 1.0, False, False)]
     finals.append(Final(1, "five", (Word("five", 900, 990, 1.0),), (), 1.0, 1.0, True, False))
     request = parse_fields({"response_format": ["verbose_json"]}, streams, Config())
-    body = json.loads(render(Transcription(finals, 1.0), request)[0])
+    body = json.loads(render(Transcription(finals, 1.0), request))
     assert body["text"] == "One two. Three? Four five"
     segments = [(each["id"], each["text"], each["start"], each["end"]) for each in body["segments"]]
     assert segments == [

@@ -90,7 +90,6 @@ async def _start(recording: BinaryIO, order: dict[str, Any]) -> tuple[asyncio.St
         with ExitStack() as opened, ExitStack() as on_error:
             ends = os.pipe()
             source, sink = on_error.enter_context(open(ends[0], "rb")), opened.enter_context(open(ends[1], "wb"))
-            os.lseek(recording.fileno(), 0, os.SEEK_SET)  # its process has the same position
             DECODERS.send(json.dumps(order).encode(), recording.fileno(), sink.fileno())
             reader = asyncio.StreamReader()
             protocol = asyncio.StreamReaderProtocol(reader)

@@ -123,12 +123,14 @@ def body_schema(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"content": {media_type: {"schema": inline(schema)}}}}
 
 
-def limited(request: Request, max_bytes: int, param: str) -> Request:
+def limited(request: Request, max_bytes: int, param: str, option: str = "") -> Request:
     """The same request; reading its body raises GatewayError for a larger one, and for one that does not go on.
 
-    A larger one is rejected at once if its length is stated. `param`: the field that the error names.
+    A larger one is rejected at once if its length is stated. `param`: the field that the error names; `option`: that
+    of the limit.
     """
-    too_large = GatewayError(ErrorCode.TOO_LARGE, f"the request has more than {max_bytes:,} bytes", param)
+    message = f"the request has more than {max_bytes:,} bytes{option and f' ({option})'}"
+    too_large = GatewayError(ErrorCode.TOO_LARGE, message, param)
     stated = request.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated) > max_bytes:
         raise too_large

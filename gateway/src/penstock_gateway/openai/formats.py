@@ -10,11 +10,13 @@ from typing import Any
 from penstock_client import Word as ClientWord
 from penstock_client.audio.remarks import Remark
 from penstock_client.subtitles import cues, sentences, srt, vtt
-from penstock_gateway.http.openai_objects import logprob, logprobs
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.stream.events import Final
 
-_MEDIA_TYPES = {"json": "application/json", "verbose_json": "application/json", "vtt": "text/vtt"}
+JSON = "application/json"
+_MEDIA_TYPES = {"json": JSON, "verbose_json": JSON, "vtt": "text/vtt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +39,34 @@ def usage(duration_s: float) -> dict[str, Any]:
     return {"type": "duration", "seconds": math.ceil(duration_s)}
 
 
-def render(transcription: Transcription, request: TranscriptionRequest) -> tuple[str, str]:
-    """(content, media type) of the reply."""
+def media_type(request: TranscriptionRequest) -> str:
+    """Of the reply."""
+    if request.form.stream:
+        return "text/event-stream"
+    return _MEDIA_TYPES.get(request.form.response_format, "text/plain")
+
+
+def render(transcription: Transcription, request: TranscriptionRequest) -> str:
+    """The reply, unless it is a stream."""
     form = request.form.response_format
-    media_type = _MEDIA_TYPES.get(form, "text/plain")
     if form == "text":
-        return transcription.text + "\n", media_type
+        return transcription.text + "\n"
     if form in ("srt", "vtt"):
         write = srt if form == "srt" else vtt
-        return write(cues(map(_subtitled, transcription.finals))), media_type
+        return write(cues(map(_subtitled, transcription.finals)))
     body = _json(transcription, request) if form == "json" else _verbose_json(transcription, request)
-    return json.dumps(body, ensure_ascii=False), media_type
+    return json.dumps(body, ensure_ascii=False)
+
+
+def error_document(error: GatewayError) -> bytes:
+    """The JSON of a reply that has begun before its job failed."""
+    return json.dumps({"error": error_body(error)}, ensure_ascii=False).encode()
 
 
 def _json(transcription: Transcription, request: TranscriptionRequest) -> dict[str, Any]:
     body: dict[str, Any] = {"text": transcription.text, "usage": usage(transcription.duration_s)}
+    if transcription.remarks:
+        body["remarks"] = [remark.document for remark in transcription.remarks]
     if request.form.include:
         body["logprobs"] = logprobs([word for final in transcription.finals for word in final.words], True)
     return body

@@ -10,6 +10,9 @@ from penstock_gateway.http.openai_objects import error_body, logprobs
 from penstock_gateway.openai.formats import usage
 from penstock_gateway.stream.events import Event, Final, Word
 
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip."""
+
 
 class TranscriptEvents:
     """The events of one stream. The deltas, one after another, are the text of `done`."""

@@ -1,6 +1,6 @@
 """The audio of one call -> samples at the model's rate, whatever Riva's encoding of it. Knows no gRPC."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,6 @@ from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.limits import MAX_UPLOAD_BYTES
 
 _PIECE_BYTES = 32_000
 _MAX_HEADER_BYTES = 1 << 16
@@ -35,12 +34,16 @@ class AudioInput:
     """Decodes the audio of one call, in pieces of any size. GatewayError names what is wrong with it.
 
     The first bytes decide, not the declared form: recordings of other programs, such as FLAC, Ogg, MP3 and webm, are
-    collected up to `MAX_UPLOAD_BYTES` and decoded at the end, in a process of their own. Everything else is raw audio,
+    collected and decoded at the end, in a process of their own. Everything else is raw audio,
     or WAV with a header.
     """
 
-    def __init__(self, form: AudioForm, key: str, rate_hz: int, max_seconds: float):
-        """`key`: name of the call's key; `rate_hz`: of the model; `max_seconds`: of a recording."""
+    def __init__(self, form: AudioForm, key: str, rate_hz: int, max_seconds: float, keep: Callable[[int], None]):
+        """`key`: name of the call's key; `rate_hz`: of the model; `max_seconds`: of a recording.
+
+        `keep`: takes room for what is collected, in bytes, or raises GatewayError.
+        """
+        self._keep = keep
         self._key = key
         self._form = form
         self._rate_hz = rate_hz
@@ -76,8 +79,7 @@ class AudioInput:
             if kind != "recording":
                 return self._begin_pcm(kind)
             self._is_recording = True
-        if len(self._begin) > MAX_UPLOAD_BYTES:
-            raise GatewayError(ErrorCode.TOO_LARGE, f"compressed streams have at most {MAX_UPLOAD_BYTES} bytes")
+        self._keep(len(self._begin))
         return _NO_SAMPLES
 
     async def recording(self, audio: bytes) -> AsyncGenerator[Samples, None]:
@@ -88,14 +90,15 @@ class AudioInput:
             )
             raise GatewayError(ErrorCode.AUDIO_INVALID, reason)
         if _kind(audio, self._form, is_whole=True) == "recording":
-            self._begin, self._is_recording = bytearray(audio), True
-        else:
-            for start in range(0, len(audio), _PIECE_BYTES):
-                samples = self.push(audio[start : start + _PIECE_BYTES])
-                self._samples += samples.size
-                if self._samples > self._max_seconds * self._rate_hz:
-                    raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
+            async for samples in self._decoded(audio):
                 yield samples
+            return
+        for start in range(0, len(audio), _PIECE_BYTES):
+            samples = self.push(audio[start : start + _PIECE_BYTES])
+            self._samples += samples.size
+            if self._samples > self._max_seconds * self._rate_hz:
+                raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
+            yield samples
         async for samples in self.rest():
             yield samples
 
@@ -114,15 +117,19 @@ class AudioInput:
             if not self._is_recording:
                 yield self._begin_pcm(kind)
         if self._is_recording:
-            with in_memory(self._begin) as recording:
-                self._begin.clear()
-                self._recording = DecodedRecording(recording, self._key, self._rate_hz, self._max_seconds)
-                async with aclosing(self._recording.blocks()) as blocks:
-                    async for samples in blocks:
-                        yield samples
+            async for samples in self._decoded(self._begin):
+                yield samples
         elif self._pcm is not None:
             yield self._pcm.push(b"", is_end=True)
             yield self._pcm.flush()
+
+    async def _decoded(self, audio: bytes | bytearray) -> AsyncGenerator[Samples, None]:
+        with in_memory(audio) as recording:
+            self._begin.clear()
+            self._recording = DecodedRecording(recording, self._key, self._rate_hz, self._max_seconds)
+            async with aclosing(self._recording.blocks()) as blocks:
+                async for samples in blocks:
+                    yield samples
 
     def _begin_pcm(self, kind: str | None) -> Samples:
         data = bytes(self._begin)

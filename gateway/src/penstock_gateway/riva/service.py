@@ -1,15 +1,17 @@
 """Riva's gRPC service: messages in, results out. Knows a stream only as a `LiveStream`."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from penstock_client.audio.remarks import header
+from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.riva.audio_input import AudioInput
@@ -103,8 +105,10 @@ class RivaService:
         try:
             ignored = ",".join(request.ignored)[:MAX_METADATA_CHARS]
             await context.send_initial_metadata(((IGNORED, ignored),) if ignored else ())
-            audio = AudioInput(request.audio, call_key().name, group.sample_rate_hz, settings.max_file_minutes * 60)
-            yield Call(live, audio, request.results)
+            with self._gateway.recordings.growing(call_key().name) as grow:
+                keep, max_seconds = partial(_keep, grow, settings), settings.max_file_minutes * 60
+                audio = AudioInput(request.audio, call_key().name, group.sample_rate_hz, max_seconds, keep)
+                yield Call(live, audio, request.results)
         finally:
             await live.cancel()
 
@@ -131,6 +135,14 @@ def _remark(context: Context, call: Call) -> None:
     """Says in the trailing metadata where samples of a recording are missing."""
     if call.remarks:
         context.set_trailing_metadata(((WARNING, header(call.remarks)),))
+
+
+def _keep(grow: Callable[[int], None], settings: Config, size: int) -> None:
+    """Takes room for compressed audio of this size in bytes. GatewayError."""
+    if size > settings.max_upload_bytes:
+        message = f"the compressed audio has {size:,} bytes or more; accepted: up to {settings.max_upload_mb} MB"
+        raise GatewayError(ErrorCode.TOO_LARGE, f"{message} (--max-upload-mb)")
+    grow(size)
 
 
 class _Recording(NamedTuple):

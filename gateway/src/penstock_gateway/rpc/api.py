@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.security import limits
@@ -22,7 +23,6 @@ Context = Any
 MAX_METADATA_CHARS = 500
 """Clients accept 8 KiB of metadata, in which a character is up to 12 bytes."""
 OPTIONS = (
-    ("grpc.max_receive_message_length", limits.MAX_RECOGNIZE_BYTES),
     ("grpc.so_reuseport", 1),
     # None but identity: 61 kB of gzip are 64 MiB of zeros. Calls with a compressed message end with UNIMPLEMENTED.
     ("grpc.compression_enabled_algorithms_bitset", 1),
@@ -30,10 +30,15 @@ OPTIONS = (
     ("grpc.server_handshake_timeout_ms", round(1000 * limits.MAX_HEAD_S)),
     ("grpc.max_connection_idle_ms", round(1000 * limits.MAX_SILENT_S)),
 )
-"""Of the server."""
+"""Of the server, beside `max_message_bytes`."""
 _T = TypeVar("_T")
 _log = logging.getLogger("penstock_gateway.grpc")
 _key: ContextVar[ApiKey] = ContextVar("key")
+
+
+def max_message_bytes(config: Config) -> int:
+    """Of any message; streams have a smaller limit of their own."""
+    return min(limits.MAX_RECOGNIZE_BYTES, config.max_upload_bytes + limits.MAX_FIELDS_BYTES)
 
 
 def call_key() -> ApiKey:
@@ -145,7 +150,7 @@ async def only_message(context: Context, gateway: Gateway, read: Callable[[bytes
 
     So it is read here, and counts in the budget until the block ends. GatewayError where it waits or arrives too long.
     """
-    async with gateway.messages.taken(call_key().name, limits.MAX_RECOGNIZE_BYTES) as reduce:
+    async with gateway.messages.taken(call_key().name, max_message_bytes(gateway.config)) as reduce:
         message = await _next(context)
         reduce(len(message))
         made = read(message)

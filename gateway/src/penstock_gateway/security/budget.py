@@ -85,6 +85,10 @@ class Budget:
         self._taken: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
+    def taken_of(self, key: str) -> int:
+        """How much the key with this name has taken."""
+        return self._taken[key]
+
     @asynccontextmanager
     async def taken(self, key: str, amount: int) -> AsyncIterator[Callable[[int], None]]:
         """Takes an amount for the key with this name until the block ends. Call what it yields with a smaller one.
@@ -102,6 +106,27 @@ class Budget:
             yield reduce
         finally:
             self._give(key, amount)
+
+    @contextmanager
+    def growing(self, key: str) -> Iterator[Callable[[int], None]]:
+        """Yields what takes an amount in place of the one before, without a wait, until the block ends.
+
+        It raises GatewayError STREAMS_EXHAUSTED where there is no room.
+        """
+        taken = 0
+
+        def take(amount: int) -> None:
+            nonlocal taken
+            if amount > taken and not self._has_room(key, amount - taken):
+                message = f"there is no {self._what} left"
+                raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+            self._give(key, taken - amount)
+            taken = amount
+
+        try:
+            yield take
+        finally:
+            self._give(key, taken)
 
     async def _take(self, key: str, amount: int) -> None:
         loop = asyncio.get_running_loop()

@@ -24,13 +24,23 @@ MESSAGES_PER_TURN = 32
 MAX_MESSAGE_BYTES = 256 << 10
 """One message of a streaming protocol: the audio of one event or gRPC message."""
 MAX_RECOGNIZE_BYTES = 64 << 20
-"""One gRPC message with a whole recording (Recognize)."""
+"""One gRPC message with a whole recording (Recognize), or less by `--max-upload-mb`: it is in memory.
+
+gRPC takes this much of a message of any call before the gateway sees it.
+"""
 MAX_UNARY_BYTES = 4 * MAX_RECOGNIZE_BYTES
 """Such messages and large bodies of KServe at the same time in a process, half of them of one key; others wait."""
 MAX_WAIT_S = 30.0
 """For a place for a message or a recording; then STREAMS_EXHAUSTED."""
-MAX_UPLOAD_BYTES = 25_000_000
-"""One uploaded file."""
+MAX_FIELDS_BYTES = 1 << 20
+"""The fields beside a recording, in a form or in a message."""
+MAX_RECORDINGS_BYTES = 500_000_000
+"""Uploads and compressed audio of gRPC streams that a process keeps, and half of them of one key; uploads wait.
+
+Two uploads of the largest size, if that is more.
+"""
+KEEP_ALIVE_S = 15.0
+"""Between two bytes of a reply that takes long. Proxies end one that sends nothing for 60 s."""
 MAX_SILENT_S = 60.0
 """A stream without audio for longer is closed (STREAM_IDLE)."""
 MAX_UPLOAD_S = 600.0
