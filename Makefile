@@ -44,7 +44,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline paper-tables host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo bundled-figures lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline paper-tables host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check long-upload compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo bundled-figures lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -195,6 +195,10 @@ gateway-attack: setup ## attacks on a gateway beside a live stream: its latency,
 # HAProxy is Debian's package; what is not installed is named.
 edge-check: setup $(DEPLOY_VENV)/.done ## HAProxy and Envoy before two gateways: words, attacks, failover
 	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(BIN)/python -m trials.edge_check $(EDGE_ARGS)
+
+# nginx is Debian's package nginx-light; where it is missing, that is said.
+long-upload: setup ## 45 minutes of silence and then speech, uploaded through nginx with its defaults
+	$(BIN)/python -m trials.long_upload $(LONG_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
 compose-test: setup ## build the images and walk compose.yaml in containers

@@ -17,6 +17,7 @@ read -ra targets <<<"${*:-$(sed -n 's/^\.PHONY: //p' Makefile)}"
 declare -A arguments=(
     [benchmark]="BENCHMARK_ARGS=--quick"
     [gateway-attack]="ATTACK_ARGS='--seconds 4'"
+    [long-upload]="LONG_ARGS='--minutes 1'"
     [loadtest]="STREAMS=2 MINUTES=0.2"
     [soak]="STREAMS=2 MINUTES=1 LOADTEST_ARGS='--max-growth 100000'" # a minute is all warm-up
     [capacity]="LOADTEST_ARGS='--first 1 --max 2 --trial-seconds 5 --confirm-seconds 5'"
