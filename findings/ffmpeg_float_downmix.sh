@@ -10,7 +10,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq av==18.1.0 numpy==2.4.6 soundfile==0.14.0
+"$work/venv/bin/pip" install -qq --no-compile av==18.1.0 numpy==2.4.6 soundfile==0.14.0
 cd "$work"
 venv/bin/python - <<'EOF'
 import av

@@ -11,7 +11,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq grpcio==1.85.3
+"$work/venv/bin/pip" install -qq --no-compile grpcio==1.85.3
 "$work/venv/bin/python" - <<'EOF'
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

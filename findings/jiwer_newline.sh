@@ -9,7 +9,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq jiwer==4.0.0
+"$work/venv/bin/pip" install -qq --no-compile jiwer==4.0.0
 "$work/venv/bin/python" - <<'EOF'
 import importlib.metadata
 

@@ -10,7 +10,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq openai==3.57.0 httpx2==2.16.2
+"$work/venv/bin/pip" install -qq --no-compile openai==3.57.0 httpx2==2.16.2
 cd "$work"
 venv/bin/python - <<'EOF'
 import contextlib

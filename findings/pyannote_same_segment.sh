@@ -9,7 +9,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq pyannote.core==6.1.0 pyannote.metrics==4.2.0
+"$work/venv/bin/pip" install -qq --no-compile pyannote.core==6.1.0 pyannote.metrics==4.2.0
 "$work/venv/bin/python" -W ignore - <<'EOF'
 import importlib.metadata
 

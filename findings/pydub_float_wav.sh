@@ -11,7 +11,7 @@ command -v ffmpeg >/dev/null || { echo "needs the Debian package ffmpeg" >&2; ex
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq numpy==2.4.6 pydub==0.25.1 soundfile==0.14.0
+"$work/venv/bin/pip" install -qq --no-compile numpy==2.4.6 pydub==0.25.1 soundfile==0.14.0
 cd "$work"
 venv/bin/python -W ignore - <<'EOF'
 import importlib.metadata

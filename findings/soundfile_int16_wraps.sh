@@ -8,7 +8,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq numpy==2.4.6 soundfile==0.14.0
+"$work/venv/bin/pip" install -qq --no-compile numpy==2.4.6 soundfile==0.14.0
 cd "$work"
 venv/bin/python - <<'EOF'
 import numpy as np

@@ -9,7 +9,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq 'tritonclient[grpc]==2.73.0' numpy==2.4.6
+"$work/venv/bin/pip" install -qq --no-compile 'tritonclient[grpc]==2.73.0' numpy==2.4.6
 "$work/venv/bin/python" - <<'EOF'
 import importlib.metadata
 

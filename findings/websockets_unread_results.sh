@@ -4,13 +4,13 @@
 # Seen: with 17 unread messages the client stops reading from the socket, so it no longer sees the pongs to its own
 #   pings. It closes with 1011 "keepalive ping timeout" while server and network are fine.
 # Hurts: senders of files to Realtime and other streaming recognizers, after 20 to 40 s with the default times.
-# Versions: websockets 17.4 (here with pings every 0.5 s). A task that reads, max_queue=None or ping_interval=None helps.
+# Versions: websockets 17.4 (here with pings every 0.5 s). A task that reads or max_queue=None helps.
 # Source: max_queue=16 and pause_reading in websockets/asyncio/connection.py.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq websockets==17.4
+"$work/venv/bin/pip" install -qq --no-compile websockets==17.4
 "$work/venv/bin/python" - <<'EOF'
 import asyncio
 import contextlib

@@ -11,7 +11,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -qq whisper-normalizer==0.1.15 jiwer==4.0.0
+"$work/venv/bin/pip" install -qq --no-compile whisper-normalizer==0.1.15 jiwer==4.0.0
 "$work/venv/bin/python" - <<'EOF'
 import importlib.metadata
 
