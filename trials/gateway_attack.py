@@ -10,22 +10,18 @@ import hashlib
 import json
 import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import grpc
 import numpy as np
 import psutil
-import websockets
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from loadtest.fresh_server import ServerPlan, fresh_server
@@ -37,248 +33,12 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
 from penstock_client.audio.tracks import load
 from penstock_client.log_lines import level_of
+from trials.attacks import ATTACKER, ATTACKS, OTHER, Address, Outcomes
 
 SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
-ATTACKER, OTHER = "sk-attacker", "sk-other"
 _KEYS = ((ATTACKER, 2), (OTHER, 8))
-_MESSAGE_BYTES = 60 << 20
-_RECOGNIZE = "/nvidia.riva.asr.RivaSpeechRecognition/Recognize"
-_HANDSHAKE = "/v1/realtime?intent=transcription"
 _POLL_S = 0.1
-_IDLE_CONNECTIONS = 10_000
 _START_S = 2.0
-Address = tuple[str, str]
-"""HOST:PORT of HTTP and of gRPC."""
-Outcomes = Counter[str]
-
-
-async def large_calls(
-    address: Address, seconds: float, compression: grpc.Compression = grpc.Compression.NoCompression, key: str = ""
-) -> Outcomes:
-    """Recognize with 60 MiB of zeros, which are no message: 61 kB as gzip."""
-    message, outcomes, end_s = bytes(_MESSAGE_BYTES), Counter[str](), time.monotonic() + seconds
-    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    metadata = (("authorization", f"Bearer {key}"),) if key else ()
-
-    async def call() -> None:
-        while time.monotonic() < end_s:
-            async with grpc.aio.insecure_channel(address[1], options) as channel:
-                call = channel.unary_unary(_RECOGNIZE)(message, metadata=metadata, compression=compression)
-                outcomes[(await call.code()).name] += 1
-
-    await asyncio.gather(*(call() for _ in range(4)))
-    return outcomes
-
-
-async def headers(address: Address, seconds: float, piece: bytes, pause_s: float = 0.0) -> Outcomes:
-    """Requests whose header does not end, each until the gateway closes the connection."""
-    outcomes, end_s = Counter[str](), time.monotonic() + seconds
-
-    async def request() -> None:
-        while time.monotonic() < end_s:
-            reader, writer = await _connect(address)
-            with suppress(OSError):
-                writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
-                reading = asyncio.create_task(reader.read(4096))
-                while not reading.done() and time.monotonic() < end_s:
-                    writer.write(piece)
-                    await writer.drain()
-                    await asyncio.wait([reading], timeout=pause_s)
-            outcomes[await _status(reading) if reading.done() else "open"] += 1
-            reading.cancel()
-            writer.transport.abort()
-
-    await asyncio.gather(*(request() for _ in range(8)))
-    return outcomes
-
-
-async def frames(address: Address, seconds: float, opcode: int, text: bytes) -> Outcomes:
-    """A WebSocket with tiny frames at full speed."""
-    frame = bytes([0x80 | opcode, 0x80 | len(text)]) + bytes(4) + text  # the mask is 0
-    outcomes, end_s = Counter[str](), time.monotonic() + seconds
-
-    async def flood() -> None:
-        while time.monotonic() < end_s:
-            async with _websocket(address) as socket:
-
-                async def read(socket: websockets.ClientConnection = socket) -> None:
-                    async for _ in socket:
-                        pass
-
-                reading = asyncio.create_task(read())
-                while socket.protocol.close_rcvd is None and not reading.done() and time.monotonic() < end_s:
-                    if socket.transport.get_write_buffer_size() < 1 << 20:
-                        socket.transport.write(frame * (1 << 15))
-                    await asyncio.wait([reading], timeout=0.01)
-                outcomes[f"closed {close.code}" if (close := socket.protocol.close_rcvd) else "open"] += 1
-                reading.cancel()
-                socket.transport.abort()
-
-    await asyncio.gather(*(flood() for _ in range(2)))
-    return outcomes
-
-
-async def half_uploads(address: Address, seconds: float) -> Outcomes:
-    """More uploads than the key may have, none of which ends."""
-
-    async def upload() -> str:
-        reader, writer = await _connect(address)
-        head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {ATTACKER}\r\n"
-        form = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 25000000\r\n\r\n"
-        file = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        writer.write((head + form + file).encode() + bytes(20_000_000))
-        reading = asyncio.create_task(reader.read(4096))
-        await asyncio.wait([reading], timeout=seconds)
-        outcome = await _status(reading) if reading.done() else "open"
-        reading.cancel()
-        writer.transport.abort()
-        return outcome
-
-    return Counter(await asyncio.gather(*(upload() for _ in range(12))))
-
-
-async def idle_sockets(address: Address, seconds: float) -> Outcomes:
-    """More WebSockets than the key may have, without audio."""
-    sockets = await asyncio.gather(*(_websocket(address) for _ in range(200)), return_exceptions=True)
-    await asyncio.sleep(seconds)
-    outcomes: Outcomes = Counter()
-    for socket in sockets:
-        is_rejected = isinstance(socket, websockets.InvalidStatus)
-        outcomes[str(socket.response.status_code) if is_rejected else "open"] += 1
-        if isinstance(socket, websockets.ClientConnection):
-            socket.transport.abort()
-    return outcomes
-
-
-async def idle_connections(address: Address, seconds: float) -> Outcomes:
-    """Connections without a request, as many as this process may open."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(_IDLE_CONNECTIONS, hard - 256)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    opened = []
-    with suppress(OSError):  # the listener's queue is full
-        for _ in range(wanted):
-            opened.append(await asyncio.wait_for(_connect(address), seconds))
-    await asyncio.sleep(seconds)
-    outcomes = Counter("closed" if reader.at_eof() else "open" for reader, _ in opened)
-    for _, writer in opened:
-        writer.transport.abort()
-    return outcomes
-
-
-async def wrong_keys(address: Address, seconds: float) -> Outcomes:
-    """Requests with a wrong key."""
-    outcomes, end_s = Counter[str](), time.monotonic() + seconds
-
-    async def request() -> None:
-        while time.monotonic() < end_s:
-            reader, writer = await _connect(address)
-            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n")
-            outcomes[await _status(asyncio.create_task(reader.read(4096)))] += 1
-            writer.transport.abort()
-
-    await asyncio.gather(*(request() for _ in range(8)))
-    return outcomes
-
-
-async def wrong_json(address: Address, seconds: float) -> Outcomes:
-    """KServe bodies of 1 MB at most whose arrays hold values of other types."""
-    fields = (
-        ([1, 200_000], [0] * 199_999 + ["x" * 1000]),
-        ([1.5] * 200_000, []),
-        ([1, 200_000], [True, 1] * 100_000),
-    )
-    bodies, outcomes, end_s = [_infer_body(*each) for each in fields], Counter[str](), time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        for body in bodies:
-            outcomes[await _infer(address, ATTACKER, body)] += 1
-    return outcomes
-
-
-async def large_json(address: Address, seconds: float) -> Outcomes:
-    """16 KServe bodies of 12 MB at a time. One of another key must not wait for more than half of them."""
-    body = _infer_body([1, 1], [0.125] * 480_000, 24)
-    outcomes, end_s = Counter[str](), time.monotonic() + seconds
-
-    async def flood() -> None:
-        while time.monotonic() < end_s:
-            outcomes[await _infer(address, ATTACKER, body)] += 1
-
-    async def compare() -> None:
-        while time.monotonic() < end_s:
-            before = outcomes.total()
-            status = await _infer(address, OTHER, body)
-            outcomes[f"{status} of the other key, {'in time' if outcomes.total() - before <= 8 else 'late'}"] += 1
-
-    await asyncio.gather(*(flood() for _ in range(16)), compare())
-    return outcomes
-
-
-def _infer_body(shape: list, data: list, digits: int = 0) -> bytes:
-    """A request of a stream that is not open; its numbers have this many digits or more."""
-    numbers = ",".join(json.dumps(value).ljust(digits, "0") for value in data)
-    audio = f'{{"name":"AUDIO","datatype":"FP32","shape":{json.dumps(shape)},"data":[{numbers}]}}'
-    return f'{{"parameters":{{"sequence_id":1}},"inputs":[{audio}]}}'.encode()
-
-
-async def _infer(address: Address, key: str, body: bytes) -> str:
-    reader, writer = await _connect(address)
-    head = f"POST /v2/models/asr/infer HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    status = await _status(asyncio.create_task(reader.read(4096)))
-    writer.transport.abort()
-    return status
-
-
-async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = address[0].rpartition(":")
-    return await asyncio.open_connection(host, int(port))
-
-
-def _websocket(address: Address) -> websockets.connect:
-    header = {"Authorization": f"Bearer {ATTACKER}"}
-    return websockets.connect(f"ws://{address[0]}{_HANDSHAKE}", additional_headers=header, ping_interval=None)
-
-
-async def _status(reading: "asyncio.Task[bytes]") -> str:
-    """The status of a response; "reset" where the connection was closed before it could be read."""
-    try:
-        received = await reading
-    except OSError:
-        return "reset"
-    return received.split()[1].decode() if received else "reset"
-
-
-class Attack(NamedTuple):
-    """What is done, and the outcomes that are documented."""
-
-    run: Callable[[Address, float], Coroutine[None, None, Outcomes]]
-    accepted: frozenset[str]
-
-
-_APPEND = b'{"type":"input_audio_buffer.append","audio":""}'
-_CUT_OFF = frozenset(("431", "reset", "open"))
-"""The connection is closed while more is sent, so that the client may not see the status."""
-ATTACKS = {
-    "calls of 60 MiB, no key": Attack(large_calls, frozenset(["UNAUTHENTICATED"])),
-    "calls of 60 MiB": Attack(partial(large_calls, key=ATTACKER), frozenset(["INVALID_ARGUMENT"])),
-    "calls of 61 kB gzip, no key": Attack(
-        partial(large_calls, compression=grpc.Compression.Gzip), frozenset(["UNIMPLEMENTED"])
-    ),
-    "a field that does not end, no key": Attack(partial(headers, piece=bytes([97]) * 65_536), _CUT_OFF),
-    "fields that do not end, no key": Attack(partial(headers, piece=b"a: b\r\n" * 10_000), _CUT_OFF),
-    "half headers, no key": Attack(partial(headers, piece=b"a: b\r\n", pause_s=1.0), frozenset(["408", "open"])),
-    "wrong keys": Attack(wrong_keys, frozenset(["401"])),
-    "tiny wrong messages": Attack(partial(frames, opcode=1, text=b"{}"), frozenset(["closed 1008", "open"])),
-    "tiny messages": Attack(partial(frames, opcode=1, text=_APPEND), frozenset(["open"])),
-    "pings": Attack(partial(frames, opcode=9, text=b""), frozenset(["open"])),
-    "12 half uploads": Attack(half_uploads, frozenset(["429", "reset", "open"])),
-    "10,000 idle connections, no key": Attack(idle_connections, frozenset(["closed", "open"])),
-    "200 idle sockets": Attack(idle_sockets, frozenset(["429", "open"])),
-    "JSON of wrong types": Attack(wrong_json, frozenset(["400"])),
-    "16 JSON bodies of 12 MB": Attack(large_json, frozenset(["400", "503", "400 of the other key, in time"])),
-    "texts that are not UTF-8": Attack(partial(frames, opcode=1, text=b"\xff"), frozenset(["closed 1007", "open"])),
-}
 
 
 def attack_in_process(name: str, address: Address, seconds: float) -> Outcomes:

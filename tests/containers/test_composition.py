@@ -19,8 +19,8 @@ from tests.helpers.containers import (
     wait_until_healthy,
 )
 from tests.helpers.golden import golden_utterances
+from trials.attacks import OTHER
 from trials.edge_check import PROTOCOLS, upload, words
-from trials.gateway_attack import OTHER
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
 MEMORY = {"server": 4 << 30, "gateway": 1 << 30, "prometheus": 1 << 30}

@@ -57,13 +57,13 @@ def assert_tone(samples):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "has no audio"),
+        (b"", "is empty"),
         (b"no audio at all", "begins with b'no audio'"),
         (b"fLaC" + bytes(100), "not a readable audio file"),
         (b"\x1aE\xdf\xa3" + bytes(100), "not a readable audio file"),
         (b"\x00\x00\x00\x18ftypisom" + bytes(100), "not a readable audio file"),
         (sound_file(np.zeros((100, 9)), RATE_HZ, "WAV"), "has 9 channels; accepted: 1 to 8"),
-        (sound_file(np.zeros(0), RATE_HZ, "WAV"), "no audio"),
+        (sound_file(np.zeros(0), RATE_HZ, "WAV"), "is empty"),
         (sound_file(np.full(100, np.nan), RATE_HZ, "WAV", "FLOAT"), "not finite"),
         (sound_file(TONE[:1000], 1, "WAV"), "sample rate of 1 Hz"),
         (sound_file(TONE[:1], 192_000, "WAV"), "no samples"),

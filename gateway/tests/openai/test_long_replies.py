@@ -10,8 +10,8 @@ import pytest
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.openai import job
 from penstock_gateway.security import limits
 
 pytestmark = pytest.mark.anyio
@@ -28,13 +28,13 @@ def interval(monkeypatch):
 def stall(streams, monkeypatch):
     """Stalls a job before its first block or after it, until the event is set; then it may fail."""
     go_on, failures = asyncio.Event(), []
-    decode = job.decode_recording
+    blocks = DecodedRecording.blocks
 
-    async def decode_recording(*arguments):
+    async def stalled_blocks(recording):
         await go_on.wait()
         if failures:
             raise failures[0]
-        async for block in decode(*arguments):
+        async for block in blocks(recording):
             yield block
 
     class Stalled(list):
@@ -45,7 +45,7 @@ def stall(streams, monkeypatch):
     def at(place, failure=None):
         failures.extend([failure] if failure else [])
         if place == "decoding":
-            monkeypatch.setattr(job, "decode_recording", decode_recording)
+            monkeypatch.setattr(DecodedRecording, "blocks", stalled_blocks)
         else:
             streams.opened = Stalled()
         return go_on

@@ -80,7 +80,8 @@ def _run(order: Mapping[str, Any], recording: int, pipe: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders remark on every damaged frame
-        with open(recording, "rb") as file, open(pipe, "wb") as out:
+        # Not the descriptor itself, which has one position in all processes.
+        with open(f"/proc/self/fd/{recording}", "rb") as file, open(pipe, "wb") as out:
             write_samples(order, file, out)
     except (BrokenPipeError, MemoryError):
         pass  # the reader has stopped; or it sees that the end is missing
@@ -100,8 +101,9 @@ def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) 
                 out.write(struct.pack("<Id", samples.size, reader.start_s) + samples.tobytes())
             remarks = reader.remarks
     except (ValueError, ImportError) as error:
-        verb = "is " if str(error).startswith("not ") else ""
-        failure = {"code": "AUDIO_INVALID", "message": f"the audio {verb}{error}"}
+        reason = {"has no audio": "is empty"}.get(str(error), str(error))
+        verb = "is " if reason.startswith("not ") else ""
+        failure = {"code": "AUDIO_INVALID", "message": f"the audio {verb}{reason}"}
     except _TooLongError:
         failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
     _end(out, failure, remarks)
