@@ -20,7 +20,7 @@ LONG = (
     "tests/server",
     *(f"tests/{name}.py" for name in ("pipeline/stages/test_endpointing", "packaging/test_wheel")),
     *(f"tests/{name}.py" for name in ("transcription/test_processes", "commands/test_offline")),
-    *(f"gateway/tests/{name}.py" for name in ("test_process", "test_grpc_api", "test_drain")),
+    *(f"gateway/tests/{name}.py" for name in ("process/test_process", "rpc/test_api", "process/test_drain")),
 )
 """What several processes should begin with: a few tests that take long. All else begins with the most tests."""
 

@@ -118,7 +118,7 @@ class KilledClient:
         stream: Callable[[Any, Any, np.ndarray, Connection], None] = stream_until_killed,
     ):
         """`url` and `name` are arguments of `stream`; `name` may be the number of a batched client's streams."""
-        _FORKS.set_forkserver_preload([f"tests.helpers.server.{name}" for name in ("killed_client", "gateway_client")])
+        _FORKS.set_forkserver_preload([f"trials.server.{name}" for name in ("killed_client", "gateway_client")])
         ours, theirs = _FORKS.Pipe(duplex=False)
         self._going: Connection = ours
         self._process = _FORKS.Process(target=stream, args=(url, name, samples, theirs), daemon=True)

@@ -83,10 +83,10 @@ def test_a_cut_file_has_a_remark_after_its_audio(piped):
     [
         (b"", "has no audio"),
         (wav(subtype="PCM_16")[:44], "has no audio"),
-        (wav(subtype="PCM_16")[:36], "has no audio"),
-        (wav()[:30], "not a readable audio file: its header is cut"),
+        (wav(subtype="PCM_16")[:36], "not a readable audio file: no 'data' tag found"),
+        (wav()[:30], "not a readable audio file"),
         (b"no audio" * 100, "not a readable audio file"),
-        (b"RIFF\0\0\0\0WAVE" + bytes(2_000_000), "not a readable audio file: its header has no format"),
+        (b"RIFF\0\0\0\0WAVE" + bytes(2_000_000), "not a readable audio file"),
     ],
 )
 def test_unusable_audio_is_named(piped, content, reason):

@@ -72,6 +72,15 @@ def wav_of(size: float | int, riff: int | None = None) -> Callable[[dict[str, by
     return make
 
 
+def float24(_: dict[str, bytes], talk: bytes) -> bytes:
+    """The talk as WAV of 24 bits in 32: floats of full scale 2^23, as Cool Edit wrote them."""
+    samples = np.frombuffer(talk[44:], "<i2").astype("<f4") * 256
+    form = struct.pack("<HHIIHH", 1, 1, RATE_HZ, 4 * RATE_HZ, 4, 24)
+    data = samples.tobytes()
+    head = b"RIFF" + struct.pack("<I", len(data) + 36) + b"WAVEfmt \x10\0\0\0" + form
+    return head + b"data" + struct.pack("<I", len(data)) + data
+
+
 def fewer_samples(data: bytes) -> bytes:
     """A FLAC file whose STREAMINFO states a third of its samples."""
     stated = int.from_bytes(data[21:26], "big")
@@ -100,7 +109,7 @@ RECORDINGS = (
     Recording("list.wav", lambda _, talk: talk + _LIST, talks=1),
     Recording("zero-list.wav", lambda _, talk: wav_of(0, 0)({}, talk) + _LIST, talks=1),
     Recording("id3v1.wav", lambda _, talk: talk + b"TAG" + bytes(125), talks=1),
-    Recording("joined.wav", lambda _, talk: talk + talk, talks=2),
+    Recording("joined.wav", lambda _, talk: talk + talk, talks=2), Recording("float24.wav", float24),
     # WAV with compression
     encoded("mp3.wav", "-ar 44100 -c:a libmp3lame -b:a 64k"), encoded("g722.wav", "-c:a g722"),
     encoded("g726.wav", "-ar 8000 -c:a g726 -b:a 32k"), encoded("adpcm.wav", "-c:a adpcm_ms"),
@@ -119,12 +128,18 @@ RECORDINGS = (
     Recording("junk.mp3", of("vbr.mp3", lambda data: random.Random(1).randbytes(3000) + data)),
     Recording("damaged.mp3", of("cbr.mp3", damaged), ["damaged"]),
     encoded("layer2.mp2", "-c:a mp2"),
+    encoded("info.mp3", "-ar 44100 -q:a 6 -write_xing 0 -id3v2_version 3 -metadata title='Info about'"),
+    Recording("two-vbr.mp3", f"{_FFMPEG} -ar 44100 -q:a 2 -f mp3 {{out}}.a; {_FFMPEG} -ar 44100"
+        " -q:a 9 -f mp3 {out}.b; cat {out}.a {out}.b > {out}"),
+    Recording("cover.mp3", f"ffmpeg -v error -y -f lavfi -i color=s=4000x4000 -frames:v 1 {{out}}.png; {_FFMPEG} -i"
+        " {out}.png -map 0 -map 1 -b:a 64k -id3v2_version 3 {out}"),
     # AAC and its containers
     encoded("adts.aac", "-c:a aac"), Recording("id3.aac", of("adts.aac", lambda data: _ID3 + data)),
     Recording("half.aac", of("adts.aac", half), ["cut"]),
     Recording("damaged.aac", of("adts.aac", damaged), ["damaged"]),
     Recording("joined.aac", of("adts.aac", lambda data: data + data)),
-    encoded("a.m4a", "-c:a aac"), encoded("stereo.m4b", "-ac 2 -ar 44100 -c:a aac -f ipod"),
+    encoded("eight.m4a", "-ac 8 -ar 48000 -c:a aac"), encoded("a.m4a", "-c:a aac"),
+    encoded("stereo.m4b", "-ac 2 -ar 44100 -c:a aac -f ipod"),
     encoded("alac.m4a", "-c:a alac"), encoded("a.3gp", "-c:a aac"), encoded("a.mov", "-c:a pcm_s16le"),
     encoded("fast.mov", "-c:a pcm_s16le -movflags faststart"),
     Recording("half.mov", of("fast.mov", half), ["cut"]),
@@ -142,6 +157,11 @@ RECORDINGS = (
     Recording("damaged.opus", of("a.opus", damaged), ["damaged"], talks=1),
     encoded("vorbis.ogg", "-c:a libvorbis"),
     Recording("joined.ogg", of("vorbis.ogg", lambda data: data + data), talks=2),
+    Recording("changing.ogg", f"({_FFMPEG} -ar 48000 -f ogg -c:a libvorbis -;"
+        f" {_FFMPEG} -ac 2 -f ogg -c:a libvorbis -)" " > {out}", talks=2),
+    Recording("changing.opus", f"({_FFMPEG} -f ogg -c:a libopus -; {_FFMPEG} -ac 2 -f ogg -c:a libopus -)" " > {out}",
+        talks=2),
+    encoded("offset.opus", "-c:a libopus -output_ts_offset 3600"),
     Recording("half.ogg", of("vorbis.ogg", half), ["cut"]), encoded("speex.ogg", "-c:a libspeex"),
     encoded("flac.ogg", "-c:a flac"), encoded("a.webm", "-c:a libopus"), encoded("vorbis.webm", "-c:a libvorbis"),
     Recording("live.webm", f"{_FFMPEG} -c:a libopus -f webm -live 1 - > {{out}}"),
@@ -178,6 +198,7 @@ RECORDINGS = (
     Recording("a.amr", "sox {talk} -r 8000 -t amr-nb -C 7 {out}", talks=1), encoded("a.ac3", "-ar 48000 -c:a ac3"),
     encoded("a.wma", "-c:a wmav2"), encoded("a.avi", "-c:a libmp3lame"), encoded("a.flv", "-ar 44100 -c:a aac"),
     encoded("a.ts", "-c:a aac"), Recording("half.ts", of("a.ts", half), ["cut"]), encoded("a.mpg", "-c:a mp2 -f mpeg"),
+    encoded("six.tta", "-ac 6 -ar 96000 -c:a tta"),
     encoded("a.tta", "-c:a tta", talks=1), encoded("a.wv", "-c:a wavpack", talks=1),
     encoded("a.voc", "-f voc -c:a pcm_u8"),
     # Sound that begins late; a rate and channels that change

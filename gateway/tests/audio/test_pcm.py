@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from client.tests.helpers.sound_files import sound_file
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
-from penstock_gateway.audio.resampler import Resampler
 from penstock_gateway.errors import ErrorCode, GatewayError
 
 RATE_HZ = 16_000
@@ -38,22 +37,25 @@ def wav(samples, rate_hz=RATE_HZ, subtype="PCM_16"):
 @pytest.mark.parametrize("rate_hz", [8_000, 24_000, 44_100, 48_000])
 @pytest.mark.parametrize("sizes", [[1], [160, 7, 4000], [30_000]])
 def test_resampling_does_not_depend_on_the_sizes_of_parts(rate_hz, sizes):
-    resampler = Resampler(rate_hz, RATE_HZ)
-    parts = [*map(resampler.push, parts_of(NOISE, sizes)), resampler.flush()]
-    np.testing.assert_array_equal(np.concatenate(parts), soxr.resample(NOISE, rate_hz, RATE_HZ, "HQ"))
+    samples = decoded(PcmDecoder(RawFormat("f32le", rate_hz), RATE_HZ), parts_of(NOISE.tobytes(), sizes))
+    np.testing.assert_array_equal(samples, soxr.resample(NOISE, rate_hz, RATE_HZ, "HQ"))
 
 
 def test_after_a_flush_a_new_stream_begins():
-    resampler = Resampler(24_000, RATE_HZ)
-    first = np.concatenate([resampler.push(NOISE), resampler.flush()])
-    np.testing.assert_array_equal(np.concatenate([resampler.push(NOISE), resampler.flush()]), first)
+    decoder = PcmDecoder(RawFormat("f32le", 24_000), RATE_HZ)
+    first = np.concatenate([decoder.push(NOISE.tobytes()), decoder.flush()])
+    np.testing.assert_array_equal(np.concatenate([decoder.push(NOISE.tobytes()), decoder.flush()]), first)
     assert len(first) == len(NOISE) * 2 // 3
 
 
 def test_audio_at_the_model_rate_is_unchanged():
-    resampler = Resampler(RATE_HZ, RATE_HZ)
-    assert resampler.push(NOISE) is NOISE
-    assert not len(resampler.flush())
+    np.testing.assert_array_equal(decoded(PcmDecoder(RawFormat("f32le", RATE_HZ), RATE_HZ), [NOISE.tobytes()]), NOISE)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_not_finite_are_rejected(value):
+    with pytest.raises(GatewayError, match="not finite"):
+        PcmDecoder(RawFormat("f32le", RATE_HZ), RATE_HZ).push(np.full(10, value, np.float32).tobytes())
 
 
 def test_a_header_cannot_make_samples_many():

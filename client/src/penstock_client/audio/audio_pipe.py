@@ -117,7 +117,9 @@ class AudioPipe:
         if self._pcm is not None or self._audio is not None:
             return
         with naming(self._path):
-            header = None if self._raw else read_wav_header(self._bytes.peek)
+            header = None
+            with contextlib.suppress(ValueError):  # FFmpeg may read what has a broken header
+                header = None if self._raw else read_wav_header(self._bytes.peek)
             if self._raw is None and header is None:
                 self._audio = load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
                 return

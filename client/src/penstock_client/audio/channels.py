@@ -74,7 +74,7 @@ class MixMonitor:
         if self._is_mixed and samples.shape[1] > 1:
             self._frames += len(samples)
             self._sum = self._sum + samples.sum(axis=0, dtype=np.float64)
-            self._products = self._products + (samples.T @ samples).astype(np.float64)
+            self._products = self._products + np.einsum("nc,nd->cd", samples, samples, dtype=np.float64)
 
     @property
     def cancels(self) -> bool:

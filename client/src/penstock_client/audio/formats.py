@@ -8,8 +8,8 @@ SUFFIXES = (
 )  # fmt: skip
 """Files that are taken from a folder."""
 DEMUXERS = (
-    "aac", "ac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dsf", "eac3", "flac", "flv",
-    "iff", "ircam", "matroska", "webm", "mov", "mp4", "m4a", "3gp", "3g2", "mj2", "mp3", "mpc", "mpc8", "mpeg",
+    "aac", "ac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dsf", "dts", "eac3", "flac",
+    "flv", "iff", "ircam", "matroska", "webm", "mov", "mp4", "m4a", "3gp", "3g2", "mj2", "mp3", "mpc", "mpc8", "mpeg",
     "mpegts", "nistsphere", "ogg", "rm", "sox", "tak", "tta", "voc", "w64", "wav", "wv",
 )  # fmt: skip
 """FFmpeg's readers that open one file of audio; others, such as playlists, would open further ones."""
@@ -21,9 +21,11 @@ _MAGIC = (
     (0, b"RIFF"), (0, b"RF64"), (0, b"riff"), (0, b"fLaC"), (0, b"OggS"), (0, b"ID3"), (0, b"FORM"), (0, b".snd"),
     (0, b"caff"), (0, b"\x1aE\xdf\xa3"), (4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (0, b"#!AMR"),
     (0, b"NIST_1A"), (0, b"FLV\x01"), (0, b"\x30\x26\xb2\x75\x8e\x66"), (0, b"\x00\x00\x01\xba"), (0, b"MAC "),
-    (0, b"wvpk"), (0, b"TTA1"), (0, b"DSD "), (0, b".RMF"), (0, b".SoX"), (0, b"Creative Voi"),
+    (0, b"wvpk"), (0, b"TTA1"), (0, b"DSD "), (0, b".RMF"), (0, b".SoX"), (0, b"Creative Voi"), (0, b"PVF1"),
+    (0, b"\x7f\xfe\x80\x01"),
 )  # fmt: skip
 _TS_PACKET_BYTES = 188
+_AC3 = b"\x0b\x77"
 _CHAIN_FRAMES = 3
 """Frames of MPEG audio in a row that raw samples have by no chance."""
 _KBIT = {
@@ -43,15 +45,12 @@ def is_container(head: bytes) -> bool:
 
 
 def is_stream(head: bytes) -> bool:
-    """True for `MPEG_BYTES` with frames of MPEG audio or AAC in a row, or with packets of a transport stream."""
+    """True for `MPEG_BYTES` with frames of MPEG audio, AAC or AC-3 in a row, or packets of a transport stream."""
     if head[:1] == b"\x47" and set(head[::_TS_PACKET_BYTES]) == {0x47} and len(head) > 4 * _TS_PACKET_BYTES:
         return True
-    begin = head.find(b"\xff")
-    while begin >= 0:
-        if _is_chain(head, begin):
-            return True
-        begin = head.find(b"\xff", begin + 1)
-    return False
+    if head[:2] == _AC3 and head.count(_AC3) >= _CHAIN_FRAMES:
+        return True
+    return mpeg_begin(head) is not None
 
 
 def is_text(data: bytes) -> bool:
@@ -59,9 +58,32 @@ def is_text(data: bytes) -> bool:
     return bool(data) and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data)
 
 
-def has_stated_frames(head: bytes) -> bool:
-    """True for MP3 whose first frame states the number of frames: without it, a duration is a guess."""
-    return any(tag in head for tag in (b"Xing", b"Info", b"VBRI"))
+def mpeg_begin(data: bytes) -> int | None:
+    """Where frames of MPEG audio or AAC in a row begin; None where there are none."""
+    begin = data.find(b"\xff")
+    while begin >= 0 and not _is_chain(data, begin):
+        begin = data.find(b"\xff", begin + 1)
+    return begin if begin >= 0 else None
+
+
+def is_mp3_tag(frame: bytes) -> bool:
+    """True for the first bytes of an MP3 frame, or of what is taken for one, that has facts in place of audio."""
+    return frame.startswith((b"ID3", b"TAG", b"APETAG")) or any(tag in frame for tag in (b"Xing", b"Info", b"VBRI"))
+
+
+def mp3_seconds(data: bytes) -> float | None:
+    """The duration that the tag in the first frame of an MP3 states; None without a tag. data: the first bytes."""
+    if data.startswith(b"ID3") and len(data) > 10:  # its size has 7 bits per byte
+        data = data[10 + sum((byte & 127) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=True)) :]
+    begin = mpeg_begin(data)
+    frame = b"" if begin is None else data[begin : begin + 64]
+    for tag, offset in ((b"Xing", 8), (b"Info", 8), (b"VBRI", 14)):
+        place = frame.find(tag)
+        if place >= 0 and (tag == b"VBRI" or frame[place + 7] & 1):
+            version = frame[1] >> 3 & 3
+            frames = int.from_bytes(frame[place + offset : place + offset + 4], "big")
+            return frames * (1152 if version == 3 else 576) / _RATES_HZ[version][frame[2] >> 2 & 3]
+    return None
 
 
 def _is_chain(data: bytes, begin: int) -> bool:

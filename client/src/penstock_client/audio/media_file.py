@@ -1,6 +1,7 @@
 """Reads recordings with FFmpeg, of the package `av`: the default audio track, on the time line of its file."""
 
 import io
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -9,11 +10,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.formats import DEMUXERS, MPEG_BYTES, has_stated_frames
+from penstock_client.audio.file_parts import FilePart, ogg_end
+from penstock_client.audio.formats import DEMUXERS, is_mp3_tag, mp3_seconds
 from penstock_client.audio.pcm import Block, check_form
 from penstock_client.audio.remarks import CUT, DAMAGED, GAP, MIN_LOST_S, UNREAD, Remarks
 
-INSTALL = "pip install av"
+NEEDED = "has a format that needs FFmpeg, which is not installed: pip install av (the extra `media`)"
 BLOCK_SAMPLES = 65_536
 """Of all channels."""
 _MICROSECONDS = 1_000_000
@@ -23,7 +25,7 @@ _STATED = {
     "aiff", "ape", "asf", "au", "caf", "flac", "mov", "nistsphere", "rm", "sox", "tak", "tta", "voc", "w64", "wav", "wv"
 }  # fmt: skip
 """Formats whose header states the duration of the track, where FFmpeg does not estimate it."""
-_PROTECTED = {"drms", "enca"}
+_PROTECTED = {"drms", "enca", "aavd"}
 """Sample entries of MP4 with encryption."""
 _DEFAULT = 1
 """FFmpeg's flag AV_DISPOSITION_DEFAULT."""
@@ -31,16 +33,20 @@ _LAST_AMR_MODE = {"amrnb": 7, "amrwb": 8}
 """Of frames with speech (3GPP TS 26.101, 26.201)."""
 _MIN_GAP_S = 0.1
 """Times of WebM are whole milliseconds, and programs that record live write jitter."""
-_MP3_TOLERANCE_S = 0.25
-"""By which FFmpeg's duration of MP3 may differ where files are joined, or by this share of 10 s."""
+_MP3_TOLERANCE_S = 0.3
+"""Delay of the encoder and padding, which the number of frames in a tag counts."""
 _MIN_FAULT_S, _READ_AHEAD_S = 0.01, 2.0
 _MAX_GAP_S, _MAX_TS_GAP_S = 3600.0, 10.0
 """A time that is later than this is wrong; in transport streams it begins another program."""
 _DTYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
-_FRAMES = 32
+_DIRECT_PLANES = 7
+"""PyAV looks for a plane behind the last one: with eight it finds one that is none."""
+_BATCH_SAMPLES = 65_536
+_JOIN_PACKETS = 3
+_MP3_HEAD_BYTES = 1 << 18
+"""With a picture in a tag in front."""
 _MAX_FAULTS = 1000
 """Of the container, with no audio between them."""
-_MAX_OGG_PAGE_BYTES = 65_307
 
 
 class MediaReader:
@@ -50,8 +56,9 @@ class MediaReader:
     Raises ValueError with the reason why the file is unusable, and ImportError without FFmpeg.
     """
 
-    def __init__(self, file: BinaryIO):
-        self._file = file
+    def __init__(self, file: BinaryIO, part: FilePart | None = None):
+        """part: what is read, if it is not the whole file."""
+        self._whole, self._file = file, part or file
         self._av = _av()
         self._media: Any = None
         self.remarks = Remarks()
@@ -60,18 +67,25 @@ class MediaReader:
         self._has_fault = self._has_early_fault = self._is_cut = self._is_joined = False
         self._complaint = ""
         """FFmpeg's first words about a fault."""
-        self._has_stated_frames = has_stated_frames(file.read(MPEG_BYTES))
-        file.seek(0)
+        self._mp3_s = mp3_seconds(self._file.read(_MP3_HEAD_BYTES))
+        self._silence_left_s = _MAX_GAP_S
+        self._packets = _JOIN_PACKETS
+        """Packets since the last file that was joined began; at first those of the only file count."""
+        self._components: set[str] | None = None
+        """Of FFmpeg, whose messages concern the track; None for all."""
+        self._converters: dict[tuple[str, str, int], Any] = {}
+        self._file.seek(0)
+        messages: list[tuple[int, str, str]] = []
         try:
-            with self._captured() as messages:
-                try:
-                    self._media = self._av.open(file, options={"format_whitelist": ",".join(DEMUXERS)})
-                finally:
-                    self._read_messages(messages)
-            # FFmpeg has read ahead, in a small file to its end: the fault is at a hole, or there the end is missing.
-            self._has_early_fault, self._has_fault = self._has_fault, False
+            with _captured(self._av) as messages:
+                self._media = self._av.open(self._file, options={"format_whitelist": ",".join(DEMUXERS)})
             self._name: str = self._media.format.name.split(",")[0]
             self._track = self._choose_track()
+            codec = self._track.codec_context
+            self._components = {self._media.format.name, codec.name, codec.codec.name}
+            # FFmpeg has read ahead, in a small file to its end: the fault is at a hole, or there the end is missing.
+            self._read_messages(messages)
+            self._has_early_fault, self._has_fault = self._has_fault, False
             self._tick_s = float(self._track.time_base)
             self._frames = self._read_frames()
             self._first = next(self._frames, None)
@@ -81,15 +95,18 @@ class MediaReader:
             self.channels: int = len(self._first.layout.channels)
             check_form(self.channels, self.rate_hz)
         except self._av.FFmpegError as error:
-            self._close_media()
+            self.close_media()
+            self._read_messages(messages)
             raise ValueError(f"not a readable audio file: {self._complaint or error.strerror}") from None
         except BaseException:
-            self._close_media()
+            self.close_media()
             raise
         self._origin_s = (self._media.start_time or 0) / _MICROSECONDS
         first_s = self._time_s(self._first)
-        self.start_s: float = first_s if first_s is not None and first_s >= _MIN_GAP_S else 0.0
+        self.start_s: float = first_s if first_s is not None and _MIN_GAP_S <= first_s <= _MAX_GAP_S else 0.0
         """The time of the first sample in the file."""
+        if first_s is not None and first_s > _MAX_GAP_S:
+            self.remarks.note(GAP, 0.0, first_s)
         self.seconds: float | None = self._stated_s()
         """Duration of the track from the header; None where it has none, or only a guess."""
 
@@ -109,10 +126,11 @@ class MediaReader:
 
     def close(self) -> None:
         """Closes the file."""
-        self._close_media()
-        self._file.close()
+        self.close_media()
+        self._whole.close()
 
-    def _close_media(self) -> None:
+    def close_media(self) -> None:
+        """Closes FFmpeg's side of the file."""
         if self._media is not None:
             self._media.close()
 
@@ -142,16 +160,18 @@ class MediaReader:
         while packet is not None and faults < _MAX_FAULTS:
             frames: list[Any] = []
             last: list[Any] = []
-            error = silence_s = None
-            with self._captured() as messages:  # of some packets at a time, for it takes as long as decoding one
+            samples, error, silence_s = 0, None, None
+            with _captured(self._av) as messages:  # of some packets at a time, for it takes as long as decoding one
                 try:
-                    while len(frames) < _FRAMES and not messages and silence_s is None:
+                    while samples < _BATCH_SAMPLES and not messages and silence_s is None:
                         frames += last
                         last, packet = [], self._track
                         if (packet := next(packets, None)) is None:
                             break
                         if (silence_s := self._silence_s(packet)) is None:
+                            self._packets += 1
                             last = self._track.codec_context.decode(packet)
+                            samples += sum(each.samples * len(each.layout.channels) for each in last)
                             self._is_cut |= packet.is_corrupt and self._name != "caf"
                 except self._av.FFmpegError as failure:
                     error = failure
@@ -159,6 +179,8 @@ class MediaReader:
                 faults = 0
             yield from frames
             self._faults_s += silence_s or 0.0
+            if self._packets <= _JOIN_PACKETS:  # they refer to those of another file
+                messages, error = [], error if packet is self._track else None
             self._read_messages(messages)
             if error is not None:
                 faults += 1
@@ -174,7 +196,8 @@ class MediaReader:
         if self._name not in ("mp3", "amr"):
             return None
         head = bytes(memoryview(packet)[:64])
-        if self._name == "mp3" and has_stated_frames(head):  # facts of a file, also in the middle of joined ones
+        if self._name == "mp3" and is_mp3_tag(head):  # of a file behind the first one
+            self.seconds, self._packets = None, 0
             return 0.0
         if self._name == "amr" and head and head[0] >> 3 & 15 > _LAST_AMR_MODE[self._track.codec_context.name]:
             return float(packet.duration * packet.time_base)  # comfort noise, which FFmpeg does not decode
@@ -187,18 +210,22 @@ class MediaReader:
         """The place of a fault so far without a hole: FFmpeg reads ahead of the frames that it returns."""
         frame = self._first
         while frame is not None:
-            samples = _samples(frame)
+            samples = self._samples(frame)
             if self._has_fault:
                 fault_s, self._has_fault = max(done_s, _MIN_FAULT_S), False
             time_s = self._time_s(frame)
             hole_s = self._faults_s if time_s is None else time_s + shift_s - done_s
             if not -_MIN_GAP_S < hole_s <= self._most_gap_s(time_s):
-                shift_s, hole_s = shift_s - hole_s, 0.0  # the times begin anew, as in joined files
+                if hole_s > 0:
+                    self.remarks.note(GAP if fault_s is None else DAMAGED, self.start_s + done_s, hole_s)
+                    fault_s = None
+                shift_s, hole_s = shift_s - hole_s, 0.0  # else the times begin anew, as in joined files
             if hole_s >= (_MIN_GAP_S if fault_s is None and time_s is not None else _MIN_FAULT_S):
                 if fault_s is not None or time_s is not None:
                     self.remarks.note(GAP if fault_s is None else DAMAGED, self.start_s + done_s, hole_s)
                 yield from _silence(hole_s, frame.sample_rate, samples.shape[1])
                 done_s, fault_s = done_s + hole_s, None
+                self._silence_left_s -= hole_s
             elif fault_s and done_s - fault_s > _READ_AHEAD_S:
                 self.remarks.note(DAMAGED, self.start_s + fault_s)
                 fault_s = None
@@ -213,7 +240,7 @@ class MediaReader:
         if self._name == "mov":
             self._look_at_boxes()
         lost_s = max(0.0, max(self.seconds or 0.0, self._ogg_end_s()) - done_s)
-        if lost_s < (MIN_LOST_S if self._name != "mp3" else _MP3_TOLERANCE_S * max(1.0, done_s / 10)):
+        if lost_s < (MIN_LOST_S if self._name != "mp3" else _MP3_TOLERANCE_S):
             lost_s = self._faults_s
             self._has_fault &= self.seconds is None  # else it is in other data, behind the last sample
         if self._has_fault or self._is_cut or lost_s:
@@ -231,16 +258,18 @@ class MediaReader:
         if time_s is None or self._name in ("mpegts", "mpeg"):
             return _MAX_TS_GAP_S
         duration_s = (self._media.duration or 0) / _MICROSECONDS
-        return _MAX_GAP_S if not duration_s or time_s <= duration_s else 0.0
+        return self._silence_left_s if not duration_s or time_s <= duration_s + 1 else 0.0
 
     def _stated_s(self) -> float | None:
         media, track = self._media, self._track
         if self._name == "mp3":
-            is_stated = self._has_stated_frames
+            return self._mp3_s
         elif self._name == "matroska":
             is_stated = len(media.streams) == 1  # the duration of the longest track
         else:
-            is_stated = self._name in _STATED and (self._name != "caf" or track.codec_context.name.startswith("pcm"))
+            codec = track.codec_context.name
+            is_wrong = codec == "pcm_f24le" or (self._name == "caf" and not codec.startswith("pcm"))
+            is_stated = self._name in _STATED and not is_wrong
         if not is_stated:
             return None
         duration_s = (
@@ -249,16 +278,13 @@ class MediaReader:
         return duration_s or None
 
     def _ogg_end_s(self) -> float:
-        """The time in the last page of an Ogg file (RFC 3533, section 6), which must be marked as the last."""
+        """The time in the last page of an Ogg file, counted as `start_s` is; 0 where it is not known."""
         if self._name != "ogg":
             return 0.0
-        self._file.seek(max(0, self._file.seek(0, io.SEEK_END) - _MAX_OGG_PAGE_BYTES))
-        tail = self._file.read()
-        page = tail[tail.rfind(b"OggS") :]
-        if len(page) < 27 or not page[5] & 4 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]]):
-            self._is_cut = True
-            return 0.0
-        return float(int.from_bytes(page[6:14], "little") * self._track.time_base)
+        end = ogg_end(self._file)
+        self._is_cut |= end is None
+        end_s = (end or 0) * self._tick_s - self._origin_s - self.start_s
+        return end_s if end_s < _MAX_GAP_S * 24 else 0.0
 
     def _look_at_boxes(self) -> None:
         """Finds a second MP4 file behind the first one, whose index knows nothing of it, and boxes that are cut."""
@@ -279,28 +305,35 @@ class MediaReader:
         codec = self._track.codec_context.name
         return f"has no readable audio: {codec} in {self._name}" + (f", {self._complaint}" if self._complaint else "")
 
-    @contextmanager
-    def _captured(self) -> Iterator[list[tuple[int, str, str]]]:
-        """FFmpeg's messages about errors, after many of which its decoders go on."""
-        logging = self._av.logging
-        before = logging.get_level(), logging.get_skip_repeated()
-        logging.set_level(logging.ERROR)
-        logging.set_skip_repeated(False)
-        try:
-            with logging.Capture() as messages:
-                yield messages
-        finally:
-            logging.set_level(before[0])
-            logging.set_skip_repeated(before[1])
-
     def _read_messages(self, messages: Iterable[tuple[int, str, str]]) -> None:
-        """Takes them for faults."""
-        for _, _, message in messages:
+        """Takes them for faults: after many errors FFmpeg's decoders go on."""
+        for _, component, message in messages:
+            if self._components is not None and component not in self._components:
+                continue  # of a picture, or of a track that is not read
             self._complaint = self._complaint or message.strip()
             if "prematurely" in message or "partial file" in message:
                 self._is_cut = True
             else:
                 self._has_fault = True
+
+    def _samples(self, frame: Any) -> npt.NDArray[np.float32]:
+        """[n, channels], full scale 1."""
+        channels, form = len(frame.layout.channels), frame.format
+        if form.is_planar and channels > _DIRECT_PLANES:
+            key = form.name, frame.layout.name, frame.sample_rate
+            if key not in self._converters:
+                self._converters[key] = self._av.AudioResampler("flt", frame.layout, frame.sample_rate)
+            return np.concatenate([self._samples(each) for each in self._converters[key].resample(frame)])
+        samples: npt.NDArray[Any]
+        planes = [np.frombuffer(each, _DTYPES[form.packed.name]) for each in frame.planes]  # `to_ndarray` takes longer
+        if form.is_planar:
+            samples = np.stack([plane[: frame.samples] for plane in planes], axis=1)
+        else:
+            samples = planes[0][: frame.samples * channels].reshape(-1, channels)
+        if samples.dtype.kind == "f":
+            return np.array(samples, np.float32)
+        offset = 128 if samples.dtype == np.uint8 else 0
+        return (samples.astype(np.float32) - np.float32(offset)) / np.float32(2 ** (8 * samples.dtype.itemsize - 1))
 
 
 def has_ffmpeg() -> bool:
@@ -308,23 +341,34 @@ def has_ffmpeg() -> bool:
     return find_spec("av") is not None
 
 
+@contextmanager
+def _captured(av: Any) -> Iterator[list[tuple[int, str, str]]]:
+    """FFmpeg's messages about errors in this thread; their level is one for the process."""
+    global _capturing
+    with _CAPTURE_LOCK:
+        _capturing += 1
+        if _capturing == 1:
+            _LEVELS[:] = av.logging.get_level(), av.logging.get_skip_repeated()
+            av.logging.set_level(av.logging.ERROR)
+            av.logging.set_skip_repeated(False)
+    try:
+        with av.logging.Capture() as messages:
+            yield messages
+    finally:
+        with _CAPTURE_LOCK:
+            _capturing -= 1
+            if not _capturing:
+                av.logging.set_level(_LEVELS[0])
+                av.logging.set_skip_repeated(_LEVELS[1])
+
+
+_capturing = 0
+_CAPTURE_LOCK = threading.Lock()
+_LEVELS: list[Any] = []
+
+
 def _channels(track: Any) -> int:
     return track.codec_context.channels if track.codec_context else 0
-
-
-def _samples(frame: Any) -> npt.NDArray[np.float32]:
-    """[n, channels], full scale 1."""
-    channels, form = len(frame.layout.channels), frame.format
-    samples: npt.NDArray[Any]
-    planes = [np.frombuffer(plane, _DTYPES[form.packed.name]) for plane in frame.planes]  # `to_ndarray` takes longer
-    if form.is_planar:
-        samples = np.stack([plane[: frame.samples] for plane in planes], axis=1)
-    else:
-        samples = planes[0][: frame.samples * channels].reshape(-1, channels)
-    if samples.dtype.kind == "f":
-        return np.array(samples, np.float32)
-    offset = 128 if samples.dtype == np.uint8 else 0
-    return (samples.astype(np.float32) - np.float32(offset)) / np.float32(2 ** (8 * samples.dtype.itemsize - 1))
 
 
 def _silence(duration_s: float, rate_hz: int, channels: int) -> Iterator[Block]:
@@ -341,7 +385,5 @@ def _av() -> Any:
         import av
         import av.logging
     except ImportError as error:
-        raise ImportError(
-            f"has a format that needs FFmpeg, which is not installed: {INSTALL} (the extra `media`)"
-        ) from error
+        raise ImportError(NEEDED) from error
     return av

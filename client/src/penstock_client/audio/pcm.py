@@ -70,13 +70,14 @@ def wav_pcm(chunk: bytes, data_bytes: int | None) -> PcmFormat | None:
     """
     if len(chunk) < 16:
         raise ValueError("not a readable audio file: its header is cut")
-    tag, channels, rate_hz, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
+    tag, channels, rate_hz, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", chunk)
     if tag == _EXTENSIBLE and len(chunk) >= 26:
         (tag,) = struct.unpack_from("<H", chunk, 24)
     if (tag, bits) not in _WAV:
         return None
     check_form(channels, rate_hz)
-    return PcmFormat(*_WAV[tag, bits], rate_hz, channels, data_bytes)
+    pcm = PcmFormat(*_WAV[tag, bits], rate_hz, channels, data_bytes)
+    return pcm if frame_bytes == pcm.frame_bytes else None  # such as 24 bits in 32
 
 
 def check_form(channels: int, rate_hz: int) -> None:
@@ -244,7 +245,11 @@ def _integers(dtype: str) -> Callable[[bytes], npt.NDArray[np.float32]]:
 
 
 def _floats(dtype: str) -> Callable[[bytes], npt.NDArray[np.float32]]:
-    return lambda data: np.frombuffer(data, dtype).astype(np.float32)
+    def decode(data: bytes) -> npt.NDArray[np.float32]:
+        with np.errstate(over="ignore"):  # what becomes infinite is rejected as not finite
+            return np.frombuffer(data, dtype).astype(np.float32)
+
+    return decode
 
 
 def _bytes_from_128(data: bytes) -> npt.NDArray[np.float32]:

@@ -2,21 +2,21 @@
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from penstock_client.audio.file_parts import FilePart, ogg_links
 from penstock_client.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, is_container, is_stream
-from penstock_client.audio.media_file import BLOCK_SAMPLES, INSTALL, MediaReader, has_ffmpeg
+from penstock_client.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, has_ffmpeg
 from penstock_client.audio.pcm import Block, PcmStream, check_form, read_wav_header
 from penstock_client.audio.remarks import DAMAGED, UNREAD, Remarks
 
 STDIN = "-"
 """The path of standard input."""
-NEEDED = f"has a format that needs FFmpeg, which is not installed: {INSTALL} (the extra `media`)"
 _READ_BYTES = 1 << 17
 _HALF_READ = ("MP3", "MPEG", "OGG")
 """Formats of which libsndfile reads a part only, without an error, where files are joined or state no length."""
@@ -27,7 +27,7 @@ _BAD_SEEK = 39
 """libsndfile's error where soundfile seeks to the end of such a file, after it has read the last samples."""
 
 
-def open_audio(source: str | Path | bytes | BinaryIO) -> "WavReader | MediaReader | SoundReader":
+def open_audio(source: str | Path | bytes | BinaryIO) -> "Reader":
     """The reader of a file, of its content, or of an open file; `-` is standard input. The first bytes decide.
 
     Raises ValueError with the reason why a file is unusable, and ImportError without the format's library.
@@ -35,19 +35,17 @@ def open_audio(source: str | Path | bytes | BinaryIO) -> "WavReader | MediaReade
     file: BinaryIO | None = None
     try:
         file = _open_file(source)
-        head = file.read(MPEG_BYTES)
-        if head[:4] == b".snd" and head[8:12] == bytes(4):  # FFmpeg takes 0 for no samples, not for an unknown length
-            file = io.BytesIO(head[:8] + b"\xff" * 4 + head[12:] + file.read())
-        return _open(file, head)
-    except OSError as error:
-        raise ValueError(_reason(error)) from error
-    except BaseException:
+        reader = _open(file, file.read(MPEG_BYTES))
+    except BaseException as error:
         if file is not None:
             file.close()
+        if isinstance(error, OSError):
+            raise ValueError(_reason(error)) from error
         raise
+    return reader
 
 
-def _open(file: BinaryIO, head: bytes) -> "WavReader | MediaReader | SoundReader":
+def _open(file: BinaryIO, head: bytes) -> "Reader":
     with contextlib.suppress(ValueError):  # FFmpeg may read what has a broken header
         if (reader := WavReader.of(file)) is not None:
             return reader
@@ -59,6 +57,10 @@ def _open(file: BinaryIO, head: bytes) -> "WavReader | MediaReader | SoundReader
                 raise ImportError(NEEDED) from error
             raise
     try:
+        if head.startswith(b".snd") and head[8:12] == bytes(4):  # FFmpeg takes 0 for no samples, not for unknown
+            return MediaReader(file, FilePart(file, head=head[:8] + b"\xff" * 4))
+        if head.startswith(b"OggS") and len(begins := ogg_links(file)) > 1:
+            return ChainedReader(file, begins)
         file.seek(0)
         return MediaReader(file)
     except ValueError as error:
@@ -93,6 +95,34 @@ class _Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class ChainedReader(_Reader):
+    """Reads the links of a chained Ogg file: FFmpeg takes no other rate or channels in a later one."""
+
+    def __init__(self, file: BinaryIO, begins: Sequence[int]):
+        """begins: the places of the links."""
+        self._parts = [FilePart(file, begin, end) for begin, end in zip(begins, (*begins[1:], None), strict=True)]
+        self._first = MediaReader(file, self._parts[0])
+        super().__init__(file, self._first.rate_hz, self._first.channels, None)
+        self.start_s = self._first.start_s
+
+    def blocks(self) -> Iterator[Block]:
+        """The samples of all links."""
+        done_s, reader = self.start_s, self._first
+        for number in range(len(self._parts)):
+            begin_s = done_s
+            try:
+                reader = reader if number == 0 else MediaReader(self._file, self._parts[number])
+            except ValueError:
+                self.remarks.note(DAMAGED, done_s)
+                continue
+            for block in reader.blocks():
+                done_s += len(block.samples) / block.rate_hz
+                yield block
+            for code, start_s, lost_s in reader.remarks:
+                self.remarks.note(code, begin_s + start_s - reader.start_s, lost_s)
+            reader.close_media()
 
 
 class WavReader(_Reader):
@@ -170,6 +200,9 @@ class SoundReader(_Reader):
         """Closes the file."""
         self._sound.close()
         super().close()
+
+
+Reader = WavReader | MediaReader | ChainedReader | SoundReader
 
 
 def _open_file(source: str | Path | bytes | BinaryIO) -> BinaryIO:

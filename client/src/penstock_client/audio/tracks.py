@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from penstock_client.audio.channels import MIX, Channel, MixMonitor, select
-from penstock_client.audio.pcm import Block
+from penstock_client.audio.channels import EACH, MIX, Channel, MixMonitor, select
+from penstock_client.audio.pcm import MAX_CHANNELS, Block
 from penstock_client.audio.remarks import CANCELLED, Remark
 from penstock_client.audio.sound_file import open_audio
 
@@ -38,9 +38,10 @@ class Audio(NamedTuple):
 class TrackMaker:
     """Makes tracks at one rate of blocks, whose rate and channels may change."""
 
-    def __init__(self, channels: int, sample_rate_hz: int, channel: Channel = MIX):
+    def __init__(self, channels: int, sample_rate_hz: int, channel: Channel = MIX, max_channels: int = MAX_CHANNELS):
         """channels: of the first block. Raises ValueError where it has no such channel."""
         self._channels, self._sample_rate_hz, self._channel = channels, sample_rate_hz, channel
+        self._max_channels = max_channels
         self._rate_hz = sample_rate_hz
         self._resamplers: list[Any] = []
         self._monitor = MixMonitor(channel)
@@ -59,9 +60,11 @@ class TrackMaker:
         self.has_samples |= bool(len(samples))
         if not np.isfinite(samples).all():
             raise ValueError("some samples are not finite numbers")
+        if samples.shape[1] > self._max_channels:
+            raise ValueError(f"has {samples.shape[1]} channels; accepted: 1 to {self._max_channels}")
         if samples.shape[1] == self._channels:
             self._monitor.add(samples)
-        elif self._channel != MIX:  # the number has changed
+        elif self._channel != MIX and (self._channel == EACH or samples.shape[1] < self._channels):  # it has changed
             samples = np.repeat(samples.mean(axis=1, keepdims=True), self._channels, axis=1)
         tracks = [np.ascontiguousarray(each, np.float32) for _, each in select(samples, self._channel)]
         rests: list[Samples] = []
@@ -89,12 +92,18 @@ class TrackReader:
     at once or while it is read, and ImportError without the format's library.
     """
 
-    def __init__(self, source: str | Path | bytes | BinaryIO, sample_rate_hz: int, channel: Channel = MIX):
+    def __init__(
+        self,
+        source: str | Path | bytes | BinaryIO,
+        sample_rate_hz: int,
+        channel: Channel = MIX,
+        max_channels: int = MAX_CHANNELS,
+    ):
         """source: as of `open_audio`."""
         self._reader = open_audio(source)
-        self.start_s, self.channels = self._reader.start_s, self._reader.channels
+        self.start_s = self._reader.start_s
         try:
-            self._maker = TrackMaker(self._reader.channels, sample_rate_hz, channel)
+            self._maker = TrackMaker(self._reader.channels, sample_rate_hz, channel, max_channels)
         except ValueError:
             self.close()
             raise

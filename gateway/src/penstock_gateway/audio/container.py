@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from penstock_client.audio.remarks import Remark
-from penstock_gateway.audio.resampler import Samples
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.budget import Budget
-from penstock_gateway.security.limits import MAX_WAIT_S, RETRY_AFTER_S
+from penstock_gateway.security.limits import MAX_DECODER_WAIT_S, RETRY_AFTER_S
 
 MAX_PROCESSES = 8
 """More recordings wait, as do those of a key that has half of them. A process lives until its last block is read; all
@@ -51,7 +51,7 @@ class DecodedRecording:
         GatewayError: AUDIO_INVALID for what cannot be decoded; TOO_LARGE for a longer recording; OVERLOADED where no
         process can start; STREAMS_EXHAUSTED where it waits too long for a place.
         """
-        places = _places.setdefault(asyncio.get_running_loop(), Budget("decoder", MAX_PROCESSES, MAX_WAIT_S))
+        places = _places.setdefault(asyncio.get_running_loop(), Budget("decoder", MAX_PROCESSES, MAX_DECODER_WAIT_S))
         async with places.taken(self._key, 1):
             reader, transport = await _start(self._recording, self._order)
             try:

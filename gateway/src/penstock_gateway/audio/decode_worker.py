@@ -94,9 +94,7 @@ def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) 
     failure: dict[str, str] = {}
     remarks: list[Remark] = []
     try:
-        with TrackReader(recording, order["rate_hz"]) as reader:
-            if reader.channels > MAX_CHANNELS:
-                raise ValueError(f"has {reader.channels} channels; accepted: 1 to {MAX_CHANNELS}")
+        with TrackReader(recording, order["rate_hz"], max_channels=MAX_CHANNELS) as reader:
             for samples in _blocks(reader, order["rate_hz"], order["max_seconds"]):
                 out.write(struct.pack("<Id", samples.size, reader.start_s) + samples.tobytes())
             remarks = reader.remarks

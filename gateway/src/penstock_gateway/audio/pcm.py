@@ -4,8 +4,9 @@ import numpy as np
 
 from penstock_client.audio.pcm import PcmStream, RawFormat
 from penstock_client.audio.remarks import Remark
-from penstock_gateway.audio.resampler import Resampler, Samples
+from penstock_client.audio.tracks import Samples, TrackMaker
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.limits import MAX_CHANNELS
 
 _RIFF = b"RIFF"
 _NO_SAMPLES = np.zeros(0, np.float32)
@@ -14,7 +15,7 @@ _NO_SAMPLES = np.zeros(0, np.float32)
 class PcmDecoder:
     """Decodes one stream: PCM, mu-law or A-law, channels averaged. GatewayError for a broken WAV header.
 
-    Sums of parts do not matter: a sample may be split between two of them.
+    Sums of parts do not matter: a sample may be split between two of them. The resampler keeps up to 36 ms back.
     """
 
     def __init__(self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False):
@@ -22,12 +23,11 @@ class PcmDecoder:
         self._stream = PcmStream(raw)
         self._begin: bytes | None = b"" if may_have_header else None
         self._sample_rate_hz = sample_rate_hz
-        self._rate_hz = 0
-        self._resampler: Resampler | None = None
+        self._maker: TrackMaker | None = None
 
     @property
     def remarks(self) -> list[Remark]:
-        """Where a WAV file has less audio than it states; complete after `end`."""
+        """Where a WAV file has less audio than it states; complete after the end."""
         return self._stream.remarks
 
     def push(self, data: bytes, is_end: bool = False) -> Samples:
@@ -39,20 +39,17 @@ class PcmDecoder:
             data, self._begin = self._begin, None
             if data.startswith(_RIFF):
                 self._stream = PcmStream()
+        parts: list[Samples] = []
         try:
-            blocks = self._stream.push(data, is_end)
+            for block in self._stream.push(data, is_end):
+                if self._maker is None:
+                    self._maker = TrackMaker(block.samples.shape[1], self._sample_rate_hz, max_channels=MAX_CHANNELS)
+                parts += self._maker.push(block)
         except ValueError as error:
-            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio has a broken WAV header: {error}") from None
-        parts = []
-        for block in blocks:
-            if block.rate_hz != self._rate_hz:
-                parts.append(self.flush())
-                self._rate_hz, self._resampler = block.rate_hz, Resampler(block.rate_hz, self._sample_rate_hz)
-            mono = block.samples[:, 0] if block.samples.shape[1] == 1 else block.samples.mean(axis=1)
-            assert self._resampler is not None
-            parts.append(self._resampler.push(mono))
+            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio is unusable: {error}") from None
         return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
 
     def flush(self) -> Samples:
         """The rest [n] of what was pushed, before a segment or the stream ends. A part of a sample remains."""
-        return _NO_SAMPLES if self._resampler is None else self._resampler.flush()
+        rests = self._maker.flush() if self._maker is not None else []
+        return rests[0] if rests else _NO_SAMPLES

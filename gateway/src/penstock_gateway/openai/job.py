@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from penstock_client.audio.remarks import Remark
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording
-from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.openai.request import TranscriptionRequest
@@ -58,7 +58,7 @@ class TranscriptionJob:
 
     @property
     def duration_s(self) -> float:
-        """The text sent so far."""
+        """The audio sent so far."""
         return self._samples / self._sample_rate_hz
 
     @property

@@ -10,9 +10,9 @@ import numpy as np
 from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, is_text
 from penstock_client.audio.pcm import CutHeaderError, RawFormat, read_wav_header
 from penstock_client.audio.remarks import Remark
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
-from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 
 _PIECE_BYTES = 32_000
@@ -100,7 +100,10 @@ class AudioInput:
                 raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
             yield samples
         async for samples in self.rest():
+            self._samples += samples.size
             yield samples
+        if not self._samples:
+            raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio has no samples")
 
     def flush(self) -> Samples:
         """The samples [n] held back, before a forced end. A recording has none."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock_client.audio.remarks import Remark
-from penstock_gateway.audio.resampler import Samples
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva

@@ -39,6 +39,8 @@ MAX_RECORDINGS_BYTES = 500_000_000
 
 Two uploads of the largest size, if that is more.
 """
+MAX_DECODER_WAIT_S = 14.0
+"""For a place to decode a recording: before its reply begins with a keep-alive, and so with a status."""
 KEEP_ALIVE_S = 15.0
 """Between two bytes of a reply that takes long. Proxies end one that sends nothing for 60 s."""
 MAX_SILENT_S = 60.0
