@@ -88,7 +88,7 @@ def test_without_ffmpeg_libsndfile_reads_the_others(tmp_path, no_ffmpeg, form):
 
 
 def stating(flac, frames):
-    """A FLAC file whose header states so many samples; 0: not known, as programs write it to a pipe."""
+    """A FLAC file whose header states this number of samples; 0: not known, as programs write it to a pipe."""
     content = bytearray(flac)
     content[21] &= 0xF0  # 36 bits of the block STREAMINFO
     content[22:26] = frames.to_bytes(4, "big")
