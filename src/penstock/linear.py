@@ -40,6 +40,14 @@ class Linear:
             return out if self.bias is None else out.add_(self.bias)
         return self(x).add_(residual)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The matrix [out, in], a copy where it is stored in another layout."""
+        if self._weight is not None:
+            return self._weight.t()
+        assert self._packed is not None
+        return self._packed.to_dense()
+
     def _plain_weight(self, x: torch.Tensor) -> torch.Tensor | None:
         """The weight where its plain layout is the only one, or the faster one for x."""
         return self._weight if self._packed is None or x.shape[0] == 1 else None

@@ -165,6 +165,8 @@ def no_model(monkeypatch):
         (["--model", "MODEL", "--limit", "-1"], "--limit is -1"),
         (["--model", "MODEL", "--threads", "0"], "--threads is 0"),
         (["--model", "MODEL", "--device", "tpu"], "--device is 'tpu'; accepted: cpu"),
+        (["--model", "MODEL", "--precision", "int4"], "--precision is 'int4'; accepted: auto, float32"),
+        (["--url", "localhost:1", "--precision", "int8"], "--precision cannot be combined with --url"),
         (["--model", "MODEL", "--context", "70"], "context '70': expected LEFT,RIGHT"),
         (["--model", "MODEL", "--context", "70,5"], r"context \[70,5\] is not one of this checkpoint's"),
         (["--model", "MODEL", "--decoder", "viterbi"], "'viterbi' is not known; known: greedy"),

@@ -256,3 +256,5 @@ def test_what_does_not_fit_on_a_device_is_rejected_by_its_parts(bundled_model, c
         error,
     ), error
     assert asked == ["cuda:1"] * 2
+    assert main([*command, "--precision=int8"]) == serve.REJECTED
+    assert "SETTING_INVALID: precision 'int8' needs the CPU, not cuda:1; accepted: auto," in capsys.readouterr().err

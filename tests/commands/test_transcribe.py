@@ -318,3 +318,10 @@ def test_without_a_model_the_bundled_one_transcribes_and_is_named(capsys):
     printed = capsys.readouterr()
     assert printed.out == "enter one oh four\n"
     assert printed.err.startswith("penstock: no --model: using the bundled an4-rnnt-hybrid, a demo for letters")
+
+
+def test_the_precision_reaches_the_recognizer(model, audio, process_is_left_alone, caplog):
+    with pytest.raises(PenstockError, match=r"--precision is 'int4'; accepted: auto, .*, int8"):
+        run("--model", model, "--context", "6,1", "--precision", "int4", audio[1])
+    assert run("--model", model, "--context", "6,1", "--precision", "int8", audio[1]) == 0
+    assert "no product is large and exact enough for int8: float32 is used" in caplog.text

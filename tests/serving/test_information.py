@@ -33,6 +33,15 @@ def test_an_offline_model_publishes_the_audio_that_its_server_holds(checkpoint):
     assert parse_server_info(server_information(checkpoint, CONTEXT, DECODING, 4, 30.0)).max_audio_s == 0
 
 
+def test_precisions_that_may_follow_from_the_device_do_not_change_it(checkpoint):
+    found = [
+        server_information(checkpoint, CONTEXT, DECODING, 4, 30.0, precision=each)
+        for each in ("auto", "float32", "int8")
+    ]
+    assert [each.get("precision") for each in found] == [None, "float32", "int8"]
+    assert found[0]["penstock_fingerprint"] == found[1]["penstock_fingerprint"] != found[2]["penstock_fingerprint"]
+
+
 def test_what_decides_the_words_changes_it(checkpoint, golden_bundle, tmp_path):
     lm = tmp_path / "a.lm"
     lm.write_bytes(b"one")
@@ -42,6 +51,7 @@ def test_what_decides_the_words_changes_it(checkpoint, golden_bundle, tmp_path):
         fingerprint(checkpoint, AttentionContext(70, 1), DECODING),
         fingerprint(checkpoint, CONTEXT, DecodingConfig(beam_size=2)),
         fingerprint(checkpoint, CONTEXT, DecodingConfig(lm=str(lm))),
+        fingerprint(checkpoint, CONTEXT, DECODING, "int8"),
     ]
     lm.write_bytes(b"two")
     made.append(fingerprint(checkpoint, CONTEXT, DecodingConfig(lm=str(lm))))

@@ -12,7 +12,8 @@ from penstock.errors import StreamError
 from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.serving.metrics import ChunkMetrics, DecodedFrames, StreamMetrics
+from penstock.serving.metrics import ChunkMetrics, DecodedFrames, StreamMetrics, show_build, show_products
+from penstock.serving.settings import Settings
 from tests.helpers.forwarding import forward
 
 
@@ -67,6 +68,16 @@ class Rig:
 @pytest.fixture
 def rig() -> Rig:
     return Rig()
+
+
+@pytest.mark.parametrize(("precision", "shown"), [("auto", "float32"), ("int8", "int8")])
+def test_what_is_served_is_shown(bundled_model, precision, shown):
+    board, environment = Board(), {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_DEVICE": "cpu"}
+    show_build(board.make, Settings.from_environment(environment | {"PENSTOCK_PRECISION": precision}))
+    (name,) = board.shown
+    assert name.endswith(f"{{cpu}}{{{shown}}}")
+    show_products(board.make, {"int8": 3, "float32": 1})
+    assert (board["encoder_products{int8}"], board["encoder_products{float32}"]) == (3, 1)
 
 
 def test_what_happens_to_streams_is_counted(rig):

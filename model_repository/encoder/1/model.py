@@ -4,6 +4,7 @@ from penstock.errors import StreamError
 from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
+from penstock.serving.metrics import show_products
 from penstock.serving.model_log import ModelLog
 from penstock.serving.settings import Settings
 from penstock.serving.stages import encoder_stage
@@ -20,6 +21,7 @@ class TritonPythonModel:
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
         self._stage = encoder_stage(settings)
+        show_products(triton_io.make_metric, self._stage.products)
         self.log.stage(f"loaded: {settings.device}, {settings.context_name}")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()

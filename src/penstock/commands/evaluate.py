@@ -12,7 +12,7 @@ from penstock.commands.transcribe import ATTENTION_HELP, check_attention
 from penstock.errors import PackageError, SettingError, shown
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
-from penstock.serving.settings import MODEL
+from penstock.serving.settings import MODEL, PRECISION
 from penstock_client.declaration import read_flags
 from penstock_client.options import ENDPOINTS, StreamOptions
 
@@ -30,7 +30,7 @@ _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
 _WINDOW = StreamOptions.option("window")
-_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device")
+_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device", "precision")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -64,6 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--processes", type=int, metavar="N", help="processes that share the utterances (one per core)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (cpu)")
+    PRECISION.add_flag(parser)
     parser.set_defaults(run=run)
 
 
@@ -156,6 +157,7 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
 
 def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Conditions", "RunResult"]]:
     """One run per context and decoder."""
+    from penstock.encoder.precision import resolve_precision
     from penstock.evaluation.decoder_choice import DecoderChoice, parse_decoder
     from penstock.evaluation.report import Conditions
     from penstock.evaluation.runs import Variant, collect, open_recognizer, recognize_in_process
@@ -180,6 +182,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     check_attention(args, checkpoint.config.encoder.is_offline, window)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
+    precision = resolve_precision(PRECISION.read({}, PRECISION.given(args)), device)
     wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process
     processes, streams = divide(len(utterances), len(utterances), args.streams, threads, wanted)
     prepare_process(threads if processes == 1 else 1)
@@ -191,12 +194,23 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     manifests = [str(path) for path in args.manifests]
     hardware = describe_hardware(device)
     conditions = Conditions(
-        model, None, hardware, device, threads, processes, streams * processes, manifests, **_streams_made(args)
+        model,
+        None,
+        hardware,
+        device,
+        threads,
+        processes,
+        streams * processes,
+        manifests,
+        precision=precision,
+        **_streams_made(args),
     )
     for context in contexts:
         for decoder in decoders:
             decoding = decoder.decoding.replace(**endpointing)
-            recognizer = open_recognizer(checkpoint, context, streams, device, decoding, args.attention, window)
+            recognizer = open_recognizer(
+                checkpoint, context, streams, device, decoding, args.attention, window, precision
+            )
             outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, window)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 

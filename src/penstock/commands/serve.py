@@ -116,8 +116,8 @@ def _prepare_server(
     install = find_triton()
     served = _load_served(values)
     model, limits = served[:3], (values.max_streams, values.idle_seconds, values.drain_seconds)
-    information = server_information(*model, *limits, served.max_audio_s)
-    memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s)
+    information = server_information(*model, *limits, served.max_audio_s, values.precision)
+    memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s, values.precision)
     for line in _description(values, served, memory):
         console.say(line)
     _check_memory(values, served, memory, console)

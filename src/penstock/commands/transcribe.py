@@ -16,7 +16,7 @@ from penstock.frontend.audio_file import named
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
-from penstock.serving.settings import CONTEXT, MODEL, THREADS
+from penstock.serving.settings import CONTEXT, MODEL, PRECISION, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
@@ -82,6 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--processes", type=int, metavar="N", help="processes that share the files (one per core, or per file if fewer)"
     )
     parser.add_argument("--threads", metavar="N", help="CPU threads of each process (1)")
+    PRECISION.add_flag(parser)
     for option in (*_OF_STREAMS, *_SETTINGS):
         option.add_flag(parser)
     parser.add_argument(
@@ -158,18 +159,22 @@ def _open_transcriber(
     from penstock.transcription.offline import OfflineRecognizer
     from penstock.transcription.offline_files import OfflineFileTranscriber
 
-    context = CONTEXT.read({}, CONTEXT.given(args))
+    context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
     checkpoint = Checkpoint(resolve_model(MODEL.read(given=MODEL.given(args)) or BUNDLED_MODEL))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
     if checkpoint.config.encoder.is_offline and not is_live_window(options.get("window")):
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
                 raise SettingError(f"{flag} is {value}, but the model is an offline model; accepted: none")
-        offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding, attention=args.attention)
+        offline = OfflineRecognizer(
+            checkpoint.directory, streams, decoding=decoding, precision=precision, attention=args.attention
+        )
         offline.check_options(options)
         return OfflineFileTranscriber(offline, options, channel)
     check_attention(args, checkpoint.config.encoder.is_offline, options.get("window"))
-    recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=streams, decoding=decoding)
+    recognizer = StreamingRecognizer(
+        checkpoint.directory, context, max_streams=streams, decoding=decoding, precision=precision
+    )
     recognizer.check_options(options)
     request_samples = recognizer.chunk_samples(options)
     if args.request_ms is not None:

@@ -11,6 +11,7 @@ import os
 import torch
 
 from penstock.encoder.captured_step import CapturedStep
+from penstock.encoder.int8_choice import Int8Choice
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
 from penstock.graphs.driver import Driver
@@ -44,8 +45,12 @@ class StreamingEncoder:
         dtype: torch.dtype = torch.float32,
         engine: str | None = None,
         driver: Driver | None = None,
+        int8: Int8Choice | None = None,
     ):
-        """driver: captures the step of PyTorch for a few batch sizes; without one any batch runs as it is."""
+        """driver: captures the step of PyTorch for a few batch sizes; without one any batch runs as it is.
+
+        int8: replaces large products of the engine TORCH on a CPU while its weights are read.
+        """
         config = checkpoint.config.encoder
         device = prepare_device(device)
         self.context = config.select_context(context)
@@ -56,6 +61,8 @@ class StreamingEncoder:
         )
         # One slot more for the rows that pad a captured step.
         self.state = EncoderState(config, self.context, slots + (driver is not None), device, dtype)
+        self.int8 = int8
+        """What was chosen; None in other precisions."""
         self.max_batch = MAX_BATCH
         """Streams of one step."""
         if self.engine == OPENVINO:
@@ -63,7 +70,7 @@ class StreamingEncoder:
 
             self._step: OpenVinoStep | TorchStep | CapturedStep = OpenVinoStep(checkpoint, self.state)
             return
-        step = TorchStep(checkpoint, self.state, dtype, has_kernels=self.engine == FUSED)
+        step = TorchStep(checkpoint, self.state, dtype, self.engine == FUSED, int8)
         if self.engine == FUSED and engine is None and not self._runs(step):
             self.engine, step.has_kernels = TORCH, False
         self._step = step
@@ -138,8 +145,12 @@ def _choose_engine(checkpoint: Checkpoint, context: AttentionContext, device: to
     if device.type != "cpu":
         fits = dtype != torch.float32 and fits_kernels(config, context)
         return FUSED if fits and available(device) else TORCH
-    fits = dtype == torch.float32 and sum(map(math.prod, encoder_shapes(config).values())) in _OPENVINO_NUMBERS
-    return OPENVINO if fits and can_use_openvino() else TORCH
+    return OPENVINO if dtype == torch.float32 and may_use_openvino(config) else TORCH
+
+
+def may_use_openvino(config: EncoderConfig) -> bool:
+    """True if a model of this size is computed by OpenVINO in float32 on this CPU."""
+    return sum(map(math.prod, encoder_shapes(config).values())) in _OPENVINO_NUMBERS and can_use_openvino()
 
 
 def fits_kernels(config: EncoderConfig, context: AttentionContext) -> bool:

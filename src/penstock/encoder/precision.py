@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from penstock.encoder.encoder import StreamingEncoder
+from penstock.encoder.encoder import StreamingEncoder, may_use_openvino
+from penstock.encoder.int8_choice import Int8Choice
+from penstock.encoder.int8_linear import activation_bits
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
 from penstock.graphs.driver import Driver
@@ -18,8 +20,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.runtime import prepare_device
 
-AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16 = "auto", "float32", "tf32", "float16", "bfloat16"
-PRECISIONS = (AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16)
+AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8 = "auto", "float32", "tf32", "float16", "bfloat16", "int8"
+PRECISIONS = (AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8)
 """Values of the setting `precision`."""
 MAX_PROBE_ERROR = 5e-3
 """Of float16 to float32, ||difference|| / ||reference||; 8e-4 is usual."""
@@ -35,9 +37,10 @@ def resolve_precision(precision: str, device: str | torch.device) -> str:
     is_cuda = torch.device(device).type == "cuda"
     if precision not in PRECISIONS:
         raise SettingError(f"precision {precision!r} is not supported; supported: {', '.join(PRECISIONS)}")
-    if precision == TF32 and not is_cuda:
-        accepted = ", ".join(one for one in PRECISIONS if one != TF32)
-        raise SettingError(f"precision 'tf32' needs a CUDA device, not {device}; accepted: {accepted}")
+    if precision == (INT8 if is_cuda else TF32):
+        accepted = ", ".join(one for one in PRECISIONS if one != precision)
+        needed = "the CPU" if is_cuda else "a CUDA device"
+        raise SettingError(f"precision {precision!r} needs {needed}, not {device}; accepted: {accepted}")
     return {True: FLOAT16, False: FLOAT32}[is_cuda] if precision == AUTO else precision
 
 
@@ -64,11 +67,18 @@ def open_encoder(
 
     kernels: TORCH for none, else in 16 bit on a CUDA device where they run. float16 runs a probe first: where
     its frames are not finite or too far from those of float32, the encoder is float32 (on a CUDA device with TF32),
-    with a warning.
+    with a warning. int8 is chosen by `Int8Choice`; where none is possible the encoder is float32, with a warning, too.
     """
+    int8 = _open_choice(precision, device)
+    if int8 is not None and _has_int8():
+        encoder = StreamingEncoder(checkpoint, context, slots, device, engine=TORCH, driver=driver, int8=int8)
+        if _is_used(int8, may_use_openvino(checkpoint.config.encoder)):
+            return encoder
+        del encoder
     engine = TORCH if kernels == TORCH and torch.device(device).type == "cuda" else None
     dtype = _choose_type(precision, device, lambda tried: probe(checkpoint, context, device, tried, engine))
     encoder = StreamingEncoder(checkpoint, context, slots, device, dtype, engine, driver)
+    encoder.int8 = int8
     _log.info("encoder: engine `%s`, %s", encoder.engine, dtype)
     return encoder
 
@@ -76,9 +86,37 @@ def open_encoder(
 def open_window_encoder(
     checkpoint: Checkpoint, device: str | torch.device = "cpu", precision: str = AUTO
 ) -> WindowEncoder:
-    """Opens the encoder of an offline model in a precision, with the probe of `open_encoder`."""
+    """Opens the encoder of an offline model in a precision, as `open_encoder`."""
+    int8 = _open_choice(precision, device)
+    if int8 is not None and _has_int8():
+        encoder = WindowEncoder(checkpoint, device, int8=int8)
+        _is_used(int8)
+        return encoder
     dtype = _choose_type(precision, device, lambda tried: probe_windows(checkpoint, device, tried))
-    return WindowEncoder(checkpoint, device, dtype)
+    encoder = WindowEncoder(checkpoint, device, dtype)
+    encoder.int8 = int8
+    return encoder
+
+
+def _open_choice(precision: str, device: str | torch.device) -> Int8Choice | None:
+    return Int8Choice() if resolve_precision(precision, device) == INT8 else None
+
+
+def _has_int8() -> bool:
+    if not activation_bits():
+        _log.warning("encoder: torch %s has no int8 product for this CPU: float32 is used", torch.__version__)
+    return activation_bits() > 0
+
+
+def _is_used(int8: Int8Choice, is_faster_in_float32: bool = False) -> bool:
+    """Says what was chosen."""
+    if not int8.int8:
+        _log.warning("encoder: no product is large and exact enough for int8: float32 is used")
+    elif is_faster_in_float32:
+        _log.warning("encoder: a model of this size is faster in float32 than in int8; %s", int8)
+    else:
+        _log.info("encoder: %s", int8)
+    return int8.int8 > 0
 
 
 def _choose_type(

@@ -3,11 +3,13 @@
 On a GPU kernels may take attention and convolution of a layer; the rest is the same.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from penstock.encoder.attention import Attention, ChunkRows, PageIndex, index_pages, relative_positions
+from penstock.encoder.int8_choice import Int8Choice, SpeechChunks
 from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
@@ -64,7 +66,15 @@ class ConformerLayer:
 class TorchStep:
     """One step of the network over the state, on any device."""
 
-    def __init__(self, checkpoint: Checkpoint, state: EncoderState, dtype: torch.dtype, has_kernels: bool = False):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        state: EncoderState,
+        dtype: torch.dtype,
+        has_kernels: bool = False,
+        int8: Int8Choice | None = None,
+    ):
+        """int8: replaces large products while the layers are read."""
         config, device = state.config, state.chunks_seen.device
         folded = torch.promote_types(dtype, torch.float32)
 
@@ -76,11 +86,17 @@ class TorchStep:
         self._state = state
         self._dtype, self.has_kernels = dtype, has_kernels
         self._subsampling = Subsampling(config, read("subsampling"), dtype)
+        speech = None if int8 is None else SpeechChunks(checkpoint, state.context)
+        if int8 is not None and speech is not None:
+            int8.convert("subsampling", self._subsampling, partial(speech.subsample, self._subsampling))
         positions = relative_positions(state.context, config.d_model, device, folded)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[ConformerLayer] = []
         for i in range(config.n_layers):
-            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}"), dtype))
+            layer = ConformerLayer(config, positions, read(f"layers.{i}"), dtype)
+            if int8 is not None and speech is not None:
+                int8.convert(f"layers.{i}", layer, partial(speech.run_layer, i, layer.step))
+            self._layers.append(layer)
             trim_heap()
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:

@@ -43,6 +43,8 @@ class Conditions:
     """The endpoint options of all streams."""
     window: str | None = None
     """Their option `window`."""
+    precision: str | None = None
+    """Of the encoder; None for a server."""
     joined: str | None = None
     """The rule by which utterances were joined."""
     date: str = field(default_factory=date_utc)
@@ -66,6 +68,7 @@ def report_document(conditions: Conditions, utterances: Sequence[Utterance], res
         "server": conditions.server,
         "hardware": conditions.hardware,
         "device": conditions.device,
+        "precision": conditions.precision,
         "threads": conditions.threads,
         "processes": conditions.processes,
         "streams": conditions.streams,

@@ -113,14 +113,15 @@ def open_recognizer(
     decoding: "DecodingConfig",
     attention: str | None = None,
     window: str | None = None,
+    precision: str = "auto",
 ) -> "StreamingRecognizer | OfflineRecognizer":
     """The recognizer of a model. streams: utterances at the same time; attention, window: of an offline model."""
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.offline import OfflineRecognizer
 
     if checkpoint.config.encoder.is_offline and not is_live_window(window):
-        return OfflineRecognizer(checkpoint.directory, streams, device, decoding, attention=attention)
-    return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
+        return OfflineRecognizer(checkpoint.directory, streams, device, decoding, precision, attention=attention)
+    return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding, precision=precision)
 
 
 def recognize_in_process(

@@ -30,10 +30,12 @@ def server_information(
     idle_s: float,
     drain_s: float | None = None,
     max_audio_s: int = 0,
+    precision: str = "auto",
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is "".
 
     max_audio_s: of an offline model. context: None for an offline model, which publishes its windows instead.
+    precision: the option; `auto` is not published.
     """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
@@ -57,7 +59,8 @@ def server_information(
         "has_internal_language_model": "true" if offer.ilm else "false",
         **({} if drain_s is None else {"drain_s": f"{drain_s:g}"}),
         **({"max_audio_s": max_audio_s} if max_audio_s else {}),
-        FINGERPRINT: fingerprint(checkpoint, context, decoding),
+        **({} if precision == "auto" else {"precision": precision}),
+        FINGERPRINT: fingerprint(checkpoint, context, decoding, precision),
     }
     return {name: str(value) for name, value in values.items()}
 
@@ -72,11 +75,13 @@ def _chunks(config: ModelConfig, context: AttentionContext) -> dict[str, str | i
     }
 
 
-def fingerprint(checkpoint: Checkpoint, context: AttentionContext | None, decoding: DecodingConfig) -> str:
+def fingerprint(
+    checkpoint: Checkpoint, context: AttentionContext | None, decoding: DecodingConfig, precision: str = "auto"
+) -> str:
     """SHA-256 of all that decides the words of a stream: a stream may go on where it is the same.
 
-    Reads the language model and the graph as a whole. The precision is not part of it: it follows from the device, and
-    a server that may change a close word is better for a stream than none.
+    Reads the language model and the graph as a whole. A precision is part of it only if it is int8: others follow
+    from the device, and a server that may change a close word is better for a stream than none.
     """
     settings = {name: value for name, value in decoding.model_dump().items() if name not in _FASTER_ONLY}
     for name in ("lm", "graph"):
@@ -87,5 +92,6 @@ def fingerprint(checkpoint: Checkpoint, context: AttentionContext | None, decodi
         "model": repr(checkpoint.config),
         "context": None if context is None else [context.left, context.right],
         "decoding": settings,
+        **({"precision": precision} if precision == "int8" else {}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -98,13 +98,23 @@ class _Histogram:
 
 def show_build(make: MakeMetric, settings: Settings) -> None:
     """The metric whose labels say what is served."""
+    from penstock.encoder.precision import resolve_precision  # here, because it imports torch
+
     labels = {
         "version": __version__,
         "model": settings.checkpoint.directory.name,
         "context": "offline" if settings.context is None else f"{settings.context.left},{settings.context.right}",
         "device": settings.device,
+        "precision": resolve_precision(settings.precision, settings.device),
     }
     make("penstock_build_info", "Always 1; its labels say what is served", "gauge", labels).set(1)
+
+
+def show_products(make: MakeMetric, products: Mapping[str, int]) -> None:
+    """The metric of `Int8Choice.products`."""
+    for precision, count in products.items():
+        labels = {"precision": precision}
+        make("penstock_encoder_products", "Large products of an encoder in int8", "gauge", labels).set(count)
 
 
 class StreamMetrics:

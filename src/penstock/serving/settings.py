@@ -44,7 +44,7 @@ SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
 
 
-Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16"]
+Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16", "int8"]
 """The names of penstock.encoder.precision, which imports torch."""
 
 
@@ -90,7 +90,8 @@ class _ProcessOptions(Options):
         About("DEVICE", unset="cuda if available, else cpu", accepted="cpu, cuda, cuda:NUMBER"),
     ] = Field(default=None, description="device of the models")
     precision: Annotated[Precision, About("NAME")] = Field(
-        default="auto", description="precision of the encoder; auto is float16 on a CUDA device and float32 on a CPU"
+        default="auto",
+        description="precision of the encoder; auto is float16 on a CUDA device, float32 on a CPU; int8 is for a CPU",
     )
     threads: Annotated[int, Field(ge=1, le=256), About("N")] = Field(
         default=1, description="CPU threads of each model process"
@@ -143,7 +144,7 @@ class ServeOptions(DecodingConfig, _ProcessOptions):
         return DecodingConfig(**{name: getattr(self, name) for name in DecodingConfig.model_fields})
 
 
-MODEL, CONTEXT, THREADS = map(ServeOptions.option, ("model", "context", "threads"))
+MODEL, CONTEXT, THREADS, PRECISION = map(ServeOptions.option, ("model", "context", "threads", "precision"))
 """Also options of commands without a server."""
 
 IMAGE_OPTIONS = (
@@ -262,7 +263,7 @@ def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
     from penstock.pipeline.memory.server_memory import audio_bytes_per_s, server_memory
     from penstock.runtime import available_memory_bytes
 
-    others = server_memory(config, None, options.decoding, options.max_streams)
+    others = server_memory(config, None, options.decoding, options.max_streams, precision=options.precision)
     left = _AUDIO_SHARE * available_memory_bytes() - others.total
     device = options.device or _best_device()
     if device != "cpu":

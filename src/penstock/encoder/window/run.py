@@ -4,15 +4,18 @@ Windows have no state and share nothing but the batch: each gives the frames tha
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 
 import torch
 
+from penstock.encoder.int8_choice import Int8Choice, speech_mel
 from penstock.encoder.modules import Tensors
 from penstock.encoder.window.attention import Band, Reach, rows_of_reaches
 from penstock.encoder.window.layers import LAYER_PARTS, WindowLayer, Workspace
 from penstock.encoder.window.strip import Strip
 from penstock.encoder.window.subsampling import Mel, MelReader, WindowSubsampling
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import EncoderConfig
 from penstock.runtime import prepare_device, trim_heap
 
 
@@ -25,13 +28,17 @@ class WindowEncoder:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         is_grouped: bool | None = None,
+        int8: Int8Choice | None = None,
     ):
         """is_grouped: attention takes windows of similar lengths together, padded, and other parts take larger blocks,
         so that fewer operations do the same. By default on a GPU; a CPU takes window by window, without padding.
+        int8: replaces large products while the layers are read.
         """
         self.config, self.dtype = checkpoint.config.encoder, dtype
         self.band = None if self.config.attention_band is None else Band(*self.config.attention_band)
         """What the checkpoint was trained with; None for attention to everything."""
+        self.int8 = int8
+        """What was chosen; None in other precisions."""
         self._device = prepare_device(device)
         self._is_grouped = self._device.type != "cpu" if is_grouped is None else is_grouped
         folded = torch.promote_types(dtype, torch.float32)
@@ -44,8 +51,14 @@ class WindowEncoder:
         self._subsampling = WindowSubsampling(self.config, read("subsampling"), dtype)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[WindowLayer] = []
+        speech = None if int8 is None else _SpeechWindow(speech_mel(checkpoint), self._subsampling, self.config)
+        if int8 is not None and speech is not None:
+            int8.convert("subsampling", self._subsampling, speech.subsample)
         for i in range(self.config.n_layers):
-            self._layers.append(WindowLayer(self.config, read(f"layers.{i}"), dtype, self._is_grouped))
+            layer = WindowLayer(self.config, read(f"layers.{i}"), dtype, self._is_grouped)
+            if int8 is not None and speech is not None:
+                int8.convert(f"layers.{i}", layer, partial(speech.run_layer, layer, self.band))
+            self._layers.append(layer)
             trim_heap()
 
     def encode(
@@ -97,3 +110,21 @@ class WindowEncoder:
         rows = rows_of_reaches(strip, bands, self.config.d_model, self._is_grouped)
         for layer in self._layers:
             yield from layer.run(x, strip, rows, work)
+
+
+class _SpeechWindow:
+    """Speech through an encoder that is being built, on a CPU."""
+
+    def __init__(self, mel: torch.Tensor, subsampling: WindowSubsampling, config: EncoderConfig):
+        self._mel, self._subsampling, self._config = mel, subsampling, config
+        self._strip = Strip([subsampling.encoder_frames(len(mel))], config.conv_kernel_size // 2, mel.device)
+        self._x = mel.new_empty(self._strip.frames, config.d_model)
+
+    def subsample(self) -> None:
+        """The first part."""
+        list(self._subsampling.run(MelReader(self._mel), self._x, has_large_tiles=False))
+
+    def run_layer(self, layer: WindowLayer, band: Reach | None) -> None:
+        """The next part."""
+        rows = rows_of_reaches(self._strip, [band], self._config.d_model, is_grouped=False)
+        list(layer.run(self._x, self._strip, rows, Workspace(self._x, self._strip, self._config.n_heads)))

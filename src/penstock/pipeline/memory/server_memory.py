@@ -4,8 +4,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.model.bundle import tensor_shapes
-from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
+from penstock.model.bundle import encoder_shapes, tensor_shapes
+from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
 from penstock.pipeline.memory.stream_memory import bytes_per_stream
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
@@ -58,11 +58,12 @@ def server_memory(
     decoding: DecodingConfig,
     max_streams: int,
     max_audio_s: int = 0,
+    precision: str = "float32",
 ) -> ServerMemory:
-    """The memory of `penstock serve` with these options; context: None for an offline model."""
+    """The memory of `penstock serve` with these options on a CPU; context: None for an offline model."""
     slots = slot_count(max_streams)
     return ServerMemory(
-        weights=_weight_bytes(config, decoding),
+        weights=_weight_bytes(config, decoding) - (_saved_by_int8(config.encoder) if precision == "int8" else 0),
         streams=slots * bytes_per_stream(config, context, decoding),
         phrases=decoding.phrase_memory_mib * 2**20,
         step=step_bytes(config, context, decoding, min(max_streams, MAX_DECODER_STEP)),
@@ -86,6 +87,13 @@ def _weight_bytes(config: ModelConfig, decoding: DecodingConfig) -> int:
             numbers += label_gate_numbers(transducer) + transducer.joint_outputs * transducer.joint_hidden
     files = [Path(path).stat().st_size for path in (decoding.lm, decoding.graph) if path and Path(path).is_file()]
     return _FLOAT_BYTES * numbers + sum(files)
+
+
+def _saved_by_int8(encoder: EncoderConfig) -> int:
+    from penstock.linear import MIN_PACKED_NUMBERS  # here, because it imports torch
+
+    large = (prod(s) for s in encoder_shapes(encoder).values() if len(s) == 2 and prod(s) >= MIN_PACKED_NUMBERS)
+    return (_FLOAT_BYTES - 1) * sum(large)
 
 
 def label_gate_numbers(transducer: TransducerConfig) -> int:

@@ -62,6 +62,11 @@ class WindowEncoderStage:
         self._decoding: dict[int, _Decoding] = {}
         """By slot, the frames that the decoder has not settled."""
 
+    @property
+    def products(self) -> dict[str, int]:
+        """Of the encoder, as `Int8Choice.products`; none in another precision."""
+        return {} if self._encoder.int8 is None else self._encoder.int8.products
+
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Encodes 20 s, so that its memory is allocated before the first request."""

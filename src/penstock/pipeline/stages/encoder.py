@@ -63,6 +63,11 @@ class EncoderStage:
         self._slots = slots
         self._guard = SlotGuard("encoder", slots, ledger)
 
+    @property
+    def products(self) -> dict[str, int]:
+        """Of the encoder, as `Int8Choice.products`; none in another precision."""
+        return {} if self._encoder.int8 is None else self._encoder.int8.products
+
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Runs a step of `streams` streams and of what other numbers need, before the first request."""

@@ -1,0 +1,172 @@
+"""Which products of an encoder are computed in int8, chosen on speech while its weights are loaded.
+
+An encoder is built part by part in float32. Each part then runs over speech, its large products are replaced, and their
+float32 weights are dropped before the next part is read.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock import linear
+from penstock.encoder.attention import ChunkRows, PageIndex, index_pages
+from penstock.encoder.int8_linear import Int8Linear, activation_bits
+from penstock.encoder.state import EncoderState
+from penstock.encoder.subsampling import Subsampling
+from penstock.frontend.audio_file import read_audio
+from penstock.frontend.log_mel import LogMel
+from penstock.frontend.window_mel import WindowMel
+from penstock.linear import Linear
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+
+SPEECH = Path(__file__).parents[1] / "bundled" / "speech"
+"""Two recordings, 4 s."""
+MAX_ERROR = 0.05
+"""Of a product in int8 to float32 on speech, ||difference|| / ||reference||; one with a larger error stays float32. The
+bundled models have at most 0.03."""
+_SMOOTHED_GAIN = 0.8
+"""Channels are smoothed where that leaves at most this share of the error."""
+_CHUNKS = 4
+"""Chunks that each stream of the speech has: later ones attend to earlier ones."""
+
+
+def speech_mel(checkpoint: Checkpoint) -> torch.Tensor:
+    """Log-mel [N, F] of the speech, as the model wants it."""
+    tensors, features = checkpoint.tensors("features."), checkpoint.config.features
+    log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
+    samples = [torch.from_numpy(read_audio(path, features.sample_rate_hz)) for path in sorted(SPEECH.glob("*.flac"))]
+    return WindowMel(log_mel)(torch.cat(samples))
+
+
+class Int8Choice:
+    """Replaces products, and remembers what it chose."""
+
+    def __init__(self) -> None:
+        self.int8 = self.smoothed = 0
+        """Products."""
+        self.float32: list[str] = []
+        """Names of large products that stay float32."""
+
+    @property
+    def products(self) -> dict[str, int]:
+        """Large products by precision."""
+        return {"int8": self.int8, "float32": len(self.float32)}
+
+    @torch.no_grad()
+    def convert(self, name: str, part: object, run: Callable[[], object]) -> None:
+        """Replaces the large products of a part; run: computes the part for speech, once, in float32."""
+        found = [each for each in _products(part, name) if each[3].weight.numel() >= linear.MIN_PACKED_NUMBERS]
+        recorders = [_Recorder(product) for *_, product in found]
+        for (owner, attribute, _, _), recorder in zip(found, recorders, strict=True):
+            setattr(owner, attribute, recorder)
+        run()
+        for (owner, attribute, path, product), recorder in zip(found, recorders, strict=True):
+            setattr(owner, attribute, self._choose(path, product, torch.cat(recorder.inputs)))
+
+    def _choose(self, path: str, product: Linear, x: torch.Tensor) -> Linear | Int8Linear:
+        """x: inputs [M, in]."""
+        weight = product.weight
+        if weight.isfinite().all():
+            exact = x @ weight.t()
+            chosen = Int8Linear(weight, product.bias)
+            error = _error(chosen, x, exact)
+            smoothed = Int8Linear(weight, product.bias, _smoothing(weight, x))
+            if (less := _error(smoothed, x, exact)) <= _SMOOTHED_GAIN * error:
+                chosen, error = smoothed, less
+            if error <= MAX_ERROR:
+                self.int8 += 1
+                self.smoothed += chosen.factors is not None
+                return chosen
+        self.float32.append(path)
+        return product
+
+    def __str__(self) -> str:
+        kept = f"; float32: {', '.join(self.float32)}" if self.float32 else ""
+        return (
+            f"{self.int8} products in int8 with {activation_bits()}-bit inputs, {self.smoothed} of them smoothed{kept}"
+        )
+
+
+class _Recorder:
+    """A product that keeps its inputs."""
+
+    def __init__(self, product: Linear):
+        self._product = product
+        self.inputs: list[torch.Tensor] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.inputs.append(x.clone())
+        return self._product(x)
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        self.inputs.append(x.clone())
+        return self._product.add_to(residual, x)
+
+
+def _products(part: object, path: str) -> Iterator[tuple[Any, str, str, Linear]]:
+    """The products of a part and of its parts: owner, attribute, name, product."""
+    for attribute, value in vars(part).items():
+        name = f"{path}.{attribute.strip('_')}"
+        if isinstance(value, Linear):
+            yield part, attribute, name, value
+        elif hasattr(value, "__dict__") and type(value).__module__.startswith("penstock.encoder."):
+            yield from _products(value, name)
+
+
+def _smoothing(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Factors [in] that leave inputs and weights of a channel with the same largest magnitude."""
+    of_inputs, of_weights = x.abs().amax(dim=0), weight.abs().amax(dim=0)
+    least = torch.finfo(torch.float32).eps
+    floors = [least * each.max().clamp_min(least) for each in (of_inputs, of_weights)]
+    factors = (of_inputs.maximum(floors[0]) / of_weights.maximum(floors[1])).sqrt()
+    return torch.where((of_inputs > 0) & (of_weights > 0), factors, factors.median())
+
+
+def _error(product: Int8Linear, x: torch.Tensor, exact: torch.Tensor) -> float:
+    """Without the bias, which would hide it."""
+    out = product(x)
+    if product.bias is not None:
+        out = out - product.bias
+    return float((out - exact).norm() / exact.norm())
+
+
+class SpeechChunks:
+    """Speech as some streams of a few chunks, through a streaming encoder that is being built."""
+
+    def __init__(self, checkpoint: Checkpoint, context: AttentionContext):
+        config, mel = checkpoint.config.encoder, speech_mel(checkpoint)
+        size = config.subsampling_factor * context.chunk_encoder_frames
+        streams = max(len(mel) // (size * _CHUNKS), 1)
+        chunks = max(min(len(mel) // (size * streams), _CHUNKS), 1)
+        mel = torch.cat([mel, mel.new_zeros(max(size - len(mel), 0), config.mel_bins)])[: streams * chunks * size]
+        self._mels = mel.view(streams, chunks, size, -1).unbind(1)
+        self._state = EncoderState(config, context, streams, mel.device, mel.dtype)
+        self._slots = torch.arange(streams)
+        self._indices: list[PageIndex] = []
+        self._frames: list[torch.Tensor] = []
+
+    def subsample(self, subsampling: Subsampling) -> None:
+        """The first part."""
+        state = self._state
+        for number, mel in enumerate(self._mels):
+            seen, valid = torch.full_like(self._slots, number), torch.full_like(self._slots, mel.shape[1])
+            found = subsampling.step(mel, state.columns_of(self._slots), seen == 0, valid)
+            state.advance(self._slots, seen, found.columns)
+            rows = ChunkRows(self._slots, seen, found.valid_encoder_frames)
+            frames, halves = state.context.chunk_encoder_frames, state.halves_of(self._slots)
+            self._indices.append(index_pages(halves, state.page_ages(seen), rows, frames, mel.dtype))
+            self._frames.append(found.frames)
+
+    def run_layer(self, number: int, step: Callable[..., torch.Tensor]) -> None:
+        """The next part; step: as `ConformerLayer.step`."""
+        state, frames = self._state, self._state.context.chunk_encoder_frames
+        tail = state.conv_tails[number]
+        for chunk, index in enumerate(self._indices):
+            window = torch.cat([tail, tail.new_empty(len(tail), frames, tail.shape[2])], dim=1)
+            pages, halves = state.flat_pages[number], state.flat_halves[number]
+            x = self._frames[chunk]
+            self._frames[chunk] = step(x, pages, halves, index, window, window[:, tail.shape[1] :])
+            tail = window[:, frames:]
