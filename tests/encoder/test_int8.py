@@ -32,8 +32,9 @@ CONTEXT = AttentionContext(70, 6)
 WIDTHS = {"7 bits": 7, "8 bits": 8}
 MAX_PRODUCT_ERRORS = {7: 0.02, 8: 0.0125}
 """Relative, for normal numbers: a row's largest is 4 deviations, and a step a 63rd or a 127th of it."""
-MAX_ENCODER_ERROR = 0.05
-"""Relative, of the bundled models' frames to float32 with all products in int8; about 0.02."""
+MAX_ENCODER_ERROR = {7: 0.08, 8: 0.03}
+"""Relative, of the bundled models' frames to float32 with all products in int8; 0.008 to 0.014 with 8 bits, 0.012 to
+0.048 with 7."""
 
 
 @pytest.fixture(params=WIDTHS.values(), ids=WIDTHS.keys())
@@ -173,7 +174,7 @@ def test_a_quiet_stream_has_the_same_frames_beside_others(bundled_model, convert
     assert relative_error(together[2], alone) < 0.01
     exact = encode_streams(StreamingEncoder(checkpoint, CONTEXT, 3, engine="torch"), chunks)
     for slot in chunks:
-        assert 1e-3 < relative_error(together[slot], exact[slot]) < MAX_ENCODER_ERROR
+        assert 1e-3 < relative_error(together[slot], exact[slot]) < MAX_ENCODER_ERROR[activation_bits()]
     assert not list(int8_choice._products(encoder._step, "")), "a product is still stored in float32"
     assert encoder.int8.products == {"int8": 65, "float32": 0}
 
@@ -184,7 +185,7 @@ def test_windows_are_independent_of_their_batch(bundled_model, converts_all):
     encoder, exact = open_window_encoder(checkpoint, precision="int8"), WindowEncoder(checkpoint).encode([mel])[0]
     found = encoder.encode([mel, mel[:150], 5 * mel])[0]
     assert relative_error(found, encoder.encode([mel])[0]) < 0.01
-    assert 1e-3 < relative_error(found, exact) < MAX_ENCODER_ERROR
+    assert 1e-3 < relative_error(found, exact) < MAX_ENCODER_ERROR[activation_bits()]
     assert not list(int8_choice._products(encoder._layers[0], "")) and encoder.int8.int8 > 60
 
 
