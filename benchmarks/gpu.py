@@ -39,7 +39,7 @@ from benchmarks.systems import (
 )
 from benchmarks.workload import Workload, random_workload
 from penstock.encoder.encoder import TORCH, StreamingEncoder
-from penstock.encoder.precision import AUTO, FLOAT16, PRECISIONS, TF32, number_type, prepare_precision
+from penstock.encoder.precision import AUTO, FLOAT16, INT8, PRECISIONS, TF32, number_type, prepare_precision
 from penstock.errors import DeviceLostError, StreamError
 from penstock.kernels.capability import FUSED
 from penstock.model.config import AttentionContext
@@ -343,7 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     check_device(chosen.device, "--device")
     precisions = chosen.precisions or [
-        name for name in PRECISIONS if name != AUTO and (name != TF32 or chosen.device.startswith("cuda"))
+        name for name in PRECISIONS if name not in (AUTO, INT8) and (name != TF32 or chosen.device.startswith("cuda"))
     ]
     rights, counts, trial_s = chosen.rights, chosen.streams, chosen.trial_s
     if chosen.tiny:

@@ -65,8 +65,8 @@ class EncoderStage:
 
     @property
     def products(self) -> dict[str, int]:
-        """Of the encoder, as `Int8Choice.products`; none in another precision."""
-        return {} if self._encoder.int8 is None else self._encoder.int8.products
+        """Of the encoder, as `Int8Choice.products`; none in int8 in another precision."""
+        return {"int8": 0} if self._encoder.int8 is None else self._encoder.int8.products
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
