@@ -106,7 +106,7 @@ class MediaReader:
         self.start_s: float = first_s if first_s is not None and _MIN_GAP_S <= first_s <= _MAX_GAP_S else 0.0
         """The time of the first sample in the file."""
         if first_s is not None and first_s > _MAX_GAP_S:
-            self.remarks.note(GAP, 0.0, first_s)
+            self.remarks.note(DAMAGED, 0.0)
         self.seconds: float | None = self._stated_s()
         """Duration of the track from the header; None where it has none, or only a guess."""
 
@@ -217,7 +217,7 @@ class MediaReader:
             hole_s = self._faults_s if time_s is None else time_s + shift_s - done_s
             if not -_MIN_GAP_S < hole_s <= self._most_gap_s(time_s):
                 if hole_s > 0:
-                    self.remarks.note(GAP if fault_s is None else DAMAGED, self.start_s + done_s, hole_s)
+                    self.remarks.note(DAMAGED, self.start_s + done_s)
                     fault_s = None
                 shift_s, hole_s = shift_s - hole_s, 0.0  # else the times begin anew, as in joined files
             if hole_s >= (_MIN_GAP_S if fault_s is None and time_s is not None else _MIN_FAULT_S):
