@@ -39,8 +39,8 @@ class AudioPipe:
 
     A block has `block_ms` of audio. By default it has what has arrived: at least 100 ms, at most 1 s. It is empty if
     nothing arrives for 100 ms, so that the caller can look at results. Without `raw` the audio is a WAV file; other
-    formats are read to their end first. Raises AudioError, also for a pipe without audio, and on
-    Windows. Use as a context manager.
+    formats are read to their end first. Raises AudioError, also for a pipe without audio, and on Windows. Use as a
+    context manager.
     """
 
     def __init__(
@@ -99,6 +99,8 @@ class AudioPipe:
         for block in self._frames(self._pcm):
             with naming(self._path):
                 yield self._maker.push(block)
+        if not self._maker.has_samples:
+            raise AudioError(self._path, "has no audio")
         if rests := self._maker.flush():
             yield rests
 
@@ -134,16 +136,13 @@ class AudioPipe:
         form = pcm.format
         assert form is not None
         minimum, maximum = (max(1, round(ms * form.sample_rate_hz / 1000)) * form.frame_bytes for ms in self._block_ms)
-        has_samples = is_end = False
+        is_end = False
         while not is_end:
             data, is_end = self._bytes.take(minimum, maximum)
             with naming(self._path):
                 blocks = pcm.push(data, is_end)
-            has_samples |= bool(blocks)
             form = pcm.format or form  # of a second file
             yield from blocks or [Block(form.sample_rate_hz, np.zeros((0, form.channels), np.float32))]
-        if not has_samples:
-            raise AudioError(self._path, "has no audio")
 
     def _blocks_of_file(self) -> Iterator[list[npt.NDArray[np.float32]]]:
         if self._audio is not None:

@@ -67,7 +67,7 @@ class MediaReader:
         self._has_fault = self._has_early_fault = self._is_cut = self._is_joined = False
         self._complaint = ""
         """FFmpeg's first words about a fault."""
-        self._mp3_s = mp3_seconds(self._file.read(_MP3_HEAD_BYTES))
+        head = self._file.read(_MP3_HEAD_BYTES)
         self._silence_left_s = _MAX_GAP_S
         self._packets = _JOIN_PACKETS
         """Packets since the last file that was joined began; at first those of the only file count."""
@@ -80,6 +80,7 @@ class MediaReader:
             with _captured(self._av) as messages:
                 self._media = self._av.open(self._file, options={"format_whitelist": ",".join(DEMUXERS)})
             self._name: str = self._media.format.name.split(",")[0]
+            self._mp3_s = mp3_seconds(head) if self._name == "mp3" else None
             self._track = self._choose_track()
             codec = self._track.codec_context
             self._components = {self._media.format.name, codec.name, codec.codec.name}
@@ -264,7 +265,7 @@ class MediaReader:
         media, track = self._media, self._track
         if self._name == "mp3":
             return self._mp3_s
-        elif self._name == "matroska":
+        if self._name == "matroska":
             is_stated = len(media.streams) == 1  # the duration of the longest track
         else:
             codec = track.codec_context.name
