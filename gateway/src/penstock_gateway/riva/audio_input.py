@@ -34,8 +34,7 @@ class AudioInput:
     """Decodes the audio of one call, in pieces of any size. GatewayError names what is wrong with it.
 
     The first bytes decide, not the declared form: recordings of other programs, such as FLAC, Ogg, MP3 and webm, are
-    collected and decoded at the end, in a process of their own. Everything else is raw audio,
-    or WAV with a header.
+    collected and decoded at the end, in a process of their own. Everything else is raw audio, or WAV with a header.
     """
 
     def __init__(self, form: AudioForm, key: str, rate_hz: int, max_seconds: float, keep: Callable[[int], None]):
@@ -90,8 +89,9 @@ class AudioInput:
             )
             raise GatewayError(ErrorCode.AUDIO_INVALID, reason)
         if _kind(audio, self._form, is_whole=True) == "recording":
-            async for samples in self._decoded(audio):
-                yield samples
+            async with aclosing(self._decoded(audio)) as blocks:
+                async for samples in blocks:
+                    yield samples
             return
         for start in range(0, len(audio), _PIECE_BYTES):
             samples = self.push(audio[start : start + _PIECE_BYTES])
@@ -99,9 +99,10 @@ class AudioInput:
             if self._samples > self._max_seconds * self._rate_hz:
                 raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
             yield samples
-        async for samples in self.rest():
-            self._samples += samples.size
-            yield samples
+        async with aclosing(self.rest()) as blocks:
+            async for samples in blocks:
+                self._samples += samples.size
+                yield samples
         if not self._samples:
             raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio has no samples")
 
@@ -120,8 +121,9 @@ class AudioInput:
             if not self._is_recording:
                 yield self._begin_pcm(kind)
         if self._is_recording:
-            async for samples in self._decoded(self._begin):
-                yield samples
+            async with aclosing(self._decoded(self._begin)) as blocks:
+                async for samples in blocks:
+                    yield samples
         elif self._pcm is not None:
             yield self._pcm.push(b"", is_end=True)
             yield self._pcm.flush()
