@@ -27,6 +27,16 @@ def test_json_has_the_same_as_an_object():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("value", ["Zürich", "\ud800", "\x00\u2028", float("nan"), float("-inf")])
+def test_json_is_valid_in_ascii_whatever_a_field_has(value):
+    def reject(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    line = render(EVENT._replace(message=str(value), fields={"stream": value}), "json")
+    assert line.isascii()
+    assert json.loads(line, parse_constant=reject)["stream"] == (str(value) if isinstance(value, float) else value)
+
+
 def test_a_long_text_of_a_client_is_cut():
     assert len(render(EVENT._replace(fields={"stream": "x" * 10_000}), "json")) < 500
 

@@ -56,6 +56,8 @@ def test_a_rejection_has_the_code_and_the_clients_request_id(log, events):
     )  # fmt: skip
     assert first["message"] == "request rejected: stream 's' is not open"
     assert (second["level"], second["stream"], "request" in second) == ("error", 7, False)
+    log.rejection(StreamError(ErrorCode.STREAM_NOT_OPEN, "on its way"), 7, "")
+    assert [event["level"] for event in events()] == ["debug"]
 
 
 def test_a_flood_of_rejections_is_counted(log, events, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ def render(event: Event, log_format: str) -> str:
     if log_format == "json":
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', clock)}.{milliseconds:03d}Z"
         head = {"time": stamp, "level": event.level, "source": event.source, "message": event.message}
-        return json.dumps(head | fields, ensure_ascii=False)
+        return json.dumps(head | fields)  # ASCII: the standard error of Triton's stubs has no other characters
     stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', clock)}.{milliseconds:03d}"
     shown = "".join(f" {name}={_text(value)}" for name, value in fields.items())
     line = f"{stamp} {event.level:<7} {event.source}: {' '.join(event.message.split())}{shown}"
@@ -71,7 +72,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _short(value: Any) -> int | float | str:
-    if isinstance(value, float):
+    if isinstance(value, float) and math.isfinite(value):  # JSON has no others
         return round(value, 3)
     if isinstance(value, int):
         return value

@@ -1,12 +1,13 @@
 """Which replicas are alive, and which are the same: probes with an empty stream, and fingerprints."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from client.tests.helpers.fakes import RejectionError
 from penstock_gateway.config import ReplicaGroup
-from penstock_gateway.stream.replicas import Group
+from penstock_gateway.stream.replicas import Group, Replica
 
 pytestmark = pytest.mark.anyio
 
@@ -103,3 +104,14 @@ async def test_streams_start_on_the_better_of_two_random_replicas(servers, group
         replica.live = live
     firsts = {group.candidates()[0] for _ in range(200)}
     assert firsts == {*group.replicas[:2]}
+
+
+def test_a_replica_that_was_never_reachable_is_named_every_minute(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    now_s = 0.0
+    monkeypatch.setattr("penstock_gateway.stream.replicas.time", SimpleNamespace(monotonic=lambda: now_s))
+    replica = Replica("127.0.0.1:1", 1.0)
+    for now_s in range(0, 200, 2):
+        replica.note_down("connection refused")
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING", "WARNING"]
+    assert all("127.0.0.1:1 is" in each and "connection refused" in each for each in caplog.messages)

@@ -1,7 +1,9 @@
 """Log lines of one model of the server: its start, rejected requests, and one line per stream at its end."""
 
+import logging
 import os
 import time
+from collections import deque
 from pathlib import Path
 
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
@@ -12,6 +14,7 @@ from penstock.serving.settings import ServeOptions
 from penstock_client.log_lines import RateLimit
 
 _REJECTIONS_PER_S = 20
+_REMEMBERED_STREAMS = 256
 _BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -24,6 +27,8 @@ class ModelLog:
         log_format, log_level = (ServeOptions.option(name).read() for name in ("log_format", "log_level"))
         self._log = model_logger(model, log_format, log_level)
         self._limit = RateLimit(_REJECTIONS_PER_S)
+        self._rejected: deque[object] = deque(maxlen=_REMEMBERED_STREAMS)
+        """The newest streams that had a rejection."""
         self.stage("libraries loaded")
 
     def stage(self, what: str) -> None:
@@ -35,13 +40,22 @@ class ModelLog:
         self._log.error("the process ends: %s", error.message, extra={"fields": {"code": error.code.name}})
 
     def rejection(self, error: StreamError, stream_id: object, request_id: str, row: int | None = None) -> None:
-        """Logs a request that gets an error, or one row of it; stream_id: None where it is not known."""
+        """Logs a request that gets an error, or one row of it; stream_id: None where it is not known.
+
+        Requests that were on their way when their stream was rejected are only debug: one cause is one warning.
+        """
+        is_follower = error.code is ErrorCode.STREAM_NOT_OPEN and stream_id in self._rejected
+        if not is_follower:
+            self._rejected.append(stream_id)
+        elif not self._log.isEnabledFor(logging.DEBUG):
+            return
         if not self._limit.passes():
             return
         fields = {"code": error.code.name, "stream": stream_id, "row": row, "request": request_id or None}
         if left_out := self._limit.take_left_out():
             fields["not_logged"] = left_out
         log = self._log.error if error.kind is StreamErrorKind.INTERNAL else self._log.warning
+        log = self._log.debug if is_follower else log
         log("request rejected: %s", error.message, extra={"fields": fields})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ _LEAVING_PART, _MIN_LEAVING = 8, 2
 it is sent to, and all have to be gone in the time of the drain."""
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
+DOWN_AGAIN_S = 60.0
+"""Between two lines on a replica that does not answer."""
 _SLOW_S = 10.0
 """For a reply of a replica that answers an empty stream over another connection: it is slow, not dead."""
 _MORE_REPLAY_S = 30
@@ -73,6 +76,7 @@ class Replica:
         self.live = 0
         """Streams of this process."""
         self._closed_until_s = 0.0
+        self._said_down_s = -math.inf
         self._failed_probes = 0
         self._mismatch = ""
 
@@ -115,9 +119,16 @@ class Replica:
 
     def note_down(self, reason: str) -> None:
         """It does not answer; the next probe decides."""
+        now_s = time.monotonic()
         if self.information is not None:
             log.warning("replica %s is down: %s", self.address, reason)
-        self.information = None
+        elif now_s - self._said_down_s < DOWN_AGAIN_S:
+            return
+        elif self._said_down_s == -math.inf:  # it may be starting: no warning yet
+            log.info("replica %s is not reachable: %s; trying every %g s", self.address, reason, PROBE_S)
+        else:
+            log.warning("replica %s is still not reachable: %s", self.address, reason)
+        self.information, self._said_down_s = None, now_s
 
     def note_up(self, information: ServerInfo) -> None:
         """It answers, with the model of its group."""
