@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import PortError, ServerCrashError, ServerError, SettingError
 from penstock.serving import supervisor
+from penstock.serving.drain import Drained
 from penstock.serving.ports import Ports
 from penstock.serving.supervisor import MAX_RESTARTS, STABLE_S, Backoff, Console, serve_until_signal
 
@@ -59,7 +60,7 @@ class Server:
         self.stops.append(drain)
         if drain:
             on_wait(2)
-        return not drain
+        return Drained(2, 1) if drain else Drained()
 
     def kill(self):
         self.killed += 1
@@ -91,7 +92,7 @@ def test_a_signal_drains_and_says_for_whom(capsys):
     assert re.fullmatch(rf"info server: ready after \d+ s: {addresses}", ready)
     assert later == [
         "info server: waiting up to 8 s for 2 streams; Ctrl-C again to stop now",
-        "info server: stopped; open streams or calls were cut off",
+        "info server: stopped; 1 stream ended or moved, 1 stream cut off",
     ]
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.serving.settings import DRAIN_BOARD, LEDGER
@@ -16,21 +17,28 @@ _NOTICE_S = 1.0  # a client that sends audio in real time sends a request within
 _POLL_S = 0.05
 
 
+class Drained(NamedTuple):
+    """Live streams: at the begin of a drain, and those that did not end or move within it."""
+
+    streams: int = 0
+    cut_off: int = 0
+
+
 def drain_streams(
     runtime: Path,
     limit_s: float,
     has_ended: Callable[[], bool],
     on_wait: Callable[[int], object],
-) -> int:
+) -> Drained | None:
     """Rejects new streams and waits at most `limit_s` for the live ones; then rejects their requests too.
 
-    Streams that have sent their last request in time get its answer, a few seconds later. Returns how many streams did
-    not end; the next request of any stream logs them. on_wait: called with the number of streams if there are any to
-    wait for.
+    Streams that have sent their last request in time get its answer, a few seconds later. The next request of any
+    stream logs those that did not end. Returns None where the models keep no table of streams.
+    on_wait: called with the number of streams if there are any to wait for.
     """
     board = DrainBoard.attach(runtime / DRAIN_BOARD)
     if board is None:
-        return 0
+        return None
     from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
 
     ledger = SlotLedger(len(board.times_ns), runtime / LEDGER)
@@ -43,8 +51,9 @@ def drain_streams(
     started_s = time.monotonic()
     board.phase = Phase.DRAINING
     wait_while(lambda: board.is_admitting, limit_s)  # by the phase before; then it is on the board
-    if streams := board.live_streams(SILENT_S, ledger):
-        on_wait(streams)
+    streams = board.live_streams(ledger=ledger)
+    if waits_for := board.live_streams(SILENT_S, ledger):
+        on_wait(waits_for)
     wait_while(lambda: board.live_streams(SILENT_S, ledger), started_s + limit_s - time.monotonic())
     left, owed = board.live_streams(ledger=ledger), board.unsettled_slots(ledger, LOST_S)
     board.phase = Phase.CLOSED
@@ -52,4 +61,4 @@ def drain_streams(
     wait_while(lambda: len(owed & board.unsettled_slots(ledger)), _ANSWER_S)
     left += len(owed & board.unsettled_slots(ledger))
     board.phase = Phase.OVER
-    return left
+    return Drained(max(streams, left), left)

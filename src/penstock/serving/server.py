@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import PenstockError, ServerCrashError, ServerError
-from penstock.serving.drain import drain_streams
+from penstock.serving.drain import Drained, drain_streams
 from penstock.serving.health import probe
 from penstock.serving.launch import (
     LOOPBACK,
@@ -149,35 +149,32 @@ class TritonServer:
         how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         return f"{log.failure_reason()} ({how})"
 
-    def stop(self, drain: bool = True, on_wait: Callable[[int], object] = lambda streams: None) -> bool:
+    def stop(self, drain: bool = True, on_wait: Callable[[int], object] = lambda streams: None) -> Drained:
         """Ends all processes and removes their files; with `drain`, live streams have `drain_s` to end first.
 
-        Returns False if streams or calls were cut off: without a drain, or because they did not end within it.
-        Triton waits for live sequences and for gRPC calls that a client leaves open. on_wait: see `drain_streams`.
+        Connections that clients hold without a stream are closed. on_wait: see `drain_streams`.
         """
+        drained = Drained()
         if self._running is None:
-            return True
+            return drained
         process, guard, log, runtime = self._running
-        streams_left = 0
         if drain and not self.has_ended():
-            deadline_s = time.monotonic() + self._options.drain_s
-            streams_left = drain_streams(runtime, self._options.drain_s, self.has_ended, on_wait)
-            if streams_left:
+            counted = drain_streams(runtime, self._options.drain_s, self.has_ended, on_wait)
+            drained = counted or drained
+            if drained.cut_off:
                 probe(f"{LOOPBACK}:{self.ports.http}", _PROBE_S)  # the features model logs the streams
             log.hold_back()
             process.terminate()
-            # Triton would wait for the sequences of the streams that are left.
-            left_s = 0.0 if streams_left else max(0.0, deadline_s - time.monotonic())
+            # Triton would wait for the sequences of streams that are left, and for gRPC calls that clients keep open.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left_s + _EXIT_GRACE_S)
-        was_clean = not streams_left and self.has_ended() and process.returncode == 0
+                process.wait(_EXIT_GRACE_S + (self._options.drain_s if counted is None else 0))
         log.hold_back()
         self.kill()
         guard.communicate()  # closes its standard input
         process.wait()
         log.wait_until_closed(5.0)
         self._running = None
-        return was_clean
+        return drained
 
     def kill(self) -> None:
         """Kills all processes. A signal handler may call it while `stop` waits for the drain."""

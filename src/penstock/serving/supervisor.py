@@ -122,8 +122,10 @@ class _Run:
             server.stop(drain=False)
             raise
         was_ready = self.ready_since_s is not None
-        was_clean = server.stop(drain=was_ready, on_wait=self._report_wait)
-        self._console.say("stopped" if was_clean or not was_ready else "stopped; open streams or calls were cut off")
+        streams, cut_off = server.stop(drain=was_ready, on_wait=self._report_wait)
+        ends = {"ended or moved": streams - cut_off, "cut off": cut_off}
+        told = ", ".join(f"{_streams(count)} {how}" for how, count in ends.items() if count)
+        self._console.say(f"stopped; {told}" if told else "stopped", streams=streams, cut_off=cut_off)
 
     def _wait_for_companion(self, stop: threading.Event) -> None:
         """Returns when it is ready, after a stop, or after a minute, with a warning."""
@@ -169,8 +171,12 @@ class _Run:
                     raise ServerError(f"the server was stopped: {watch.loss}")
 
     def _report_wait(self, streams: int) -> None:
-        count = "1 stream" if streams == 1 else f"{streams} streams"
-        self._console.say(f"waiting up to {self._drain_s} s for {count}; Ctrl-C again to stop now", streams=streams)
+        wait = f"waiting up to {self._drain_s} s for {_streams(streams)}"
+        self._console.say(f"{wait}; Ctrl-C again to stop now", streams=streams)
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count} streams"
 
 
 @contextmanager
