@@ -64,3 +64,10 @@ def test_closed_standard_streams_are_empty_ones(tmp_path):
         "penstock: error: AUDIO_INVALID: -: has no audio",
         f"penstock: error: AUDIO_INVALID: {tmp_path}/none.wav: no such file",
     ]
+
+
+@pytest.mark.parametrize(("flag", "hint"), [("--max-stream", "; the nearest is --max-streams"), ("--zzz", "")])
+def test_flags_are_written_in_full(flag, hint, capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", flag, "5"])
+    assert capsys.readouterr().err == f"penstock serve: error: unrecognized arguments: {flag} 5{hint}\n"

@@ -58,6 +58,15 @@ class Options(BaseModel):
         return tuple(map(cls.option, cls.model_fields))
 
     @classmethod
+    def add_flags(cls, parser: argparse.ArgumentParser, groups: Mapping[str, str]) -> None:
+        """Adds all flags; groups: for the first option of each group its title in the help."""
+        group: argparse._ActionsContainer = parser
+        for option in cls.options():
+            if option.name in groups:
+                group = parser.add_argument_group(groups[option.name])
+            option.add_flag(group)
+
+    @classmethod
     @cache
     def option(cls, name: str) -> "Option":
         """One option."""

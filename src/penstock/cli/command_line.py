@@ -1,30 +1,15 @@
-"""The command line of `penstock`: its parser, and how errors end it."""
+"""The command line of `penstock`: its subcommands, and how errors end it."""
 
-import argparse
 import contextlib
 import errno
 import os
 import sys
-from typing import Any, NoReturn
 
 from penstock.errors import ErrorCode, PenstockError
 from penstock.version import __version__
+from penstock_client.cli.parser import Parser
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage text; its subcommands' parsers are of the same class."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exits with status 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Help and version; unlike argparse's own, raises OSError where they cannot be written."""
-        file = file or sys.stderr
-        file.write(message)
-        file.flush()
 
 
 def build_parser() -> Parser:

@@ -42,6 +42,15 @@ REJECTED = 2
 """Exit status for settings and files that cannot work; that of a wrong flag, too. systemd does not restart after it."""
 _FILES = ("lm", "graph")
 _GATEWAYS = "PENSTOCK_GATEWAY_"
+_GROUPS = {
+    "model": "model, streams and device",
+    "lm": "decoding",
+    "language": "language and ends of segments",
+    "phrase_memory_mib": "memory and kernels",
+    "http_port": "ports and process",
+    "log_format": "logs",
+}
+"""By the first option of each."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -50,10 +59,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "serve",
         help="serve a checkpoint with Triton Inference Server",
         description="Serves until SIGTERM or SIGINT, then drains live streams. A second signal stops it at once. "
-        "Each flag has an environment variable (--max-streams: PENSTOCK_MAX_STREAMS); the flag takes precedence.",
+        "Each flag has an environment variable (--max-streams: PENSTOCK_MAX_STREAMS); the flag takes precedence. "
+        "Defaults are in brackets.",
     )
-    for option in ServeOptions.options():
-        option.add_flag(parser)
+    ServeOptions.add_flags(parser, _GROUPS)
     parser.set_defaults(run=run)
 
 

@@ -5,11 +5,12 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import get_args
 
 from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_client.cli.output import FORMATS
+from penstock_client.cli.parser import Parser
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.declaration import read_flags
 from penstock_client.errors import StreamId
@@ -23,20 +24,6 @@ _URL_VARIABLE = "PENSTOCK_URL"
 _FLAGS = [option for option in StreamOptions.options() if option.name != "boosted_phrases"]
 """Stream options of one value."""
 _ALIASES = {"n_best": ("--max-alternatives",)}
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exits with status 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Help and version; unlike argparse's own, raises OSError where they cannot be written."""
-        file = file or sys.stderr
-        file.write(message)
-        file.flush()
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,32 +1,38 @@
 """The command `penstock-gateway`."""
 
-import argparse
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
+from penstock_client.cli.parser import Parser
 from penstock_client.declaration import unknown_variables
 from penstock_gateway.config import Config
 from penstock_gateway.process.startup import StartError, read_config, read_files
 from penstock_gateway.version import __version__
 
 log = logging.getLogger(__name__)
+_GROUPS = {
+    "replicas": "servers and ports",
+    "keys": "keys and TLS",
+    "language": "streams",
+    "captions": "files, page and process",
+}
+"""By the first option of each."""
 REJECTED = 2
 """Exit status for flags, files and ports that cannot work."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock-gateway",
         description="Serves the protocols of NVIDIA Riva, OpenAI (audio HTTP and Realtime) and KServe v2 in front of "
         "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag "
-        "takes precedence.",
+        "takes precedence. Defaults are in brackets.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    for option in Config.options():
-        option.add_flag(parser)
+    Config.add_flags(parser, _GROUPS)
     try:
         config = read_config(args=parser.parse_args(words))
         files = read_files(config)
