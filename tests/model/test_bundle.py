@@ -108,7 +108,7 @@ def test_broken_weights(bundle):
     ("change", "match"),
     [
         (lambda d: d.update(format="other"), '"format" must be'),
-        (lambda d: d.update(version=99), "version 99, supported: 1 and 2"),
+        (lambda d: d.update(version=99), "version 99, supported: 1, 2, 3"),
         (lambda d: d.pop("model"), "does not fit the schema"),
         (lambda d: d["model"].update(features=3), "does not fit the schema"),
         (lambda d: d["model"]["encoder"].update(contexts=[[6]]), "does not fit the schema"),

@@ -176,6 +176,8 @@ def _adapt(
     """All tensors of the new bundle, and what to print."""
     from penstock.adaptation.ilm import PREFIX, IlmTraining, InternalLm, perplexity, train_ilm
 
+    if checkpoint.int8:
+        raise CheckpointError(f"{checkpoint.directory}: is stored in int8; accepted: a bundle with floating weights")
     stored = checkpoint.tensors(as_stored=True)
     ilm = InternalLm.from_tensors(stored).to(device)
     if texts.held_out is None:

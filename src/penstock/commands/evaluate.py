@@ -182,7 +182,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     check_attention(args, checkpoint.config.encoder.is_offline, window)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
-    precision = resolve_precision(PRECISION.read({}, PRECISION.given(args)), device)
+    precision = resolve_precision(
+        checkpoint.choose_precision(PRECISION.read({}, PRECISION.given(args)), device), device
+    )
     wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process
     processes, streams = divide(len(utterances), len(utterances), args.streams, threads, wanted)
     prepare_process(threads if processes == 1 else 1)

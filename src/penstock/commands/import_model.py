@@ -2,8 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import TYPE_CHECKING
 
 from penstock.errors import CheckpointError, ModelNotFoundError, PenstockError, SettingError
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import(args: argparse.Namespace) -> "Checkpoint":
-    from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+    from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
     from penstock.model.transformers.importer import import_transformers
@@ -73,9 +75,27 @@ def _import(args: argparse.Namespace) -> "Checkpoint":
     elif not exists:
         raise ModelNotFoundError(f"{path}: no such file or directory; accepted: {_ACCEPTED}")
     if all((path / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)):
-        raise CheckpointError(f"{path}: is a bundle already; use it with --model {path}")
-    import_checkpoint = import_transformers if path.is_dir() else import_nemo
-    return import_checkpoint(path, args.directory, half=args.half, replace=args.force, origin=origin)
+        if args.precision != "int8":
+            raise CheckpointError(f"{path}: is a bundle already; use it with --model {path}")
+        if args.half:
+            raise SettingError("--half: of a bundle only large products of the encoder change; accepted: with others")
+        return _import_int8(args, lambda directory: Checkpoint(copytree(path, directory)))
+    import_checkpoint = partial(
+        import_transformers if path.is_dir() else import_nemo, path, half=args.half, origin=origin
+    )
+    if args.precision == "int8":
+        return _import_int8(args, lambda directory: import_checkpoint(directory, replace=False))
+    return import_checkpoint(args.directory, replace=args.force)
+
+
+def _import_int8(args: argparse.Namespace, convert: Callable[[Path], "Checkpoint"]) -> "Checkpoint":
+    """convert: writes the bundle with floating weights to a new directory."""
+    from penstock.encoder.precision import store_int8
+    from penstock.model.new_bundle import write_new_bundle
+
+    return write_new_bundle(
+        args.directory, args.force, lambda scratch: store_int8(convert(scratch / "bundle")).directory
+    )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +109,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=("transformers", "nemo"), help="of a hub repository that has both (default: transformers)"
     )
     parser.add_argument("--half", action="store_true", help="store the weights as float16")
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "int8"),
+        default="float32",
+        help="int8: store the encoder's large products in int8, for CPUs; SOURCE may then be a bundle, too",
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.set_defaults(run=run)
 

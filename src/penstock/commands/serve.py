@@ -124,6 +124,8 @@ def _prepare_server(
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)
+    precision = served.checkpoint.choose_precision(values.precision, _device_of(values))
+    values = values.model_copy(update={"precision": precision})
     model, limits = served[:3], (values.max_streams, values.idle_seconds, values.drain_seconds)
     information = server_information(*model, *limits, served.max_audio_s, values.precision)
     memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s, values.precision)

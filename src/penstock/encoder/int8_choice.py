@@ -29,6 +29,7 @@ MAX_ERROR = 0.05
 bundled models have at most 0.03."""
 _SMOOTHED_GAIN = 0.8
 """Channels are smoothed where that leaves at most this share of the error."""
+_SUBSAMPLING = "subsampling."
 _CHUNKS = 4
 """Chunks that each stream of the speech has: later ones attend to earlier ones."""
 
@@ -44,20 +45,34 @@ def speech_mel(checkpoint: Checkpoint) -> torch.Tensor:
 class Int8Choice:
     """Replaces products, and remembers what it chose."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint: Checkpoint | None = None, bits: int | None = None) -> None:
+        """checkpoint: its products in int8 are those it stores so, if any; bits: of inputs, as in `Int8Linear`."""
+        self._stored = checkpoint if checkpoint is not None and checkpoint.int8 else None
+        self._bits = bits
         self.int8 = self.smoothed = 0
         """Products."""
         self.float32: list[str] = []
         """Names of large products that stay float32."""
+        self.factors: dict[str, torch.Tensor] = {}
+        """Of each tensor of the checkpoint whose product is in int8, [in], in the checkpoint's order."""
 
     @property
     def products(self) -> dict[str, int]:
         """Large products by precision."""
         return {"int8": self.int8, "float32": len(self.float32)}
 
+    @property
+    def needs_speech(self) -> bool:
+        """False where the choice is stored."""
+        return self._stored is None
+
     @torch.no_grad()
-    def convert(self, name: str, part: object, run: Callable[[], object]) -> None:
+    def convert(self, name: str, part: object, run: Callable[[], object] | None) -> None:
         """Replaces the large products of a part; run: computes the part for speech, once, in float32."""
+        if self._stored is not None or run is None:
+            for owner, attribute, path, product in list(_products(part, name)):
+                setattr(owner, attribute, self._as_stored(path, product))
+            return
         found = [each for each in _products(part, name) if each[3].weight.numel() >= linear.MIN_PACKED_NUMBERS]
         recorders = [_Recorder(product) for *_, product in found]
         for (owner, attribute, _, _), recorder in zip(found, recorders, strict=True):
@@ -66,19 +81,36 @@ class Int8Choice:
         for (owner, attribute, path, product), recorder in zip(found, recorders, strict=True):
             setattr(owner, attribute, self._choose(path, product, torch.cat(recorder.inputs)))
 
+    def _as_stored(self, path: str, product: Linear) -> Linear | Int8Linear:
+        assert self._stored is not None
+        names = _tensor_names(path)
+        if not self._stored.int8.issuperset(names):
+            if product.weight.numel() >= linear.MIN_PACKED_NUMBERS:
+                self.float32.append(path)
+            return product
+        factors = self._stored.factors(names[0])
+        if path.startswith(_SUBSAMPLING):  # its product reads columns in another order
+            factors = factors.view(self._stored.config.encoder.subsampling_channels, -1).t().flatten()
+        is_smoothed = bool((factors != 1).any())
+        self.int8 += 1
+        self.smoothed += is_smoothed
+        return Int8Linear(product.weight, product.bias, factors if is_smoothed else None)
+
     def _choose(self, path: str, product: Linear, x: torch.Tensor) -> Linear | Int8Linear:
         """x: inputs [M, in]."""
         weight = product.weight
         if weight.sum().isfinite():
             exact = x @ weight.t()
-            chosen = Int8Linear(weight, product.bias)
+            chosen = Int8Linear(weight, product.bias, bits=self._bits)
             error = _error(chosen, x, exact)
-            smoothed = Int8Linear(weight, product.bias, _smoothing(weight, x))
+            smoothed = Int8Linear(weight, product.bias, _smoothing(weight, x), self._bits)
             if (less := _error(smoothed, x, exact)) <= _SMOOTHED_GAIN * error:
                 chosen, error = smoothed, less
             if error <= MAX_ERROR:
                 self.int8 += 1
                 self.smoothed += chosen.factors is not None
+                factors = torch.ones(weight.shape[1]) if chosen.factors is None else chosen.factors
+                self.factors |= dict.fromkeys(_tensor_names(path), factors)
                 return chosen
         self.float32.append(path)
         return product
@@ -104,6 +136,14 @@ class _Recorder:
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         self.inputs.append(x.clone())
         return self._product.add_to(residual, x)
+
+
+def _tensor_names(path: str) -> list[str]:
+    """The checkpoint's tensors of a product."""
+    if path.startswith(_SUBSAMPLING):
+        return ["encoder.subsampling.out.weight"]
+    owner, _, name = path.rpartition(".")
+    return [f"encoder.{owner}.{each}.weight" for each in (("query", "key", "value") if name == "qkv" else (name,))]
 
 
 def _products(part: object, path: str) -> Iterator[tuple[Any, str, str, Linear]]:

@@ -57,13 +57,24 @@ class Int8Linear:
         return _multiply(x / scale, self._largest, self._packed), scale
 
 
-def _pack(weight: torch.Tensor) -> torch.ScriptObject:
+def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns numbers [out, in] int8 and the largest magnitude of each row [out], which is 127."""
+    quantized, largest = _quantize(weight)
+    return quantized.int_repr(), largest
+
+
+def _quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     largest = weight.abs().amax(dim=1).clamp_min_(_TINY)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_QUANTIZED_TYPES)
         zeros = torch.zeros(len(weight), dtype=torch.int64)
-        quantized = torch.quantize_per_channel(weight, largest.double() / 127, zeros, 0, torch.qint8)
-        return torch.ops.quantized.linear_prepack(quantized, None)
+        return torch.quantize_per_channel(weight, largest.double() / 127, zeros, 0, torch.qint8), largest
+
+
+def _pack(weight: torch.Tensor) -> torch.ScriptObject:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_QUANTIZED_TYPES)
+        return torch.ops.quantized.linear_prepack(_quantize(weight)[0], None)
 
 
 def _multiply(x: torch.Tensor, largest: int, packed: torch.ScriptObject) -> torch.Tensor:

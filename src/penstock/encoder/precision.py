@@ -10,13 +10,13 @@ import torch
 
 from penstock.encoder.encoder import StreamingEncoder, may_use_openvino
 from penstock.encoder.int8_choice import Int8Choice
-from penstock.encoder.int8_linear import activation_bits
+from penstock.encoder.int8_linear import activation_bits, quantize
 from penstock.encoder.window.run import WindowEncoder
-from penstock.errors import SettingError
+from penstock.errors import CheckpointError, SettingError
 from penstock.graphs.driver import Driver
 from penstock.kernels.capability import AUTO as KERNELS_AUTO
 from penstock.kernels.capability import TORCH
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import Checkpoint, Int8Tensor, write_checkpoint
 from penstock.model.config import AttentionContext
 from penstock.runtime import prepare_device
 
@@ -25,6 +25,7 @@ PRECISIONS = (AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8)
 """Values of the setting `precision`."""
 MAX_PROBE_ERROR = 5e-3
 """Of float16 to float32, ||difference|| / ||reference||; 8e-4 is usual."""
+_LEAST_BITS = 7
 _TYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 _PROBE_STREAMS, _PROBE_CHUNKS, _PROBE_SEED = 2, 6, 0
 _PROBE_MEL_FRAMES = (400, 250)
@@ -69,7 +70,8 @@ def open_encoder(
     its frames are not finite or too far from those of float32, the encoder is float32 (on a CUDA device with TF32),
     with a warning. int8 is chosen by `Int8Choice`; where none is possible the encoder is float32, with a warning, too.
     """
-    int8 = _open_choice(precision, device)
+    precision = checkpoint.choose_precision(precision, str(device))
+    int8 = _open_choice(checkpoint, precision, device)
     if int8 is not None and _has_int8():
         encoder = StreamingEncoder(checkpoint, context, slots, device, engine=TORCH, driver=driver, int8=int8)
         if _is_used(int8, may_use_openvino(checkpoint.config.encoder)):
@@ -87,7 +89,8 @@ def open_window_encoder(
     checkpoint: Checkpoint, device: str | torch.device = "cpu", precision: str = AUTO
 ) -> WindowEncoder:
     """Opens the encoder of an offline model in a precision, as `open_encoder`."""
-    int8 = _open_choice(precision, device)
+    precision = checkpoint.choose_precision(precision, str(device))
+    int8 = _open_choice(checkpoint, precision, device)
     if int8 is not None and _has_int8():
         encoder = WindowEncoder(checkpoint, device, int8=int8)
         _is_used(int8)
@@ -98,8 +101,33 @@ def open_window_encoder(
     return encoder
 
 
-def _open_choice(precision: str, device: str | torch.device) -> Int8Choice | None:
-    return Int8Choice() if resolve_precision(precision, device) == INT8 else None
+def store_int8(checkpoint: Checkpoint) -> Checkpoint:
+    """Rewrites a bundle's products in int8, chosen for 7-bit inputs, which every CPU has; as it was, with a warning,
+    where none is exact enough. Raises CheckpointError where this torch has no int8 products."""
+    if checkpoint.int8:
+        raise CheckpointError(f"{checkpoint.directory}: is stored in int8 already")
+    if not activation_bits():
+        raise CheckpointError(f"int8: torch {torch.__version__} has no int8 product for this CPU")
+    int8, encoder = Int8Choice(bits=_LEAST_BITS), checkpoint.config.encoder
+    if encoder.is_offline:
+        WindowEncoder(checkpoint, int8=int8)
+    else:
+        StreamingEncoder(checkpoint, encoder.contexts[0], 1, engine=TORCH, int8=int8)
+    if not _is_used(int8):
+        return checkpoint
+    out = "encoder.subsampling.out.weight"
+    if out in int8.factors:  # its product reads columns in another order
+        int8.factors[out] = int8.factors[out].view(-1, encoder.subsampling_channels).t().flatten()
+    tensors, tokenizer = checkpoint.tensors(as_stored=True), checkpoint.tokenizer_path.read_bytes()
+    stored = {
+        name: Int8Tensor(*quantize(tensors[name].float() * factors), factors.clone())
+        for name, factors in int8.factors.items()
+    }
+    return write_checkpoint(checkpoint.directory, checkpoint.config, tensors, tokenizer, checkpoint.source, stored)
+
+
+def _open_choice(checkpoint: Checkpoint, precision: str, device: str | torch.device) -> Int8Choice | None:
+    return Int8Choice(checkpoint) if resolve_precision(precision, device) == INT8 else None
 
 
 def _has_int8() -> bool:

@@ -86,16 +86,20 @@ class TorchStep:
         self._state = state
         self._dtype, self.has_kernels = dtype, has_kernels
         self._subsampling = Subsampling(config, read("subsampling"), dtype)
-        speech = None if int8 is None else SpeechChunks(checkpoint, state.context)
-        if int8 is not None and speech is not None:
-            int8.convert("subsampling", self._subsampling, partial(speech.subsample, self._subsampling))
+        speech = SpeechChunks(checkpoint, state.context) if int8 is not None and int8.needs_speech else None
+        if int8 is not None:
+            int8.convert(
+                "subsampling",
+                self._subsampling,
+                None if speech is None else partial(speech.subsample, self._subsampling),
+            )
         positions = relative_positions(state.context, config.d_model, device, folded)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[ConformerLayer] = []
         for i in range(config.n_layers):
             layer = ConformerLayer(config, positions, read(f"layers.{i}"), dtype)
-            if int8 is not None and speech is not None:
-                int8.convert(f"layers.{i}", layer, partial(speech.run_layer, i, layer.step))
+            if int8 is not None:
+                int8.convert(f"layers.{i}", layer, None if speech is None else partial(speech.run_layer, i, layer.step))
             self._layers.append(layer)
             trim_heap()
 

@@ -1,7 +1,8 @@
 """A bundle: the directory Penstock serves from. Independent of NeMo.
 
     config.json           ModelConfig, schema version, source, SHA-256 of the other two
-    weights.safetensors   the tensors that `tensor_shapes` names, float32 or float16
+    weights.safetensors   the tensors that `tensor_shapes` names, float32 or float16; those that config.json names in
+                          "int8" with a scale per output and a factor per input
     tokenizer.model       SentencePiece
 
 Reading executes nothing: JSON, safetensors and a SentencePiece protobuf are data.
@@ -11,11 +12,11 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from penstock.errors import CheckpointError, shown
+from penstock.errors import CheckpointError, SettingError, shown
 from penstock.model.config import (
     AttentionContext,
     CtcConfig,
@@ -30,9 +31,12 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
 FORMAT = "penstock-bundle"
-FORMAT_VERSION, NEWER_FORMAT_VERSION = 1, 2
+FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2, 3
 """The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
-which earlier versions of Penstock would not understand."""
+which earlier versions of Penstock would not understand, the third that of bundles in int8."""
+_PRECISIONS = ("float32", "int8")
+_LARGEST, _FACTORS = ".largest", ".factors"
+"""See `Int8Tensor`."""
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
 
 Shapes = dict[str, tuple[int, ...]]
@@ -132,6 +136,17 @@ def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
     return shapes | _linear("joint.output", joint, transducer.joint_outputs, True)
 
 
+class Int8Tensor(NamedTuple):
+    """A tensor W [out, in] in int8."""
+
+    numbers: "torch.Tensor"
+    """[out, in] int8, of W * factors."""
+    largest: "torch.Tensor"
+    """[out], the largest magnitude of each row of W * factors, which is 127."""
+    factors: "torch.Tensor"
+    """[in], 1 where channels are not smoothed."""
+
+
 class Checkpoint:
     """A bundle opened for reading.
 
@@ -144,6 +159,8 @@ class Checkpoint:
         self.config = _config_from_document(document, self.directory / CONFIG_FILE)
         self.source: dict[str, str] = document.get("source", {})
         self._sha256: dict[str, str] = document.get("sha256", {})
+        self.int8 = _int8_names(document, self.config, self.directory / CONFIG_FILE)
+        """Names of the tensors that are stored in int8."""
         for name in (WEIGHTS_FILE, TOKENIZER_FILE):
             if not (self.directory / name).is_file():
                 raise CheckpointError(f"{self.directory}: {name} is missing")
@@ -163,15 +180,55 @@ class Checkpoint:
             if sha256_of(self.directory / name) != self._sha256.get(name):
                 raise CheckpointError(f"{self.directory / name}: its SHA-256 is not the one in {CONFIG_FILE}")
 
+    def choose_precision(self, precision: str, device: str) -> str:
+        """The precision, or int8 for a bundle stored so; SettingError for another one with it and for a GPU."""
+        if not self.int8:
+            return precision
+        if precision not in ("auto", "int8"):
+            raise SettingError(
+                f"{self.directory}: is stored in int8, and precision is {precision!r}; accepted: auto, int8"
+            )
+        if device.startswith("cuda"):
+            raise SettingError(f"{self.directory}: is stored in int8, which needs the CPU, not {device}")
+        return "int8"
+
     def tensors(self, *prefixes: str, as_stored: bool = False) -> "dict[str, torch.Tensor]":
         """Returns the tensors whose names start with one of `prefixes` (all by default), as float32 on the CPU.
 
         as_stored: as they are in the file, float32 or float16. They are copies: one tensor that stayed mapped would
-        keep all pages of the file that were read in memory.
-        Raises CheckpointError with the name of a tensor that is missing or has another shape or an integer type.
+        keep all pages of the file that were read in memory. Those in int8 are float32 in any case.
+        Raises CheckpointError with the name of a tensor that is missing or has another shape or type, and of scales and
+        factors in int8 that are not positive.
         """
+        shapes = tensor_shapes(self.config)
+        wanted = {n: s for n, s in shapes.items() if not prefixes or n.startswith(prefixes)}
+        tensors = self._read(wanted)
+        for name in self.int8 & wanted.keys():
+            tensors[name] = self._dequantized(name, tensors[name], wanted[name])
+        return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
+
+    def factors(self, name: str) -> "torch.Tensor":
+        """Returns the factors [in] of a tensor in int8, all 1 where its channels are not smoothed."""
+        shape = tensor_shapes(self.config)[name]
+        return self._positive(self._read({name + _FACTORS: shape[1:]}))[name + _FACTORS]
+
+    def _dequantized(self, name: str, numbers: "torch.Tensor", shape: tuple[int, ...]) -> "torch.Tensor":
+        """The largest of each row is what it was, so that the same int8 numbers follow from these."""
+        parts = self._positive(self._read({name + _LARGEST: shape[:1], name + _FACTORS: shape[1:]}))
+        scaled = numbers.float() * (parts[name + _LARGEST].double() / 127).unsqueeze(1)
+        return scaled.div_(parts[name + _FACTORS]).float()
+
+    def _positive(self, tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        for name, tensor in tensors.items():
+            if not ((tensor > 0) & tensor.isfinite()).all():
+                raise CheckpointError(
+                    f"{self.directory / WEIGHTS_FILE}: tensor {name} has numbers that are not positive"
+                )
+        return tensors
+
+    def _read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
+        """Copies of the tensors as they are stored."""
         path = self.directory / WEIGHTS_FILE
-        wanted = {n: s for n, s in tensor_shapes(self.config).items() if not prefixes or n.startswith(prefixes)}
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 stored = set(file.keys())
@@ -182,11 +239,14 @@ class Checkpoint:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
         for name, tensor in tensors.items():
-            if tuple(tensor.shape) != wanted[name] or not tensor.is_floating_point():
+            is_int8 = str(tensor.dtype) == "torch.int8"
+            is_expected = is_int8 if name in self.int8 else tensor.is_floating_point()
+            if tuple(tensor.shape) != wanted[name] or not is_expected:
+                kind = "int8" if name in self.int8 else "floating"
                 raise CheckpointError(
-                    f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {wanted[name]}"
+                    f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected {kind} {wanted[name]}"
                 )
-        return {name: tensor.clone() if as_stored else tensor.clone().float() for name, tensor in tensors.items()}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def _read_document(self) -> dict[str, Any]:
         path = self.directory / CONFIG_FILE
@@ -198,9 +258,9 @@ class Checkpoint:
             raise CheckpointError(f"{path}: not JSON: {error}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CheckpointError(f'{path}: not a bundle: "format" must be "{FORMAT}"')
-        versions = (FORMAT_VERSION, NEWER_FORMAT_VERSION)
+        versions = (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION)
         if document.get("version") not in versions:
-            supported = " and ".join(map(str, versions))
+            supported = ", ".join(map(str, versions))
             raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {supported}")
         for key in ("source", "sha256"):
             if not isinstance(document.get(key, {}), dict):
@@ -214,9 +274,11 @@ def write_checkpoint(
     tensors: "dict[str, torch.Tensor]",
     tokenizer_model: bytes,
     source: dict[str, str],
+    int8: "dict[str, Int8Tensor] | None" = None,
 ) -> Checkpoint:
     """Writes a bundle into `directory`, created if missing, and opens it; existing files are replaced.
 
+    int8: what is stored in place of some tensors [out, in].
     Raises CheckpointError with the name of a tensor that does not match `tensor_shapes(config)`.
     """
     from safetensors.torch import save_file
@@ -230,12 +292,16 @@ def write_checkpoint(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / TOKENIZER_FILE).write_bytes(tokenizer_model)
-    save_file({name: tensors[name].contiguous() for name in shapes}, directory / WEIGHTS_FILE)
+    stored = {name: tensors[name].contiguous() for name in shapes}
+    for name, parts in (int8 or {}).items():
+        stored |= {name: parts.numbers, name + _LARGEST: parts.largest, name + _FACTORS: parts.factors}
+    save_file(stored, directory / WEIGHTS_FILE)
     # safetensors creates files that only their owner can read; the usual mode lets a server's user read them.
     (directory / WEIGHTS_FILE).chmod((directory / TOKENIZER_FILE).stat().st_mode)
     document = {
         "format": FORMAT,
-        "version": NEWER_FORMAT_VERSION if _needs_newer_version(config) else FORMAT_VERSION,
+        "version": _version(config, bool(int8)),
+        **({"precision": "int8", "int8": sorted(int8)} if int8 else {}),
         "source": source,
         "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
         "model": _model_document(config),
@@ -253,9 +319,22 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _needs_newer_version(config: ModelConfig) -> bool:
+def _int8_names(document: dict[str, Any], config: ModelConfig, path: Path) -> frozenset[str]:
+    """The tensors in int8, which are matrices of the encoder."""
+    precision, names = document.get("precision", _PRECISIONS[0]), document.get("int8", [])
+    if precision not in _PRECISIONS:
+        raise CheckpointError(f'{path}: "precision" is {shown(precision)}; accepted: {", ".join(_PRECISIONS)}')
+    shapes = encoder_shapes(config.encoder)
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_list or any(len(shapes.get(name, ())) != 2 for name in names) or bool(names) != (precision == "int8"):
+        raise CheckpointError(f'{path}: "int8" is {shown(names)}; accepted: the matrices of the encoder in int8')
+    return frozenset(names)
+
+
+def _version(config: ModelConfig, is_int8: bool) -> int:
     is_factorized = config.transducer is not None and config.transducer.is_factorized
-    return is_factorized or config.prompt is not None or config.encoder.is_offline or bool(config.end_tokens)
+    is_newer = is_factorized or config.prompt is not None or config.encoder.is_offline or bool(config.end_tokens)
+    return INT8_FORMAT_VERSION if is_int8 else NEWER_FORMAT_VERSION if is_newer else FORMAT_VERSION
 
 
 def _model_document(config: ModelConfig) -> dict[str, Any]:

@@ -187,14 +187,17 @@ class Settings:
         checkpoint = Checkpoint(options.model)
         # The model processes of a server have the same parent, so its id gives them a common directory.
         runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
+        device = options.device or _best_device()
+        precision = checkpoint.choose_precision(options.precision, device)
+        options = options.model_copy(update={"precision": precision})
         return cls(
             checkpoint=checkpoint,
             context=select_served_context(checkpoint, options.context),
             max_streams=options.max_streams,
             idle_limit_s=options.idle_seconds,
             runtime_directory=Path(runtime),
-            device=options.device or _best_device(),
-            precision=options.precision,
+            device=device,
+            precision=precision,
             threads=options.threads,
             decoding=options.decoding,
             max_file_minutes=options.max_file_minutes,

@@ -51,13 +51,17 @@ class WindowEncoder:
         self._subsampling = WindowSubsampling(self.config, read("subsampling"), dtype)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[WindowLayer] = []
-        speech = None if int8 is None else _SpeechWindow(speech_mel(checkpoint), self._subsampling, self.config)
-        if int8 is not None and speech is not None:
-            int8.convert("subsampling", self._subsampling, speech.subsample)
+        speech = None
+        if int8 is not None and int8.needs_speech:
+            speech = _SpeechWindow(speech_mel(checkpoint), self._subsampling, self.config)
+        if int8 is not None:
+            int8.convert("subsampling", self._subsampling, None if speech is None else speech.subsample)
         for i in range(self.config.n_layers):
             layer = WindowLayer(self.config, read(f"layers.{i}"), dtype, self._is_grouped)
-            if int8 is not None and speech is not None:
-                int8.convert(f"layers.{i}", layer, partial(speech.run_layer, layer, self.band))
+            if int8 is not None:
+                int8.convert(
+                    f"layers.{i}", layer, None if speech is None else partial(speech.run_layer, layer, self.band)
+                )
             self._layers.append(layer)
             trim_heap()
 
