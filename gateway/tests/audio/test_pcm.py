@@ -3,11 +3,11 @@ import io
 import numpy as np
 import pytest
 import soundfile
-import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.tests.helpers.sound_files import sound_file
+from penstock_client.audio.live_resampler import LiveResampler
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -38,7 +38,13 @@ def wav(samples, rate_hz=RATE_HZ, subtype="PCM_16"):
 @pytest.mark.parametrize("sizes", [[1], [160, 7, 4000], [30_000]])
 def test_resampling_does_not_depend_on_the_sizes_of_parts(rate_hz, sizes):
     samples = decoded(PcmDecoder(RawFormat("f32le", rate_hz), RATE_HZ), parts_of(NOISE.tobytes(), sizes))
-    np.testing.assert_array_equal(samples, soxr.resample(NOISE, rate_hz, RATE_HZ, "HQ"))
+    np.testing.assert_array_equal(samples, LiveResampler(rate_hz, RATE_HZ).resample_chunk(NOISE, last=True))
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 11_025, 24_000, 48_000])
+def test_samples_come_within_5_ms(rate_hz):
+    decoder = PcmDecoder(RawFormat("f32le", rate_hz), RATE_HZ)
+    assert decoder.push(NOISE[: rate_hz // 100].tobytes()).size >= 0.005 * RATE_HZ
 
 
 def test_after_a_flush_a_new_stream_begins():
@@ -88,7 +94,7 @@ def test_a_wav_header_says_how_to_read(size, subtype):
     file = wav(NOISE[:8000].reshape(-1, 2), 8_000, subtype) + b"LIST\x04\x00\x00\x00abcd"
     decoder = PcmDecoder(None, RATE_HZ)
     samples, _ = soundfile.read(io.BytesIO(file), dtype="float32")
-    expected = soxr.resample(samples.mean(axis=1), 8_000, RATE_HZ, "HQ")
+    expected = LiveResampler(8_000, RATE_HZ).resample_chunk(samples.mean(axis=1), last=True)
     np.testing.assert_allclose(decoded(decoder, parts_of(file, [size])), expected, atol=1e-6)
 
 

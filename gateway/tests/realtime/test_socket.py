@@ -67,7 +67,7 @@ async def test_words_of_audio_at_24_khz_with_an_endpoint_and_a_commit(gateway, s
     words = f"{first['transcript']} {second['transcript']}".split()
     assert words == [f"w{i}" for i in range(len(words))]
     assert 8 <= len(words) <= 10  # the edges of resampled speech may touch one more frame each
-    assert sum(map(len, streams.opened[0].pushed)) == 32_000
+    assert 31_920 <= sum(map(len, streams.opened[0].pushed)) < 32_000  # a commit does not end the resampling
 
 
 async def test_new_settings_begin_a_new_stream(gateway, streams):

@@ -88,9 +88,12 @@ async def test_raw_audio(gateway, rate_hz, encoding):
     async with client(gateway) as riva_client:
         config = configuration(encoding=encoding, sample_rate_hertz=rate_hz)
         found = await finals(riva_client.send_all([config, *pieces(samples, 777)]))
+        force = {"runtime_config": {"force_eou": "true"}}
+        await riva_client.send_all([config, *(audio(part, **force) for part in np.array_split(samples, 5))])
     assert found[0].startswith("w0 w1 w2")
-    pushed = np.concatenate(gateway.streams.opened[0].pushed)
-    assert len(pushed) == pytest.approx(1.5 * 16_000, abs=1)
+    pushed, forced = (np.concatenate(stream.pushed) for stream in gateway.streams.opened)
+    assert len(pushed) == 1.5 * 16_000
+    np.testing.assert_array_equal(forced, pushed)  # a forced end changes no sample
 
 
 @pytest.mark.parametrize(

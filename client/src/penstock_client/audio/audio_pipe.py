@@ -129,7 +129,7 @@ class AudioPipe:
             if header is not None:
                 self._pcm.push(self._bytes.take(header[1], header[1]).data)
             assert self._pcm.format is not None
-            self._maker = TrackMaker(self._pcm.format.channels, SAMPLE_RATE_HZ, self._channel)
+            self._maker = TrackMaker(self._pcm.format.channels, SAMPLE_RATE_HZ, self._channel, is_live=True)
 
     def _frames(self, pcm: PcmStream) -> Iterator[Block]:
         """The samples of each block; none of a part that is no audio."""

@@ -40,7 +40,7 @@ def select(samples: npt.NDArray[np.float32], channel: Channel) -> list[tuple[str
     """
     count = samples.shape[1]
     if channel == MIX:
-        return [(None, samples.mean(axis=1))]
+        return [(None, samples.mean(axis=1) if count > 1 else samples[:, 0])]
     if channel == EACH:
         return list(zip(channel_names(count), samples.T, strict=True))
     check_channel(channel)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import soxr
 
+from penstock_client.audio.live_resampler import LiveResampler
 from penstock_client.errors import MicrophoneError, one_line
 from penstock_client.protocol import SAMPLE_RATE_HZ
 
@@ -54,11 +54,16 @@ class Microphone:
 
     def _open(self) -> Any:
         rate_hz = self._rate_hz()
-        resampler = None if rate_hz == SAMPLE_RATE_HZ else soxr.ResampleStream(rate_hz, SAMPLE_RATE_HZ, 1, "float32")
+        resampler = None if rate_hz == SAMPLE_RATE_HZ else LiveResampler(rate_hz, SAMPLE_RATE_HZ)
 
         def enqueue(block: npt.NDArray[np.float32], frames: int, time: object, status: object) -> None:
             samples = block[:, 0].copy()  # [n, 1]; the library reuses the memory
             self._blocks.put(samples if resampler is None else resampler.resample_chunk(samples))
+
+        def finish() -> None:
+            if resampler is not None:
+                self._blocks.put(resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+            self.stop()
 
         return self._sounddevice.InputStream(
             samplerate=rate_hz,
@@ -67,7 +72,7 @@ class Microphone:
             channels=1,
             dtype="float32",
             callback=enqueue,
-            finished_callback=self.stop,
+            finished_callback=finish,
         )
 
     def _rate_hz(self) -> int:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import soxr
 
 from penstock_client.audio.channels import EACH, MIX, Channel, MixMonitor, select
+from penstock_client.audio.live_resampler import LiveResampler
 from penstock_client.audio.pcm import MAX_CHANNELS, Block
 from penstock_client.audio.remarks import CANCELLED, Remark
 from penstock_client.audio.sound_file import open_audio
@@ -38,10 +39,20 @@ class Audio(NamedTuple):
 class TrackMaker:
     """Makes tracks at one rate of blocks, whose rate and channels may change."""
 
-    def __init__(self, channels: int, sample_rate_hz: int, channel: Channel = MIX, max_channels: int = MAX_CHANNELS):
-        """channels: of the first block. Raises ValueError where it has no such channel."""
+    def __init__(
+        self,
+        channels: int,
+        sample_rate_hz: int,
+        channel: Channel = MIX,
+        max_channels: int = MAX_CHANNELS,
+        is_live: bool = False,
+    ):
+        """channels: of the first block. `is_live`: samples wait for 4 ms of those behind them, not for up to 120 ms.
+
+        Raises ValueError where the block has no such channel.
+        """
         self._channels, self._sample_rate_hz, self._channel = channels, sample_rate_hz, channel
-        self._max_channels = max_channels
+        self._max_channels, self._is_live = max_channels, is_live
         self._rate_hz = sample_rate_hz
         self._resamplers: list[Any] = []
         self._monitor = MixMonitor(channel)
@@ -73,10 +84,14 @@ class TrackMaker:
             self._rate_hz = block.rate_hz
         if self._rate_hz != self._sample_rate_hz:
             if not self._resamplers:
-                rates_hz = self._rate_hz, self._sample_rate_hz
-                self._resamplers = [soxr.ResampleStream(*rates_hz, 1, "float32") for _ in self.names]
+                self._resamplers = [self._resampler() for _ in self.names]
             tracks = [one.resample_chunk(each) for one, each in zip(self._resamplers, tracks, strict=True)]
         return [np.concatenate(pair) for pair in zip(rests, tracks, strict=True)] if rests else tracks
+
+    def _resampler(self) -> Any:
+        if self._is_live:
+            return LiveResampler(self._rate_hz, self._sample_rate_hz)
+        return soxr.ResampleStream(self._rate_hz, self._sample_rate_hz, 1, "float32")
 
     def flush(self) -> list[Samples]:
         """The rest of each track; none where nothing is held back."""

@@ -15,7 +15,7 @@ _NO_SAMPLES = np.zeros(0, np.float32)
 class PcmDecoder:
     """Decodes one stream: PCM, mu-law or A-law, channels averaged. GatewayError for a broken WAV header.
 
-    Sums of parts do not matter: a sample may be split between two of them. The resampler keeps up to 36 ms back.
+    Sums of parts do not matter: a sample may be split between two of them. Where the rates differ, 4 ms are held back.
     """
 
     def __init__(self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False):
@@ -43,13 +43,14 @@ class PcmDecoder:
         try:
             for block in self._stream.push(data, is_end):
                 if self._maker is None:
-                    self._maker = TrackMaker(block.samples.shape[1], self._sample_rate_hz, max_channels=MAX_CHANNELS)
+                    channels, rate_hz = block.samples.shape[1], self._sample_rate_hz
+                    self._maker = TrackMaker(channels, rate_hz, max_channels=MAX_CHANNELS, is_live=True)
                 parts += self._maker.push(block)
         except ValueError as error:
             raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio is unusable: {error}") from None
         return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
 
     def flush(self) -> Samples:
-        """The rest [n] of what was pushed, before a segment or the stream ends. A part of a sample remains."""
+        """The rest [n] of what was pushed, before the stream ends. A part of a sample remains."""
         rests = self._maker.flush() if self._maker is not None else []
         return rests[0] if rests else _NO_SAMPLES

@@ -136,26 +136,21 @@ class Connection:
     async def _end_segment(self) -> None:
         if self._stream is None:
             return await self._answer_without_audio(is_last=False)
-        await self._flush(self._stream)
-        await self._on_stream(self._stream.end_segment)
+        await self._on_stream(self._stream.end_segment)  # what the resampler holds back is the next segment's
 
     async def _finish(self) -> bool:
         """Finishes the stream and waits for its last result. False if there is none."""
         stream, results = self._stream, self._results
         if stream is None or results is None:
             return False
-        await self._flush(stream)
+        assert self._decoder is not None
+        rest = self._decoder.flush()
+        if len(rest):
+            await self._on_stream(stream.push, rest)
         await self._on_stream(stream.finish)
         await results
         self._stream = self._results = self._decoder = None
         return True
-
-    async def _flush(self, stream: LiveStream) -> None:
-        """Pushes what the resampler holds back."""
-        assert self._decoder is not None
-        rest: Samples = self._decoder.flush()
-        if len(rest):
-            await self._on_stream(stream.push, rest)
 
     async def _on_stream(self, method: Callable[..., Awaitable[None]], *samples: Samples) -> None:
         try:

@@ -106,12 +106,11 @@ class AudioInput:
         if not self._samples:
             raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio has no samples")
 
-    def flush(self) -> Samples:
-        """The samples [n] held back, before a forced end. A recording has none."""
+    def check_forced_end(self) -> None:
+        """Raises GatewayError FIELD_INVALID for a recording, which is decoded at its end."""
         if self._is_recording or (self._begin and _kind(self._begin, self._form, is_whole=True) == "recording"):
             message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is a compressed recording"
             raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config.force_eou")
-        return self._pcm.flush() if self._pcm is not None else _NO_SAMPLES
 
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""

@@ -60,7 +60,7 @@ class Call:
             if message.audio_content:  # also where it gives no samples yet, so that the stream is not idle
                 await self._live.push(self._audio.push(message.audio_content))
             if is_forced_end(message.runtime_config):
-                await self._live.push(self._audio.flush())
+                self._audio.check_forced_end()
                 await self._live.end_segment()
         await self._push_rest(self._audio.rest())
 
