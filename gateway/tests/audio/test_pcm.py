@@ -37,8 +37,8 @@ def wav(samples, rate_hz=RATE_HZ, subtype="PCM_16"):
 @pytest.mark.parametrize("rate_hz", [8_000, 24_000, 44_100, 48_000])
 @pytest.mark.parametrize("sizes", [[1], [160, 7, 4000], [30_000]])
 def test_resampling_does_not_depend_on_the_sizes_of_parts(rate_hz, sizes):
-    samples = decoded(PcmDecoder(RawFormat("f32le", rate_hz), RATE_HZ), parts_of(NOISE.tobytes(), sizes))
-    np.testing.assert_array_equal(samples, LiveResampler(rate_hz, RATE_HZ).resample_chunk(NOISE, last=True))
+    samples = decoded(PcmDecoder(RawFormat("f32le", rate_hz), RATE_HZ), parts_of(NOISE[:5000].tobytes(), sizes))
+    np.testing.assert_array_equal(samples, LiveResampler(rate_hz, RATE_HZ).resample_chunk(NOISE[:5000], last=True))
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 11_025, 24_000, 48_000])

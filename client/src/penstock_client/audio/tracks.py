@@ -47,7 +47,7 @@ class TrackMaker:
         max_channels: int = MAX_CHANNELS,
         is_live: bool = False,
     ):
-        """channels: of the first block. `is_live`: samples wait for 4 ms of those behind them, not for up to 120 ms.
+        """channels: of the first block. `is_live`: samples wait for 5 ms of those behind them, not for up to 120 ms.
 
         Raises ValueError where the block has no such channel.
         """

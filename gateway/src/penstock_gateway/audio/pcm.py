@@ -15,7 +15,7 @@ _NO_SAMPLES = np.zeros(0, np.float32)
 class PcmDecoder:
     """Decodes one stream: PCM, mu-law or A-law, channels averaged. GatewayError for a broken WAV header.
 
-    Sums of parts do not matter: a sample may be split between two of them. Where the rates differ, 4 ms are held back.
+    Sums of parts do not matter: a sample may be split between two of them. Up to 5 ms wait for the resampling.
     """
 
     def __init__(self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False):
