@@ -120,14 +120,14 @@ class SherpaOnnx:
 
     name = "sherpa-onnx"
 
-    def __init__(self, directory: Path, context: AttentionContext):
+    def __init__(self, directory: Path, context: AttentionContext, mel_bins: int = 80):
         import sherpa_onnx
 
         model = directory / f"{context.left}_{context.right}"
         self._recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
             encoder=str(model / "encoder.onnx"), decoder=str(model / "decoder.onnx"),
             joiner=str(model / "joiner.onnx"), tokens=str(model / "tokens.txt"),
-            num_threads=torch.get_num_threads(), feature_dim=80, sample_rate=SAMPLE_RATE_HZ,
+            num_threads=torch.get_num_threads(), feature_dim=mel_bins, sample_rate=SAMPLE_RATE_HZ,
         )  # fmt: skip
         self._shift_mel_frames = 8 * context.chunk_encoder_frames
         self._window_mel_frames = self._shift_mel_frames + 9
