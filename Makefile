@@ -170,7 +170,7 @@ side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-on
 side-by-side-offline: $(ORACLE_VENV)/.sherpa ## an offline model beside NeMo, Transformers and ONNX Runtime
 	$(ORACLE_VENV)/bin/python -m scripts.random_offline build/side-by-side-offline && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --offline build/side-by-side-offline --json build/side-by-side-offline/offline.json $(BENCHMARK_ARGS)
 
-# Some 15 minutes to write 14 GB of models once, then 12 minutes; BENCHMARK_ARGS="--files 64 --rounds 3" takes 30.
+# Some 15 minutes to write 17 GB of models once, then 12 minutes; BENCHMARK_ARGS="--files 64 --rounds 3" takes 30.
 side-by-side-large: $(ORACLE_VENV)/.sherpa ## 0.6 B models on a CPU, float32 and int8, beside NeMo's export in ONNX Runtime
 	$(ORACLE_VENV)/bin/python -m benchmarks.large build/side-by-side-large --json build/side-by-side-large/large.json $(BENCHMARK_ARGS)
 

@@ -36,11 +36,11 @@ class Case(NamedTuple):
         return sum(map(len, self.recordings)) / SAMPLE_RATE_HZ
 
 
-CASES = ("short", "long", "many")
+CASES = ("short", "long", "many", "equal")
 
 
 def cases(names: Sequence[str], speech: Sequence[np.ndarray], files: int) -> Iterator[Case]:
-    """Of `CASES`: one file of 15 s, one of 5 min, and files of 2 to 30 s in any order."""
+    """Of `CASES`: one file of 15 s, one of 5 min, files of 2 to 30 s in any order, and files of 15 s."""
     chance = random.Random(0)
     source = np.concatenate([part for _ in range(30) for part in chance.sample(list(speech), len(speech))])
 
@@ -55,6 +55,8 @@ def cases(names: Sequence[str], speech: Sequence[np.ndarray], files: int) -> Ite
         yield Case("one file of 5 min", [cut(_LONG_S)])
     if "many" in names:
         yield Case(f"{files} files of 2 to 30 s", [cut(chance.uniform(*_FILES_S)) for _ in range(files)])
+    if "equal" in names:
+        yield Case(f"{files} files of 15 s", [cut(_SHORT_S) for _ in range(files)])
 
 
 class System(ABC):
@@ -71,9 +73,18 @@ class System(ABC):
 class PenstockOffline(System):
     """This project's recognizer, with its own batches."""
 
-    def __init__(self, directory: Path, device: str, name: str = PENSTOCK, attention: str | None = None):
+    def __init__(
+        self,
+        directory: Path,
+        device: str,
+        name: str = PENSTOCK,
+        attention: str | None = None,
+        precision: str = AUTO,
+    ):
         super().__init__(name)
-        self._recognizer = OfflineRecognizer(directory / "bundle", device=device, attention=attention)
+        self._recognizer = OfflineRecognizer(
+            directory / "bundle", device=device, attention=attention, precision=precision
+        )
         if self._recognizer._encoder.dtype != number_type(AUTO, device):
             raise SystemExit(f"the encoder computes in {self._recognizer._encoder.dtype}: float16 is not exact enough")
 
@@ -85,6 +96,28 @@ class PenstockOffline(System):
                 raise result
             texts.append(result.text)
         return texts
+
+
+class SherpaOffline(System):
+    """sherpa-onnx's offline recognizer with a Transducer from `scripts/export_sherpa.py`."""
+
+    def __init__(self, directory: Path, name: str, mel_bins: int):
+        import sherpa_onnx
+
+        super().__init__(name)
+        self._recognizer = sherpa_onnx.OfflineRecognizer.from_transducer(
+            encoder=str(directory / "encoder.onnx"), decoder=str(directory / "decoder.onnx"),
+            joiner=str(directory / "joiner.onnx"), tokens=str(directory / "tokens.txt"), model_type="nemo_transducer",
+            num_threads=torch.get_num_threads(), feature_dim=mel_bins, sample_rate=SAMPLE_RATE_HZ,
+        )  # fmt: skip
+
+    def run(self, recordings: list[np.ndarray]) -> list[str]:
+        """Text of each recording."""
+        streams = [self._recognizer.create_stream() for _ in recordings]
+        for stream, samples in zip(streams, recordings, strict=True):
+            stream.accept_waveform(SAMPLE_RATE_HZ, samples)
+        self._recognizer.decode_streams(streams)
+        return [stream.result.text for stream in streams]
 
 
 class _Batched(System):

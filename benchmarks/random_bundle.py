@@ -41,10 +41,10 @@ def write_random_bundle(
     tensors["features.mel_filterbank"] = mel_filterbank(
         features.sample_rate_hz, features.fft_samples, features.mel_bins
     )
-    return write_checkpoint(directory, config, tensors, _tokenizer(sizes.vocabulary_size), {}).directory
+    return write_checkpoint(directory, config, tensors, random_tokenizer(sizes.vocabulary_size), {}).directory
 
 
-def _tokenizer(pieces: int) -> bytes:
+def random_tokenizer(pieces: int) -> bytes:
     """A SentencePiece model with exactly `pieces` pieces."""
     random = np.random.default_rng(0)
     letters = random.integers(ord("a"), ord("z") + 1, (_WORDS, _MAX_LETTERS))

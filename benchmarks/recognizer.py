@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.results import ROOT, describe, environment, progress, publish
+from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
 from penstock.frontend.audio_file import read_audio
@@ -82,9 +83,12 @@ class Penstock:
         device: str = "cpu",
         decoding: DecodingConfig = DEFAULT_DECODING,
         options: dict | None = None,
+        precision: str = AUTO,
     ):
         """options: of every stream."""
-        self._recognizer = StreamingRecognizer(str(model), context, streams, device, decoding=decoding)
+        self._recognizer = StreamingRecognizer(
+            str(model), context, streams, device, decoding=decoding, precision=precision
+        )
         self._options = options or {}
         self._chunk_samples = self._recognizer.config.encoder_frame_samples * context.chunk_encoder_frames
         self.clock = time.perf_counter

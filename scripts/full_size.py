@@ -1,9 +1,8 @@
 """The whole path at the size of the published 0.6 B models, with random weights: write, import, recognize, serve.
 
     python -m scripts.full_size build/full_size [--kind english] [--rights 13 6 1 0] [--serve 13]
-    python -m scripts.full_size build/full_size --kind parakeet-0.6b            # recordings of 15 and 60 s, no server
 
-It needs 5 GB of disk and 4 GB of memory; `parakeet-1.1b` 5 GB and 6 GB. A folder from an earlier run is used again.
+It needs 5 GB of disk and 4 GB of memory. A folder from an earlier run is used again.
 """
 
 import argparse
@@ -20,14 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 import sentencepiece
 import soundfile
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.random_bundle import write_random_bundle
-from benchmarks.random_models import TDT, TransducerSizes
 from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.importer import import_transformers
@@ -35,8 +31,6 @@ from penstock.model.transformers.weights import sources_of
 from penstock.pipeline.memory.server_memory import server_memory
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.recognizer import StreamingRecognizer
-from penstock.runtime import prepare_process
-from penstock.transcription.offline import OfflineRecognizer
 from penstock_client import Client, StreamOptions
 from tests.helpers.transformers_files import (
     PLAIN,
@@ -69,9 +63,6 @@ KINDS = {
     "english": Kind(PLAIN, 1024, 70, (13, 6, 1, 0)),
     "multilingual": Kind(WITH_PROMPTS, 13_087, 56, (3, 0, 6, 13), _LANGUAGES[:41]),
 }
-OFFLINE = {"parakeet-0.6b": ("xlarge", 128), "parakeet-1.1b": ("xxlarge", 80)}
-"""Encoders of `benchmarks.random_models` and their mel bins; TDT."""
-_OFFLINE_S = (15, 60)
 _PROMPTS = 128
 _AUDIO = Path(__file__).resolve().parents[1] / "tests" / "data" / "an4" / "flac"
 _AUDIO_S = 10
@@ -82,17 +73,10 @@ def main() -> None:
     """Prints time and memory of each step, the latter with the mapped files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--kind", choices=(*KINDS, *OFFLINE), default="english")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="english")
     parser.add_argument("--rights", type=int, nargs="*", help="right contexts to recognize with (all)")
     parser.add_argument("--serve", type=int, help="right context to serve with (the first)")
     chosen = parser.parse_args()
-    if chosen.kind in OFFLINE:
-        bundle = chosen.directory / chosen.kind
-        if not bundle.is_dir():
-            _report("write", write_offline, bundle, *OFFLINE[chosen.kind])
-        for seconds in _OFFLINE_S:
-            _report(f"one recording of {seconds} s", recognize_recording, bundle, seconds)
-        return
     kind = KINDS[chosen.kind]
     checkpoint, bundle = chosen.directory / "checkpoint", chosen.directory / "bundle"
     if not (checkpoint / "model.safetensors").is_file():
@@ -102,23 +86,6 @@ def main() -> None:
         _report(f"one stream, [{kind.left},{right}]", recognize, bundle, (kind.left, right), kind.language)
     right = kind.rights[0] if chosen.serve is None else chosen.serve
     print(f"serve, one stream, [{kind.left},{right}]: {serve(bundle, (kind.left, right), kind.language)}", flush=True)
-
-
-def write_offline(bundle: Path, encoder: str, mel_bins: int) -> str:
-    """A random offline model as a bundle."""
-    write_random_bundle(bundle, encoder, TransducerSizes(1024, 640, 1024), None, TDT, mel_bins)
-    return f"{(bundle / 'weights.safetensors').stat().st_size / 1e9:.2f} GB"
-
-
-def recognize_recording(bundle: Path, seconds: int) -> str:
-    """Recognizes one recording with one thread, after one of two seconds."""
-    prepare_process(1)
-    recognizer, audio = OfflineRecognizer(bundle), np.tile(_audio(), 1 + seconds // _AUDIO_S)
-    recognizer.transcribe([audio[: 2 * 16000]])
-    resident, cpu_s = psutil.Process().memory_info().rss, time.process_time()
-    recognizer.transcribe([audio[: seconds * 16000]])
-    cpu_s = time.process_time() - cpu_s
-    return f"{cpu_s / seconds:.3f} CPU seconds per second of audio; {resident >> 20} MiB before it"
 
 
 def write_checkpoint(directory: Path, kind: Kind) -> str:

@@ -75,6 +75,8 @@ class ModelSpec:
     prompts: int = 0
     tags: tuple[str, ...] = ()
     """Pieces of the tokenizer."""
+    tokenizer: bytes = b""
+    """A SentencePiece model; without one, one of 48 pieces is trained."""
 
     @property
     def all_contexts(self) -> list[list[int]]:
@@ -133,7 +135,7 @@ def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]
     """A model in evaluation mode; its blank rate is set on `signals` (float32 samples)."""
     logging.setLevel("ERROR")
     torch.manual_seed(spec.seed)
-    tokenizer = train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback, spec.tags)
+    tokenizer = train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback, spec.tags, spec.tokenizer)
     model = _model_class(spec)(cfg=OmegaConf.create(_configuration(spec, tokenizer))).eval()
     with torch.no_grad():
         _randomise(model)
@@ -169,9 +171,18 @@ def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndar
     return model
 
 
-def train_tokenizer(directory: Path, byte_fallback: bool, tags: tuple[str, ...] = ()) -> Path:
-    """A SentencePiece model of a few hundred bytes (no normalisation table) in NeMo's directory layout."""
+def train_tokenizer(directory: Path, byte_fallback: bool, tags: tuple[str, ...] = (), trained: bytes = b"") -> Path:
+    """A SentencePiece model of a few hundred bytes (no normalisation table), or `trained`, in NeMo's layout."""
     directory.mkdir(parents=True, exist_ok=True)
+    trained = trained or _train(byte_fallback, tags)
+    (directory / "tokenizer.model").write_bytes(trained)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=trained)
+    vocabulary = [pieces.id_to_piece(i) for i in range(pieces.get_piece_size())]
+    (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    return directory
+
+
+def _train(byte_fallback: bool, tags: tuple[str, ...]) -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_SENTENCES.splitlines()), model_writer=model, model_type="bpe",
@@ -179,11 +190,7 @@ def train_tokenizer(directory: Path, byte_fallback: bool, tags: tuple[str, ...] 
         character_coverage=1.0, bos_id=-1, eos_id=-1, minloglevel=2,
         user_defined_symbols=list(tags),
     )  # fmt: skip
-    (directory / "tokenizer.model").write_bytes(model.getvalue())
-    pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    vocabulary = [pieces.id_to_piece(i) for i in range(pieces.get_piece_size())]
-    (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-    return directory
+    return model.getvalue()
 
 
 def encode(model: ASRModel, samples: np.ndarray, context: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
