@@ -9,6 +9,7 @@ import huggingface_hub
 import pytest
 
 from penstock.errors import CheckpointError
+from penstock.model import resolve
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.resolve import cache_directory, resolve_model
@@ -147,3 +148,12 @@ def test_where_the_cache_is(monkeypatch):
     assert cache_directory() == Path("/somewhere/penstock")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory() == Path.home() / ".cache" / "penstock"
+
+
+def test_int8_is_hinted_at_for_a_large_model_in_float32_by_default(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(resolve.BUNDLED_MODEL)
+    assert resolve.int8_notice(checkpoint, "auto", "cpu") is None
+    monkeypatch.setattr(resolve, "_LARGE_NUMBERS", 1_000_000)
+    assert "--precision int8" in resolve.int8_notice(checkpoint, "auto", "cpu")
+    for precision, device in (("float32", "cpu"), ("int8", "cpu"), ("auto", "cuda")):
+        assert resolve.int8_notice(checkpoint, precision, device) is None

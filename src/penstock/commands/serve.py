@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.errors import ModelNotFoundError, PenstockError, PortError, SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
+from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, int8_notice, resolve_model
 from penstock.pipeline.memory.server_memory import ServerMemory, audio_bytes_per_s, server_memory
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -257,6 +257,7 @@ def _description(values: ServeOptions, served: _Served, memory: ServerMemory) ->
     """Lines for the user."""
     checkpoint, decoding = served.checkpoint, served.decoding
     config = checkpoint.config
+    notice = int8_notice(checkpoint, values.precision, _device_of(values))
     megabytes = memory.streams / slot_count(values.max_streams) / 1e6
     return [
         *([] if values.model else [BUNDLED_MODEL_NOTICE]),
@@ -266,6 +267,7 @@ def _description(values: ServeOptions, served: _Served, memory: ServerMemory) ->
         f"memory: weights {memory.weights / 1e9:.2f} GB, phrase lists up to {memory.phrases / 1e9:.2f} GB, "
         f"a decoding step up to {memory.step / 1e9:.2f} GB",
         *([_file_memory(served, memory)] if served.context is None else []),
+        *([notice] if notice else []),
     ]
 
 

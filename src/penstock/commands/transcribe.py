@@ -153,7 +153,7 @@ def _open_transcriber(
 ) -> "Transcriber":
     """Loads the model. streams: files at the same time."""
     from penstock.model.bundle import Checkpoint
-    from penstock.model.resolve import BUNDLED_MODEL, resolve_model
+    from penstock.model.resolve import BUNDLED_MODEL, int8_notice, resolve_model
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.files import FileTranscriber
     from penstock.transcription.offline import OfflineRecognizer
@@ -162,6 +162,8 @@ def _open_transcriber(
     context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
     checkpoint = Checkpoint(resolve_model(MODEL.read(given=MODEL.given(args)) or BUNDLED_MODEL))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
+    if notice := int8_notice(checkpoint, precision, "cpu"):
+        _note(notice)
     if checkpoint.config.encoder.is_offline and not is_live_window(options.get("window")):
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
