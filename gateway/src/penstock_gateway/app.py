@@ -54,7 +54,7 @@ async def ready(gateway: GatewayOf) -> Response:
 async def start(gateway: GatewayOf) -> HTMLResponse:
     """Says what answers here, for a browser."""
     links = {"/docs": "routes", "/health/ready": "readiness", "/v1/models": "models"}
-    if gateway.config.captions:
+    if gateway.config.serves_captions:
         links["/captions"] = "live captions"
     items = "".join(f'<li><a href="{path}">{path}</a> {name}</li>' for path, name in links.items())
     return HTMLResponse(
@@ -88,7 +88,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     app.state.gateway = gateway
     for router in (_start, _health, openai_router, realtime_router, kserve_router):
         app.include_router(router)
-    if gateway.config.captions:
+    if gateway.config.serves_captions:
         app.routes.extend(captions.routes())
     return app
 

@@ -11,6 +11,7 @@ from penstock_client.declaration import About, Options
 from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState, WindowSizes
 
 LOOPBACK = "127.0.0.1"
+_LOOPBACKS = (LOOPBACK, "::1", "localhost")
 DNS, FILE = "dns:", "file:"
 """Before a name with several addresses, and before the path of a file with a HOST:PORT in each line."""
 _MAX_PORT = 65_535
@@ -127,7 +128,7 @@ class Config(Options):
         0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )
     strict: bool = Field(False, description="reject request fields that have no effect here")
-    captions: bool = Field(False, description="serve the live captions page /captions")
+    captions: bool = Field(True, description="serve the live captions page /captions; by default only without --host")
     max_file_minutes: Annotated[float, Field(ge=1, le=1440), About("MINUTES")] = Field(
         240, description="longest uploaded recording"
     )
@@ -146,6 +147,11 @@ class Config(Options):
     log_format: Annotated[Literal["text", "json"], About("NAME")] = Field("text", description="format of the log")
 
     @property
+    def serves_captions(self) -> bool:
+        """The page is there: by default on loopback."""
+        return self.captions and ("captions" in self.model_fields_set or self.host in _LOOPBACKS)
+
+    @property
     def max_upload_bytes(self) -> int:
         """One recording."""
         return self.max_upload_mb * 1_000_000
@@ -155,6 +161,6 @@ class Config(Options):
         """ValueError for options that contradict each other."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key need each other")
-        if self.keys is None and self.host not in (LOOPBACK, "::1", "localhost"):
+        if self.keys is None and self.host not in _LOOPBACKS:
             raise ValueError(f"--host {self.host} needs --keys: without keys the gateway listens on loopback only")
         return self

@@ -30,7 +30,12 @@ async def test_the_page_and_all_it_refers_to_are_served_and_nothing_is_of_anothe
         assert not re.search(r"<script>|<style|style=| on\w+=", page.text)  # the policy forbids them
 
 
-async def test_there_is_no_page_without_the_option(gateway):
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
-        assert (await http.get("/captions")).status_code == 404
+async def test_a_gateway_without_the_page_says_how_it_gets_it(make_gateway):
+    async with (
+        running(make_gateway(captions=False)) as served,
+        httpx2.AsyncClient(base_url=served.url, timeout=60) as http,
+    ):
+        response = await http.get("/captions")
+        assert response.status_code == 404
+        assert "--captions" in response.json()["error"]["message"]
         assert (await http.get("/captions/captions.js")).status_code == 404

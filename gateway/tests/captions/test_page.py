@@ -1,6 +1,7 @@
 """The captions page in a headless Chromium, with fake streams: microphone, files, settings, and what can go wrong."""
 
 import hashlib
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,15 @@ RATE_HZ = 16_000
 KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
 FINALS = "document.getElementById('finals').children"
 READY = "document.getElementById('status').textContent === 'Ready'"
+SAVED = """new Promise((resolve) => {
+  URL.createObjectURL = (blob) => { window.saved = blob; return "#"; };
+  HTMLAnchorElement.prototype.click = async function () {
+    resolve({name: this.download, text: await window.saved.text()});
+  };
+  document.getElementById("save").onclick();
+})"""
+"""What Save would write."""
+TIME = r"\d\d:\d\d:\d\d,\d{3}"
 NO_MODELS = ["Failed to load resource: the server responded with a status of 404 (Not Found)"]
 """A gateway of these tests may have no /v1/models."""
 
@@ -95,6 +105,9 @@ async def test_a_file(captions, recording):
         texts = await finals(page, 2)
         assert (len(texts), problems(page)) == (2, [])
         assert 16 <= words(*texts) <= 18
+        saved = await page.evaluate(SAVED)
+        assert saved["name"] == "recording.srt"
+        assert re.fullmatch(rf"1\n{TIME} --> {TIME}\n{texts[0]}\n\n2\n{TIME} --> {TIME}\n{texts[1]}\n", saved["text"])
         await page.click("clear")
         assert await page.evaluate(f"{FINALS}.length") == 0
 
@@ -106,8 +119,24 @@ async def test_a_file_that_is_no_audio(captions, tmp_path):
         await page.open(f"{served.url}/captions")
         await page.choose("chooser", path)
         await page.wait("!document.getElementById('message').hidden")
-        assert await page.text("message-text") == "notes.txt is no audio that this browser can read."
-        assert problems(page) == []
+        assert (await page.text("message-text")).startswith("notes.txt: ")
+        assert await page.text("status") == "Ready"
+
+
+async def test_a_file_without_words(captions, recording):
+    async with running(captions) as served, browser() as page:
+        await page.open(f"{served.url}/captions")
+        await page.choose("chooser", recording(0.0, 2.0))
+        await page.wait("document.getElementById('message-text').textContent.startsWith('No words')")
+
+
+async def test_a_model_of_files_has_no_microphone(captions, recording, streams):
+    streams.groups = (replace(GROUP, context=None, windows=("file",)),)
+    async with running(captions) as served, browser() as page:
+        await page.open(f"{served.url}/captions")
+        await page.wait("document.getElementById('microphone').hidden")
+        await page.choose("chooser", recording(0.3, 1.0))
+        assert words(*await finals(page, 1)) >= 8
 
 
 async def test_a_blocked_microphone(captions):

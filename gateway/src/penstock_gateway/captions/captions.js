@@ -2,15 +2,13 @@
 import {RealtimeSession} from "./realtime.js";
 
 const RATE_HZ = 24000;
-const PIECE_SAMPLES = RATE_HZ / 10;
 const $ = (id) => document.getElementById(id);
 const socketUrl = new URL("v1/realtime?intent=transcription", location.href);
 socketUrl.protocol = location.protocol === "https:" ? "wss:" : "ws:";
 
-let session = null; // the RealtimeSession in use, for the microphone or a file
+let session = null; // the RealtimeSession of the microphone
 let stopMicrophone = null; // ends the recording; null while the microphone is off
 let startedAt = 0; // performance.now() of the first sample of the microphone
-let isFile = false;
 let latencyMs = null;
 
 // ---- settings
@@ -20,9 +18,10 @@ $("phrases").value = stored.phrases ?? "";
 $("pause").value = stored.pause ?? "800";
 let secret = null; // {value, expiresAt} of this page, where the server has keys
 
+const phrases = () => $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
+
 function settings() {
-  const keywords = $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
-  const transcription = {keywords};
+  const transcription = {keywords: phrases()};
   if ($("model").value) transcription.model = $("model").value;
   return {
     type: "transcription",
@@ -98,14 +97,20 @@ async function listModels() {
   const response = await request("v1/models", {headers: bearer(apiKey())}).catch(() => null);
   if (!response?.ok) return;
   const {data} = await response.json();
-  if (data.length < 2) return;
   $("model").replaceChildren(...data.map(({id}) => new Option(id)));
-  $("model-row").hidden = false;
+  $("model-row").hidden = data.length < 2;
+  const live = new Map(data.map((model) => [model.id, model.live]));
+  $("model").onchange = () => { // the microphone is for models that take live audio
+    const takesLive = live.get($("model").value) !== false;
+    $("microphone").hidden = $("speak").hidden = !takesLive;
+  };
+  $("model").onchange();
 }
 
 // ---- a session
 
 function begin() {
+  subtitles = null;
   session = new RealtimeSession(socketUrl, {settings, secret: clientSecret, refusal}, {
     state: showState,
     text: showText,
@@ -133,9 +138,7 @@ function end() {
   stopMicrophone?.();
   session?.close();
   session = null;
-  isFile = false;
   hideInterim();
-  $("progress").hidden = true;
   $("latency").hidden = true;
   showState("idle");
 }
@@ -145,7 +148,7 @@ function end() {
 async function startMicrophone() {
   if (!navigator.mediaDevices?.getUserMedia || !window.AudioWorklet) {
     const why = window.isSecureContext ? "This browser has no microphone for pages." : "Browsers give the microphone to pages with https or on localhost only.";
-    return showMessage(`${why} You can still drop an audio file.`);
+    return showMessage(`${why} You can still drop a recording.`);
   }
   const audio = {channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false};
   let stream;
@@ -197,7 +200,7 @@ async function startMicrophone() {
 function microphoneError({name, message}) {
   return {
     NotAllowedError: "The microphone is blocked. Allow it for this page in the browser's settings, then try again.",
-    NotFoundError: "No microphone was found. Connect one, or drop an audio file.",
+    NotFoundError: "No microphone was found. Connect one, or drop a recording.",
     NotReadableError: "The microphone is in use by another program.",
   }[name] ?? `The microphone does not start: ${message}`;
 }
@@ -230,39 +233,71 @@ function drawLevel(meter) {
   return drawing;
 }
 
-// ---- files
+// ---- files: uploaded as they are, so that any model takes them and the server reads their format
+
+let upload = null; // the XMLHttpRequest that runs; fetch tells no progress of an upload
+let subtitles = null; // {name, text} of the last file
 
 async function transcribe(file) {
-  if (session) return showMessage("Stop the running captions first.");
+  if (session || upload) return showMessage("Stop the running captions first.");
   clearMessage();
-  showState("decoding");
-  let samples;
+  const form = new FormData();
+  form.append("file", file);
+  form.append("model", $("model").value);
+  form.append("response_format", "verbose_json");
+  form.append("timestamp_granularities[]", "segment");
+  form.append("chunking_strategy[silence_duration_ms]", $("pause").value);
+  for (const phrase of phrases()) form.append("keywords[]", phrase);
+  running(true);
   try {
-    const decoder = new OfflineAudioContext(1, 1, RATE_HZ);
-    samples = monoPcm(await decoder.decodeAudioData(await file.arrayBuffer()));
-  } catch {
-    showState("idle");
-    return showMessage(`${file.name} is no audio that this browser can read.`);
+    const response = await send(form);
+    const {segments, remarks} = await response.json();
+    $("finals").replaceChildren();
+    for (const {start, text} of segments) addFinal(null, text, start * 1000);
+    subtitles = {name: `${file.name.replace(/\.[^.]*$/, "")}.srt`, text: srt(segments)};
+    if (!segments.length) showMessage(`No words were recognized in ${file.name}.`);
+    else if (remarks.length) showMessage(`${file.name}: ${remarks.map(({text}) => text).join("; ")}`);
+  } catch (error) {
+    if (error.name !== "AbortError") showMessage(`${file.name}: ${error.message}`);
   }
-  isFile = true;
-  $("microphone").disabled = $("file").disabled = true;
-  $("progress").hidden = false;
-  const running = begin();
-  for (let at = 0; at < samples.length && session === running; at += PIECE_SAMPLES) {
-    $("progress").value = at / samples.length;
-    await running.push(samples.slice(at, at + PIECE_SAMPLES));
-  }
-  if (session === running) await finish();
-  $("microphone").disabled = $("file").disabled = false;
+  running(false);
 }
 
-function monoPcm(buffer) {
-  const channels = Array.from({length: buffer.numberOfChannels}, (_, index) => buffer.getChannelData(index));
-  return Int16Array.from({length: buffer.length}, (_, i) => {
-    let sum = 0;
-    for (const channel of channels) sum += channel[i];
-    return Math.max(-32768, Math.min(32767, Math.round((sum / channels.length) * 32768)));
+// Resolves with the reply; an error has its reason.
+function send(form) {
+  return new Promise((resolve, reject) => {
+    upload = new XMLHttpRequest();
+    upload.open("POST", new URL("v1/audio/transcriptions", location.href));
+    if (apiKey()) upload.setRequestHeader("Authorization", `Bearer ${apiKey()}`);
+    upload.upload.onprogress = ({loaded, total}) => {
+      if (loaded < total) $("progress").value = loaded / total;
+      else $("progress").removeAttribute("value"); // how far the recognition is, nobody tells
+      showState(loaded < total ? "uploading" : "transcribing");
+    };
+    upload.onerror = () => reject(new Error("The server cannot be reached."));
+    upload.onabort = () => reject(new DOMException("", "AbortError"));
+    upload.onload = async () => {
+      const reply = new Response(upload.responseText, {status: upload.status});
+      const failed = upload.status >= 400 || "error" in JSON.parse(upload.responseText || "{}");
+      if (failed) reject(await failure(reply));
+      else resolve(reply);
+    };
+    upload.send(form);
   });
+}
+
+function running(isOn) {
+  if (!isOn) upload = null;
+  $("microphone").disabled = isOn;
+  $("file").lastChild.textContent = isOn ? "Cancel" : "File";
+  $("progress").hidden = !isOn;
+  showState(isOn ? "uploading" : "idle");
+}
+
+function srt(segments) {
+  const time = (seconds) => new Date(1000 * seconds).toISOString().slice(11, 23).replace(".", ",");
+  const cue = ({start, end, text}, index) => `${index + 1}\n${time(start)} --> ${time(Math.max(end, start + 1))}\n${text}\n`;
+  return segments.map(cue).join("\n");
 }
 
 // ---- what is shown
@@ -270,13 +305,14 @@ function monoPcm(buffer) {
 const STATES = {
   idle: ["Ready", "idle"],
   connecting: ["Connecting", "busy"],
-  decoding: ["Reading the file", "busy"],
+  uploading: ["Uploading", "busy"],
+  transcribing: ["Transcribing", "busy"],
   finishing: ["Finishing", "busy"],
   reconnecting: ["Reconnecting", "trouble"],
 };
 
 function showState(name, detail) {
-  const [text, state] = STATES[name] ?? (isFile ? ["Transcribing", "busy"] : ["Listening", "live"]);
+  const [text, state] = STATES[name] ?? ["Listening", "live"];
   $("status").textContent = text;
   $("status").dataset.state = state;
   if (name === "reconnecting" && detail) showMessage(detail);
@@ -351,7 +387,7 @@ $("microphone").onclick = () => {
   if (stopMicrophone) stopMicrophone();
   else if (!session && $("microphone").getAttribute("aria-pressed") === "false") startMicrophone();
 };
-$("file").onclick = () => $("chooser").click();
+$("file").onclick = () => (upload ? upload.abort() : $("chooser").click());
 $("chooser").onchange = () => {
   const [file] = $("chooser").files;
   $("chooser").value = "";
@@ -359,14 +395,16 @@ $("chooser").onchange = () => {
 };
 $("clear").onclick = () => {
   $("finals").replaceChildren();
+  subtitles = null;
   $("save").disabled = $("clear").disabled = true;
   $("empty").hidden = Boolean(session);
 };
 $("save").onclick = () => {
   const texts = [...$("finals").children].map((line) => line.lastChild.textContent);
+  const {name, text} = subtitles ?? {name: "captions.txt", text: `${texts.join("\n")}\n`};
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([`${texts.join("\n")}\n`], {type: "text/plain"}));
-  link.download = "captions.txt";
+  link.href = URL.createObjectURL(new Blob([text], {type: "text/plain"}));
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 };

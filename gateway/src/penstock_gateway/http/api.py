@@ -201,12 +201,20 @@ async def on_invalid(connection: HTTPConnection, error: Exception) -> Response |
     return await on_rejection(connection, field_error(details, ""))
 
 
+_CAPTIONS_OFF = "the captions page is off; accepted: a gateway with --captions (PENSTOCK_GATEWAY_CAPTIONS=1)"
+
+
 async def on_http_error(connection: HTTPConnection, error: Exception) -> Response:
     """A request that no route takes, or whose body is broken."""
     assert isinstance(error, HTTPException)
     kind, message = "invalid_request_error", error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
-        message = f"nothing is at {shown(connection.url.path)}; accepted: the routes that /docs lists"
+        is_captions = connection.url.path == "/captions"
+        message = (
+            _CAPTIONS_OFF
+            if is_captions
+            else f"nothing is at {shown(connection.url.path)}; accepted: the routes that /docs lists"
+        )
     body = {"message": message, "type": kind, "param": None, "code": f"http_{error.status_code}"}
     return JSONResponse({"error": body}, error.status_code, error.headers)
 

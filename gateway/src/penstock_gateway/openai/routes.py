@@ -31,6 +31,8 @@ class Model(BaseModel):
     object: str = "model"
     created: int = 0
     owned_by: str = "penstock"
+    live: bool
+    """It takes live audio, not only files."""
 
 
 class Models(BaseModel):
@@ -53,7 +55,7 @@ async def retrieve_model(model: str, gateway: GatewayOf, key: KeyOf) -> Model:
 
 
 def _model(group: ModelGroup) -> Model:
-    return Model(id=group.name)
+    return Model(id=group.name, live=group.takes_live)
 
 
 class _Upload(NamedTuple):
