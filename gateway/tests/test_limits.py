@@ -74,7 +74,7 @@ async def realtime(served, key=KEY, model="", audio="AAAA"):
                     event = json.loads(await asyncio.wait_for(socket.recv(), 60))
                     if event["type"] == "error":
                         code = event["error"]["code"]
-                        if event["error"]["type"] == "invalid_request_error":
+                        if event["error"]["type"] == "invalid_request_error" and code != "too_large":
                             return None, code  # the connection goes on
             except websockets.ConnectionClosed as closed:
                 return closed.rcvd.code, code

@@ -141,6 +141,9 @@ class Config(Options):
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
         2.5, description="time without a reply after which a server is lost, unless it answers an empty stream"
     )
+    idle_seconds: Annotated[float, Field(ge=1, le=3600), About("S", page="gateway.md#pauses")] = Field(
+        60, description="time without audio after which a live stream gives back its slot, until audio comes again"
+    )
     drain_seconds: Annotated[int, Field(ge=0, le=3600), About("S")] = Field(
         8, description="time for live streams to end after SIGTERM"
     )

@@ -38,7 +38,12 @@ class ErrorCode(Enum):
     STREAM_LOST = ErrorStatus(
         "the stream was lost and no equal replica took it, or the gateway stops", 503, 1013, "UNAVAILABLE"
     )
-    STREAM_IDLE = ErrorStatus("no audio arrived for 60 s, or a request not in time", 408, 4408, "DEADLINE_EXCEEDED")
+    STREAM_IDLE = ErrorStatus(
+        "no audio arrived for an hour, of some streams for `--idle-seconds`, or a request not in time",
+        408,
+        4408,
+        "DEADLINE_EXCEEDED",
+    )
     STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4010, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
     OVERLOADED = ErrorStatus(

@@ -352,7 +352,7 @@ def test_audio_that_is_not_base64_is_an_error(protocol, audio):
 def test_audio_is_passed_on_as_it_is(protocol):
     assert append(protocol, b"abcd")[-1] == Audio(b"abcd")
     assert append(protocol, b"efg") == [Audio(b"efg")]
-    assert append(protocol, b"") == []
+    assert append(protocol, b"") == [Audio(b"")]
 
 
 def test_log_probabilities_of_words(protocol):

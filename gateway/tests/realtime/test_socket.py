@@ -5,7 +5,9 @@ import base64
 import hashlib
 import json
 import socket as sockets
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -144,29 +146,75 @@ async def test_a_stream_that_does_not_open_is_an_error_and_a_close(gateway, stre
     assert events[-1]["error"]["code"] == code.name.lower()
 
 
-async def test_a_frame_above_1_mib_closes_with_1009(gateway):
-    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
-        await socket.send(" " * (limits.MAX_FRAME_BYTES + 1))
-        assert (await closed(socket))[0] == 1009
+async def test_a_message_that_is_too_large_ends_the_socket_after_its_text(gateway):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH, max_size=None) as socket:
+        await append(socket, speech(0.3, rate_hz=24_000))
+        sending = asyncio.create_task(socket.send(" " * (limits.MAX_FRAME_BYTES + 1)))
+        code, events = await closed(socket)
+        await asyncio.gather(sending, return_exceptions=True)
+    assert (code, events[-1]["error"]["code"]) == (1009, "too_large")
+    assert [event["transcript"][:8] for event in events if event["type"] == COMPLETED] == ["w0 w1 w2"]
 
 
-@pytest.mark.parametrize(("limit", "code"), [("MAX_SILENT_S", 4408), ("MAX_AGE_S", 4010)])
+async def test_an_append_of_15_mib(gateway, streams):
+    """A third one waits for its memory until another is read."""
+    others = limits.MAX_UNARY_BYTES - limits.MAX_FRAME_BYTES
+    async with (
+        running(gateway) as served,
+        gateway.messages.taken("anonymous", others) as reduce,
+        websockets.connect(served.ws_url + PATH) as socket,
+    ):
+        sending = asyncio.create_task(append(socket, speech(0.3, 327.0, rate_hz=24_000), piece=15 << 19))
+        await asyncio.sleep(0.5)
+        assert not streams.opened
+        reduce(0)
+        await sending
+        assert (await receive(socket, COMPLETED))["transcript"].startswith("w0 w1 w2")
+    assert gateway.messages.taken_of("anonymous") == 0
+
+
+@pytest.mark.parametrize(("limit", "code"), [("MAX_IDLE_S", 4408), ("MAX_AGE_S", 4010)])
 async def test_limits_of_time(gateway, monkeypatch, limit, code):
-    monkeypatch.setattr(limits, limit, 0.0)
-    monkeypatch.setattr(connection, "WATCH_S", 0.05)
+    """The text of the audio comes first."""
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
-        assert (await closed(socket))[0] == code
+        await append(socket, speech(0.3, rate_hz=24_000))
+        await receive(socket, "input_audio_buffer.speech_started")
+        monkeypatch.setattr(limits, limit, 0.0)
+        monkeypatch.setattr(connection, "WATCH_S", 0.05)
+        closing, events = await closed(socket)
+    assert closing == code
+    assert [event["type"].rpartition(".")[2] for event in events[-2:]] == ["completed", "error"]
+    assert events[-2]["transcript"].startswith("w0 w1 w2")
+
+
+async def test_pings_count_and_empty_appends_take_no_slot(gateway, streams, monkeypatch):
+    now_s = time.monotonic()
+    monkeypatch.setattr(connection, "WATCH_S", 0.02)
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await receive(socket, "session.created")
+        monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now_s))
+        for _ in range(5):
+            await append(socket, speech(0.0), 1)
+            await send(socket, "input_audio_buffer.append", audio="")
+            await (await socket.ping())
+            now_s = time.monotonic() + limits.MAX_IDLE_S - 10
+            await asyncio.sleep(0.05)
+        assert not streams.opened
+        now_s += 20 + limits.MAX_IDLE_S
+        assert (await closed(socket))[0] == 4408
 
 
 async def flood(socket):
-    """Wrong events, each of which is answered by an error with its long id."""
+    """Wrong events, each of which is answered by an error with its long id, and right ones between them."""
     while True:
         await send(socket, "no", event_id="x" * 30_000)
+        await send(socket, "input_audio_buffer.append", audio="")
 
 
 async def test_a_client_that_does_not_read_is_dropped(gateway, streams, monkeypatch):
     """The kernel's buffers fill up, then a send of the gateway waits for longer than the limit."""
-    monkeypatch.setattr(limits, "MAX_UNREAD_S", 0.2)
+    for limit in ("MAX_UNREAD_S", "MAX_FINISH_S"):
+        monkeypatch.setattr(limits, limit, 0.2)
     monkeypatch.setattr(connection, "WATCH_S", 0.05)
     async with running(gateway) as served:
         slow = sockets.socket()

@@ -8,31 +8,106 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from client.tests.helpers.fake_fleet import speech
+from client.tests.helpers.fakes import word
+from penstock_client.batched import client
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
+from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream import replica_stream, replica_streams
+from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.live_stream import StreamOptions
 
 pytestmark = pytest.mark.anyio
 KEEP_ALIVE_S = 10.0
 
 
+async def ended(stream):
+    """The text of a stream that a limit has ended, and the code after it."""
+    text = []
+    with pytest.raises(GatewayError) as caught:
+        async for event in stream.events():
+            text += [event.text] if isinstance(event, Final) else []
+    return " ".join(text), caught.value.code
+
+
 @pytest.mark.parametrize(
     ("after_s", "code"),
     [(MAX_SILENT_S + 1, ErrorCode.STREAM_IDLE), (MAX_AGE_S + 1, ErrorCode.STREAM_TOO_OLD)],
 )
-async def test_a_silent_or_old_stream_ends_with_its_reason(server, open_streams, until, after_s, code):
+async def test_a_silent_or_old_stream_tells_its_text_and_then_its_reason(server, open_streams, until, after_s, code):
+    """Silence: of a stream that cannot take its slot again."""
     async with open_streams(server) as streams:
         stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await stream.push(np.full(1600, 0.25, np.float32))
         await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
-        with pytest.raises(GatewayError) as caught:
-            await anext(stream.events())
-        assert caught.value.code is code
+        assert await ended(stream) == (f"{word(0)} {word(1)}", code)
         with pytest.raises(GatewayError):
             await stream.push(np.zeros(1, np.float32))
         assert streams.live == 0
         await until(lambda: not server.batch.recognizer.received)
+
+
+@pytest.mark.parametrize("silence_ms", [800, 0])
+async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, open_streams, until, metrics, silence_ms):
+    """A call of 3 minutes with 70 s of mute: every word once, with one slot. `silence_ms` 0: one segment."""
+    only = fleet(max_streams=1)
+    async with open_streams(only) as streams:
+        stream = await streams.open(StreamOptions(endpoint_silence_ms=silence_ms), ANONYMOUS, "test")
+        events: list = []
+
+        async def read():
+            async for event in stream.events():
+                events.append(event)
+
+        reading = asyncio.create_task(read())
+        (place,) = streams._streams.values()
+        for pause in range(3):
+            await stream.push(speech(3 * pause + 1, 3 * pause + 2, 3 * pause + 3))
+            await until(lambda: stream._upstream.is_answered)
+            await stream.watch(time.monotonic() + 70, KEEP_ALIVE_S)
+            await until(lambda: not only.batch.streams and place.replica.has_room)
+            if pause == 1:  # another stream may take the slot, and one without audio asks for none
+                other = await streams.open(StreamOptions(), ANONYMOUS, "test")
+                await stream.watch(time.monotonic() + 80, KEEP_ALIVE_S)
+                await stream.push(np.zeros(0, np.float32))
+                await stream.end_segment()
+                await other.cancel()
+                await until(lambda: not only.batch.streams and place.replica.has_room)
+        assert (place.replica.live, streams.live) == (0, 1)
+        await stream.finish()
+        await reading
+        assert events[-1].is_last and streams.live == 0
+    finals = [event for event in events if isinstance(event, Final)]
+    assert " ".join(final.text for final in finals if final.text) == " ".join(f"w{i}" for i in range(1, 10))
+    words = [word for final in finals for word in final.words]
+    assert [each.start_ms for each in words] == [50 * i for i in range(9)]
+    assert [final.forced for final in finals].count(True) == 1
+    assert [final.segment for final in finals] == list(range(len(finals)))
+    if not silence_ms:
+        assert [final.text for final in finals] == ["w1 w2 w3 w4 w5 w6", "w7 w8 w9"]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "code"), [(70, ErrorCode.STREAMS_EXHAUSTED), (MAX_IDLE_S + 1, ErrorCode.STREAM_IDLE)]
+)
+async def test_a_stream_that_has_given_its_slot_back_ends(fleet, open_streams, until, monkeypatch, after_s, code):
+    """With audio, where no other slot is free; or after an hour without any message."""
+    monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
+    only = fleet(max_streams=1)
+    async with open_streams(only) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        (place,) = streams._streams.values()
+        await stream.push(speech(1, 2))
+        await until(lambda: stream._upstream.is_answered)
+        await stream.watch(time.monotonic() + 70, KEEP_ALIVE_S)
+        await until(lambda: not only.batch.streams and place.replica.has_room)
+        await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
+        if code is ErrorCode.STREAMS_EXHAUSTED:
+            await stream.push(speech(3, 4))
+        text, found = await ended(stream)
+        assert (text.strip(), found, streams.live, place.replica.live) == ("w1 w2", code, 1, 1)
 
 
 async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, until, monkeypatch):
@@ -80,13 +155,9 @@ async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers,
             now_s += 0.9 * MAX_SILENT_S
             await stream.push(np.zeros(samples, np.float32))
             await stream.watch(now_s, 100 * MAX_SILENT_S)
-            if streams.live == 0:
-                break
-        assert (streams.live, now_s) == ((1, 4.5 * MAX_SILENT_S) if window else (0, 4.5 * MAX_SILENT_S))
         if not window:
-            with pytest.raises(GatewayError) as caught:
-                await anext(stream.events())
-            assert caught.value.code is ErrorCode.STREAM_IDLE
+            assert await ended(stream) == (word(0), ErrorCode.STREAM_IDLE)
+        assert (streams.live, now_s) == (int(window is not None), 4.5 * MAX_SILENT_S)
 
 
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):

@@ -20,6 +20,7 @@ from penstock_client.errors import (
     ClientError,
     ConnectionLostError,
     ProtocolError,
+    ServerFullError,
     StreamClosedError,
     StreamNotOpenError,
 )
@@ -85,6 +86,10 @@ class BatchedStream:
         """On the server that it moves to."""
         self._is_adrift = self._is_moving = False
         """Adrift: on no server."""
+        self._parking_row = 0
+        """The number of the row after whose answer it leaves its server until audio comes."""
+        self.is_parked = False
+        """True while it has left its server until audio comes."""
         self._move_error: ClientError = StreamClosedError(self.stream_id, "the stream is on no server")
         self._answers = Answers(on_answer)
         self._results: deque[StreamResult] = deque()
@@ -130,7 +135,12 @@ class BatchedStream:
     @property
     def is_adrift(self) -> bool:
         """True while it is on no server: `move` or `give_up` has to follow."""
-        return self._is_adrift and not self.is_over
+        return self._is_adrift and not self.is_parked and not self.is_over
+
+    @property
+    def can_park(self) -> bool:
+        """True for a stream that may be moved."""
+        return self._replay is not None and bool(self.fingerprint)
 
     @property
     def has_words(self) -> bool:
@@ -175,6 +185,16 @@ class BatchedStream:
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream after what was pushed, and after these samples if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
+
+    def park(self) -> None:
+        """Ends the segment as an endpoint does, and then gives back the slot until audio is pushed. Does not wait.
+
+        With that audio the stream has lost its server: `on_lost` is called with ServerFullError. Nothing happens where
+        rows are unanswered or the stream is on no server.
+        """
+        if self.can_park and self.is_answered and not (self._is_adrift or self._is_moving or self._is_finished):
+            self._parking_row = self._rows + 1
+            self._enqueue(self._aligner.flush(NO_SAMPLES), FINALIZE)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
         """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
@@ -228,6 +248,9 @@ class BatchedStream:
         stream_results = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
             stream_results = [one for one in map(self._take, stream_results) if one is not None]
+        parks = pushed.number + 1 == self._parking_row
+        if parks:
+            stream_results = [replace(one, is_endpoint=one.is_final, answers_finalize=False) for one in stream_results]
         is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, stream_results, is_whole), round_trip_s)
         if is_new and (is_whole or stream_results):
             self._fruitless_moves = 0
@@ -237,6 +260,9 @@ class BatchedStream:
             self._link.forget(self)
         elif not is_whole:
             self._link.enqueue(pushed.poll())
+        elif parks and self.is_answered and not self._is_moving:
+            self._leave(is_open=True)
+            self._is_adrift = self.is_parked = True
         self._changed.give()
 
     def _ends(self, results: Sequence[Result], samples: int) -> bool:
@@ -407,12 +433,31 @@ class BatchedStream:
         self._end_samples += len(samples)
         part = Part(samples, flags, self._end_samples, self._rows, parameters or {})
         self._rows += 1
+        if self.is_parked and not len(samples):
+            self._answer_parked(part)
+            return
         if self._replay is not None:
             self._replay.add(part)
-        if self._backlog:
+        if self.is_parked:
+            self.fail(ServerFullError(self.stream_id, "no server has a slot for the stream, which was idle"))
+            self.is_parked = False
+        elif self._backlog:
             self._backlog.append(part)
         elif not self._is_adrift:
             self._send(part)
+
+    def _answer_parked(self, part: Part) -> None:
+        """Answers a row without samples while the stream is on no server: its segment is empty."""
+        assert self._replay is not None
+        results, end_s = [], part.end_samples / SAMPLE_RATE_HZ
+        if part.is_final:
+            empty = Result(self._replay.skip_segment(), "", True, end_s, (), (), ())
+            results = [replace(stream_result(empty, 0.0, part.flags), end_s=end_s)]
+        self._answers.add(part.number, Answer(part.end_samples, results), 0.0)
+        if part.is_end:
+            self._is_complete = True
+            self._drop_replay()
+        self._changed.give()
 
     def _send(self, part: Part) -> None:
         self._link.enqueue(self._pushed(part))

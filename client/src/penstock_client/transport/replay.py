@@ -208,6 +208,12 @@ class Replay(Generic[R]):
             self._end_segment(result.is_endpoint, covered_samples)
         return result
 
+    def skip_segment(self) -> int:
+        """The next segment is empty and needs no server: returns its index."""
+        skipped = self._segment or 0
+        self._segment = self._first_segment = skipped + 1
+        return skipped
+
     def _without_repeated(self, result: T) -> T:
         """The result without words and tokens that the caller has."""
         words, tokens = self._repeated_words, self._repeated_tokens

@@ -68,18 +68,19 @@ def authorization(connection: HTTPConnection) -> str | None:
     return only_authorization(connection.headers.getlist("authorization"))
 
 
-def know(connection: HTTPConnection) -> None:
+def know(connection: HTTPConnection, key: ApiKey) -> None:
     """The client has shown a key: its connection counts no longer for its address."""
     known = connection.scope.get("state", {}).get(CONNECTION)
     if known is not None:
         known.know()
+        known.key = key.name
 
 
 async def _key(
     request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
 ) -> AsyncIterator[ApiKey]:
     key = access.authenticate_header(authorization(request))
-    know(request)
+    know(request, key)
     with gateway.connections.taken(key):
         yield key
 
@@ -88,7 +89,7 @@ async def _own_key(
     request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
 ) -> AsyncIterator[ApiKey]:
     key = access.authenticate_key_header(authorization(request))
-    know(request)
+    know(request, key)
     with gateway.connections.taken(key):
         yield key
 

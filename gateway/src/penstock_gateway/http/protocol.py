@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import math
 from asyncio import Transport
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
@@ -20,6 +25,8 @@ from penstock_gateway.security import limits
 from penstock_gateway.security.connections import Connection, Connections, TokenBucket
 
 _PROTOCOL = "http"
+_ROOM_S = 0.1
+"""Between two attempts to find room for a large message."""
 _CLOSE_S = 1.0
 """Until a closed WebSocket whose client is still sending is dropped."""
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
@@ -164,6 +171,15 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+class _Parser(ServerProtocol):
+    """Stays open where a message is too large, so that its client still hears why; nothing more may be parsed."""
+
+    def fail(self, code: int, reason: str = "") -> None:
+        """What has arrived cannot be parsed."""
+        if code != CloseCode.MESSAGE_TOO_BIG or self.state is not OPEN:
+            super().fail(code, reason)
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Takes messages and pings up to a number per second, and no more while the application has one to read."""
 
@@ -173,10 +189,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._bucket = TokenBucket(limits.MESSAGES_PER_S, limits.MAX_MESSAGE_BURST, self.loop.time())
         self._held = bytearray()
         self._wait: asyncio.TimerHandle | None = None
+        self.conn = _Parser(max_size=limits.MAX_FRAME_BYTES, logger=self.logger)
+        self._room = ExitStack()
+        """That of a large message, until the application asks for the next one."""
+        self._grow: Callable[[int], None] | None = None
+        self._room_until_s = math.inf
+        self._is_dropping = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._held.clear()
+        self._room.close()
         if self._wait is not None:
             self._wait.cancel()
         self._connection.close()
@@ -184,8 +207,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what the client has sent, or keeps it until there is room."""
+        if self._is_dropping:
+            return None
         is_small = not self._held and self._wait is None and len(data) <= _WEBSOCKET_PIECE_BYTES
-        if is_small or not self.handshake_initiated:
+        if (is_small and self._has_room()) or not self.handshake_initiated:
             return super().data_received(data)
         self._held += data
         self._take()
@@ -199,6 +224,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_events(self) -> None:
         """Frames have arrived."""
         frames = len(self.conn.events)
+        if any(isinstance(frame, Frame) and frame.opcode is Opcode.PING for frame in self.conn.events):
+            self._connection.last_ping_s = self.loop.time()
         super().handle_events()
         wait_s = self._bucket.take(frames, self.loop.time())
         if wait_s > 0 and self._wait is None and not self.transport.is_closing():
@@ -218,9 +245,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_parser_exception(self) -> None:
         """The client has sent what is no WebSocket, which is an error as others are."""
         close = self.conn.close_sent
-        code = ErrorCode.TOO_LARGE if close and close.code == CloseCode.MESSAGE_TOO_BIG else ErrorCode.FIELD_INVALID
+        if isinstance(self.conn.parser_exc, PayloadTooBig) and not close:
+            accepted = f"accepted: {limits.MAX_FRAME_BYTES:,}, with up to 15 MiB of audio"
+            self.handle_events()  # those before it
+            return self._drop(GatewayError(ErrorCode.TOO_LARGE, f"a message has more bytes; {accepted}"))
         reason = close.reason if close else "frames before the answer to the handshake"
-        self._gateway.note_rejection("realtime", GatewayError(code, f"the WebSocket failed: {reason}"))
+        self._gateway.note_rejection(
+            "realtime", GatewayError(ErrorCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
+        )
         if close is not None:
             return super().handle_parser_exception()
         self.close_sent = True
@@ -228,6 +260,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         """The next message for the application. As uvicorn's, without another coroutine for each message."""
+        if self._grow is not None and not self._partial_bytes:
+            self._room.close()
+            self._grow = None
         message = await self.queue.get()
         if self._held:
             self.read_paused = self.read_paused and not self.queue.empty()
@@ -243,13 +278,43 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def _close(self, message: Any) -> None:
         await super().send(message)
-        if self._held or self._wait is not None:  # the client's answer comes after all this, which is dropped
+        # the client's answer comes after all this, which is dropped
+        if self._held or self._wait is not None or self._is_dropping:
             self._held.clear()
             while not self.queue.empty():
                 self.queue.get_nowait()
             if self.close_timer is not None:
                 self.close_timer.cancel()
                 self.close_timer = self.loop.call_later(_CLOSE_S, self.transport.close)
+
+    @property
+    def _partial_bytes(self) -> int:
+        """Those of a message that is not complete."""
+        return len(self.conn.reader.buffer) + sum(map(len, self.frames))
+
+    def _has_room(self) -> bool:
+        """True if more may be read: a large message waits until there is room for it."""
+        if self._partial_bytes <= limits.LARGE_FRAME_BYTES:
+            return True
+        if self._grow is None:
+            self._grow = self._room.enter_context(self._gateway.messages.growing(self._connection.key))
+            self._room_until_s = self.loop.time() + limits.MAX_WAIT_S
+        try:
+            self._grow(3 * limits.MAX_FRAME_BYTES)
+            return True
+        except GatewayError as error:
+            if self.loop.time() > self._room_until_s:
+                self._drop(error)
+            elif self._wait is None:
+                self._wait = self.loop.call_later(_ROOM_S, self._go_on)
+            return False
+
+    def _drop(self, error: GatewayError) -> None:
+        """Tells the application this end of the messages, and takes no more."""
+        self._is_dropping = True
+        self._held.clear()
+        self._room.close()
+        self.queue.put_nowait({"type": "websocket.receive", "error": error})  # type: ignore[arg-type]
 
     def _go_on(self) -> None:
         self._wait = None
@@ -258,6 +323,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _take(self) -> None:
         """Parses what is held, in pieces. Reads no more as long as anything is left."""
         while self._held and not self.read_paused and self._wait is None and not self.transport.is_closing():
+            if not self._has_room():
+                break
             piece = bytes(self._held[:_WEBSOCKET_PIECE_BYTES])
             del self._held[: len(piece)]
             super().data_received(piece)

@@ -12,9 +12,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.realtime.dialect import Action, Audio, Configure, EndSegment, Finish, ServerEvent
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security import limits
+from penstock_gateway.security.connections import Connection as HttpConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.live_stream import LiveStream, Samples
@@ -22,6 +24,7 @@ from penstock_gateway.stream.live_stream import LiveStream, Samples
 _log = logging.getLogger("penstock_gateway.realtime")
 PROTOCOL = "realtime"
 WATCH_S = 2.0
+_PIECE_BYTES = 256 << 10
 _MAX_REASON_BYTES = 120
 
 
@@ -39,16 +42,22 @@ class Connection:
         self._stream: LiveStream | None = None
         self._results: asyncio.Task[None] | None = None
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
-        self._opened_s = self._last_audio_s = time.monotonic()
+        self._opened_s = self._last_message_s = time.monotonic()
+        self._known: HttpConnection | None = socket.scope.get("state", {}).get(CONNECTION)
         self._sending_since_s: float | None = None
+        self._has_told = False
+        """The client has the error that ends the connection."""
 
     async def run(self) -> None:
         """Serves the connection, closes the socket and frees the stream."""
-        tasks = [self._start(self._read()), self._start(self._watch())]
+        reading, watching = self._start(self._read()), self._start(self._watch())
         try:
             error = await self._over
+            reading.cancel()
+            if error is not None and error.code is not ErrorCode.RESULTS_UNREAD:
+                await self._tell_rest(error)
         finally:
-            for task in (*tasks, self._results):
+            for task in (reading, watching, self._results):
                 if task is not None:
                     task.cancel()
             if self._stream is not None:
@@ -57,6 +66,15 @@ class Connection:
             self._gateway.note_rejection(PROTOCOL, error)
             if error.code is not ErrorCode.RESULTS_UNREAD:
                 await self._close(error)
+
+    async def _tell_rest(self, error: GatewayError) -> None:
+        """The text of what was pushed, then the error, unless it is the stream's own."""
+        if self._has_told:
+            return
+        with contextlib.suppress(asyncio.TimeoutError, _StreamLostError, WebSocketDisconnect, OSError):
+            await asyncio.wait_for(self._finish(), limits.MAX_FINISH_S)
+        with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, OSError):
+            await asyncio.wait_for(self._send(self._protocol.rejected(error)), limits.MAX_UNREAD_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.create_task(self._guarded(work))
@@ -88,18 +106,18 @@ class Connection:
             count += 1
             if count % limits.MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)
+            self._last_message_s = time.monotonic()
+            if (error := message.get("error")) is not None:
+                raise error
             text = message.get("text")
-            try:
-                actions = self._protocol.receive(text if text is not None else message["bytes"])
-                first = actions[0] if len(actions) == 1 else None
-                errors = errors + 1 if type(first) is dict and first["type"] == "error" else 0
-                for action in actions:
-                    await self._apply(action)
-                if errors >= limits.MAX_ERRORS_IN_A_ROW:
-                    raise GatewayError(ErrorCode.FIELD_INVALID, f"{errors} messages in a row were wrong")
-            except GatewayError as error:
-                await self._send(self._protocol.rejected(error))
-                raise
+            actions = self._protocol.receive(text if text is not None else message["bytes"])
+            first = actions[0] if len(actions) == 1 else None
+            errors = errors + 1 if type(first) is dict and first["type"] == "error" else 0
+            for action in actions:
+                await self._apply(action)
+            if errors >= limits.MAX_ERRORS_IN_A_ROW:
+                raise GatewayError(ErrorCode.FIELD_INVALID, f"{errors} messages in a row were wrong")
+            self._last_message_s = time.monotonic()  # waiting for the server is not silence
         self._end(None)
 
     async def _apply(self, action: Action) -> None:
@@ -117,13 +135,13 @@ class Connection:
             await self._send(action)
 
     async def _push(self, data: bytes) -> None:
+        if self._stream is None and not data:
+            return  # takes no slot
         if self._stream is None:
             await self._open()
         assert self._stream is not None and self._decoder is not None
-        samples = self._decoder.push(data)
-        if len(samples):
-            await self._on_stream(self._stream.push, samples)
-        self._last_audio_s = time.monotonic()
+        for start in range(0, len(data) or 1, _PIECE_BYTES):  # also without samples: the client is not idle
+            await self._on_stream(self._stream.push, self._decoder.push(data[start : start + _PIECE_BYTES]))
 
     async def _open(self) -> None:
         assert self._configured is not None, "a dialect configures the stream before its audio"
@@ -171,6 +189,7 @@ class Connection:
                 for server_event in self._protocol.result(event):
                     await self._send(server_event)
         except GatewayError as error:
+            self._has_told = True
             for server_event in self._protocol.failed(error):
                 await self._send(server_event)
             raise
@@ -190,12 +209,14 @@ class Connection:
             now_s = time.monotonic()
             if self._sending_since_s is not None and now_s - self._sending_since_s > limits.MAX_UNREAD_S:
                 raise GatewayError(ErrorCode.RESULTS_UNREAD, "the client did not read its results")
-            if now_s - self._last_audio_s > limits.MAX_SILENT_S:
-                raise GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {limits.MAX_SILENT_S:.0f} s")
+            last_message_s = max(self._last_message_s, self._known.last_ping_s if self._known is not None else 0.0)
+            if now_s - last_message_s > limits.MAX_IDLE_S:
+                raise GatewayError(ErrorCode.STREAM_IDLE, f"nothing arrived for {limits.MAX_IDLE_S:.0f} s")
             if now_s - self._opened_s > limits.MAX_AGE_S:
                 raise GatewayError(ErrorCode.STREAM_TOO_OLD, f"the connection is older than {limits.MAX_AGE_S:.0f} s")
 
     async def _close(self, error: GatewayError) -> None:
         reason = str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
-        with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the client was faster
-            await self._socket.close(error.code.status.websocket, reason)
+        gone = WebSocketDisconnect, OSError, RuntimeError, asyncio.TimeoutError
+        with contextlib.suppress(*gone):  # the client was faster, or does not read
+            await asyncio.wait_for(self._socket.close(error.code.status.websocket, reason), limits.MAX_UNREAD_S)

@@ -108,7 +108,7 @@ class OpenAIDialect:
     def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
         data = read_audio(event)
         if not data:
-            return ()
+            return () if self._configured is None else (Audio(data),)
         self._has_audio = True
         if self._configured is None:
             options = self._session.options(self._streams, self._config.language)

@@ -18,6 +18,7 @@ from penstock_gateway.stream.events import Event, Final, shifted
 from penstock_gateway.stream.live_stream import LiveStream
 
 _NOTE_S = 10.0
+_PIECE_BYTES = 256 << 10
 _NO_SAMPLES = np.zeros(0, np.float32)
 Messages = AsyncIterator[riva.StreamingRecognizeRequest]
 Write = Callable[[riva.StreamingRecognizeResponse], Awaitable[None]]
@@ -31,6 +32,8 @@ class Call:
         self._audio = audio
         self._form = form
         self._id: riva.RequestId | None = None
+        self._problem: GatewayError | None = None
+        """Of a message: the results of the audio before it come first."""
 
     @property
     def remarks(self) -> Sequence[Remark]:
@@ -45,7 +48,17 @@ class Call:
 
     async def stream(self, messages: Messages, write: Write, has_interim_results: bool) -> None:
         """Pushes the audio of messages and writes results, until both have ended."""
-        await together(self._push_messages(messages), self._write_results(write, has_interim_results))
+        await together(self._push_all(messages), self._write_results(write, has_interim_results))
+        if self._problem is not None:
+            raise self._problem
+
+    async def _push_all(self, messages: Messages) -> None:
+        try:
+            await self._push_messages(messages)
+            await self._push_rest(self._audio.rest())
+        except GatewayError as error:
+            self._problem = error.again()
+            await self._live.finish()  # fails where it is the stream that failed
 
     async def _push_messages(self, messages: Messages) -> None:
         async for message in messages:
@@ -57,12 +70,12 @@ class Call:
                 )
             if message.HasField("id"):
                 self._id = message.id
-            if message.audio_content:  # also where it gives no samples yet, so that the stream is not idle
-                await self._live.push(self._audio.push(message.audio_content))
+            audio = message.audio_content
+            for start in range(0, len(audio) or 1, _PIECE_BYTES):  # also without samples yet: the client is not idle
+                await self._live.push(self._audio.push(audio[start : start + _PIECE_BYTES]))
             if is_forced_end(message.runtime_config):
                 self._audio.check_forced_end()
                 await self._live.end_segment()
-        await self._push_rest(self._audio.rest())
 
     async def _push_rest(self, rest: AsyncGenerator[Samples, None]) -> None:
         noting = asyncio.create_task(self._note_decoding())

@@ -29,6 +29,13 @@ OPTIONS = (
     # gRPC shows no connection before its calls, so that they cannot be counted: those without calls are closed.
     ("grpc.server_handshake_timeout_ms", round(1000 * limits.MAX_HEAD_S)),
     ("grpc.max_connection_idle_ms", round(1000 * limits.MAX_SILENT_S)),
+    # Clients keep a silent call alive by pings, of which gRPC allows one in 5 minutes: GOAWAY would end the call.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A silent call may be that of a client that has vanished: the gateway's own pings tell.
+    ("grpc.keepalive_time_ms", round(1000 * limits.MAX_SILENT_S)),
+    ("grpc.keepalive_timeout_ms", round(1000 * limits.MAX_UNREAD_S)),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 """Of the server, beside `max_message_bytes`."""
 _T = TypeVar("_T")

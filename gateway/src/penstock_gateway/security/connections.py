@@ -3,6 +3,7 @@
 from collections import Counter
 
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.security.limits import RETRY_AFTER_S
 
 
@@ -46,6 +47,10 @@ class Connection:
     def __init__(self, connections: Connections, address: str):
         self._connections, self._address = connections, address
         self._is_known = self._is_closed = False
+        self.key = ANONYMOUS.name
+        """Name of the key that it has shown."""
+        self.last_ping_s = 0.0
+        """Of the event loop's clock: when a WebSocket's client has sent its last ping."""
 
     def know(self) -> None:
         """It has shown a key; also after others."""

@@ -9,8 +9,10 @@ MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
 MAX_CHANNELS = 8
 """Of a recording, or of samples without a header."""
-MAX_FRAME_BYTES = 1 << 20
-"""One WebSocket frame."""
+MAX_FRAME_BYTES = (20 << 20) + (64 << 10)
+"""One WebSocket message: OpenAI's 15 MiB of audio in base64, and its fields."""
+LARGE_FRAME_BYTES = 1 << 20
+"""A larger message counts in `MAX_UNARY_BYTES`, three times its largest size: as it arrives, as text and as audio."""
 MAX_HEAD_BYTES, MAX_HEAD_FIELDS, MAX_HEAD_S = 64 << 10, 100, 10.0
 """The header of an HTTP request with its line, and the time until it is complete."""
 MAX_CONNECTIONS, MAX_UNKNOWN_CONNECTIONS = 5_000, 500
@@ -21,8 +23,8 @@ MAX_ERRORS_IN_A_ROW = 50
 """Wrong messages of one WebSocket; then it is closed."""
 MESSAGES_PER_TURN = 32
 """Messages of one WebSocket before other connections have their turn."""
-MAX_MESSAGE_BYTES = 256 << 10
-"""One message of a streaming protocol: the audio of one event or gRPC message."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""One message of a gRPC stream, as gRPC's own default."""
 MAX_RECOGNIZE_BYTES = 64 << 20
 """One gRPC message with a whole recording (Recognize), or less by `--max-upload-mb`: it is in memory.
 
@@ -44,7 +46,11 @@ MAX_DECODER_WAIT_S = 14.0
 KEEP_ALIVE_S = 15.0
 """Between two bytes of a reply that takes long. Proxies end one that sends nothing for 60 s."""
 MAX_SILENT_S = 60.0
-"""A stream without audio for longer is closed (STREAM_IDLE)."""
+"""Until the first message of a call, and between two parts of an upload (STREAM_IDLE)."""
+MAX_IDLE_S = 3600.0
+"""A live call or socket without any message for longer is closed (STREAM_IDLE), as OpenAI's."""
+MAX_FINISH_S = 10.0
+"""For the last text of a stream that a limit ends; then it ends without."""
 MAX_UPLOAD_S = 600.0
 """Until the body of a request is complete."""
 MAX_AGE_S = 4 * 3600.0

@@ -29,6 +29,8 @@ class Place:
     key: ApiKey
     is_over: bool = False
     is_moving: bool = False
+    is_parked: bool = False
+    """Counts on no replica, until audio comes."""
     turn: "asyncio.Task[Literal[True]] | None" = None
     """While it waits to leave a replica that drains."""
     lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
@@ -37,7 +39,14 @@ class Place:
     def leave(self) -> None:
         """The stream is over."""
         self.is_over = True
-        self.replica.release()
+        if not self.is_parked:
+            self.replica.release()
+
+    def note_parked(self) -> None:
+        """Called regularly: its replica has room for another stream where this one has left it until audio comes."""
+        if self.upstream.is_parked and not (self.is_parked or self.is_over):
+            self.is_parked = True
+            self.replica.release()
 
     @property
     def replay_bytes(self) -> int:
@@ -64,8 +73,9 @@ class _Target:
         if self.place.is_over:  # meanwhile
             self.replica.release()
             return
-        self.place.replica.release()
-        self.place.replica = self.replica
+        if not self.place.is_parked:
+            self.place.replica.release()
+        self.place.replica, self.place.is_parked = self.replica, False
         self.place.report.moved(self.replica.address, stream.name)
 
 
@@ -95,7 +105,8 @@ class Moves:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _note_lost(self, place: Place, error: ClientError) -> bool:
-        place.replica.note_error(error)
+        if not place.upstream.is_parked:
+            place.replica.note_error(error)
         if not place.upstream.fingerprint:  # of a server of an earlier version
             return False
         place.lost = error
@@ -107,7 +118,9 @@ class Moves:
 
     def leave(self, place: Place) -> None:
         """Called regularly: moves the stream off a replica that drains."""
-        if place.replica.is_draining and place.upstream.fingerprint and not (place.is_moving or place.upstream.is_over):
+        upstream = place.upstream
+        stays = place.is_moving or upstream.is_parked or upstream.is_over
+        if place.replica.is_draining and upstream.fingerprint and not stays:
             self._start(place, self._leave(place))
 
     def _start(self, place: Place, work: Coroutine[Any, Any, None]) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
 from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamResult
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
+from penstock_gateway.security.limits import MAX_AGE_S, MAX_FINISH_S, MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream.admission import AudioHold
 from penstock_gateway.stream.events import Event, Final
 from penstock_gateway.stream.failures import gateway_error
@@ -30,8 +30,14 @@ class ReplicaStream:
         on_end: Callable[["ReplicaStream"], None],
         segments: Segments | None = None,
         file_hold: AudioHold | None = None,
+        idle_s: float = MAX_SILENT_S,
+        parks: bool = False,
     ):
-        """file_hold: of a file for an offline model, which holds all that is pushed."""
+        """file_hold: of a file for an offline model, which holds all that is pushed.
+
+        parks: after `idle_s` without audio its text ends, and its slot is given back until audio comes. Else it ends.
+        """
+        self._idle_s, self._parks = idle_s, parks and upstream.can_park
         self._upstream = upstream
         self._file_hold = file_hold
         self._segments = segments or Segments()
@@ -94,8 +100,10 @@ class ReplicaStream:
         Does nothing to a stream that is finished. Calls to push wait until then.
         """
         if not self._over.is_set() and not self._is_finished:
-            self._stopped = error
-            await self.finish()
+            self._stopped, self._is_finished = error, True
+            self._report.ending()
+            with suppress(ClientError):  # it is lost: the reader of its events gets the reason
+                await self._upstream.finish()
 
     async def cancel(self) -> None:
         """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
@@ -160,15 +168,21 @@ class ReplicaStream:
         self._last_audio_s += seconds
 
     async def watch(self, now_s: float, keep_alive_s: float) -> None:
-        """Called regularly: keeps the stream open on the server, and fails one that is too old or silent."""
+        """Called regularly: keeps the stream open on the server, and finishes one that is too old or silent."""
         if self._over.is_set():
             return
+        silent_s, idle_s = now_s - self._last_audio_s, MAX_IDLE_S if self._parks else self._idle_s
         if now_s - self._started_s > MAX_AGE_S:
-            self.fail(GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {MAX_AGE_S / 3600:g} hours old"))
+            error = GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {MAX_AGE_S / 3600:g} hours old")
+            await self.stop(error)
+            if now_s - self._started_s > MAX_AGE_S + MAX_FINISH_S:
+                self.fail(error)
         elif self._is_finished:
             return
-        elif now_s - self._last_audio_s > MAX_SILENT_S:
-            self.fail(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {MAX_SILENT_S:g} s"))
+        elif silent_s > idle_s:
+            await self.stop(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {idle_s:g} s"))
+        elif self._parks and silent_s > self._idle_s:
+            self._upstream.park()
         elif now_s - self._last_kept_s > keep_alive_s:  # also where samples arrive, which may complete no chunk
             self._last_kept_s = now_s
             await self._keep_open()

@@ -65,6 +65,7 @@ class ReplicaStreams:
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
         self._endpoint_state, self._is_strict = config.endpoint_state, config.strict
+        self._idle_s = config.idle_seconds
         self._admission = admission
         self._metrics = metrics
         self._longest_segment_s = config.longest_segment_s
@@ -168,7 +169,8 @@ class ReplicaStreams:
             self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
         )
         file_hold = hold if model.windows and not live_s else None
-        stream = ReplicaStream(upstream, report, end, segments_of(options), file_hold)
+        parks = not (options.is_file or options.is_as_direct)
+        stream = ReplicaStream(upstream, report, end, segments_of(options), file_hold, self._idle_s, parks)
         place = self._streams[stream] = Place(group, replica, upstream, report, key)
         self._moves.follow(place)
         return stream
@@ -236,6 +238,7 @@ class ReplicaStreams:
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
+                place.note_parked()
                 self._moves.leave(place)
             self._metrics.replay_bytes.set(self._replay_bytes())
 
