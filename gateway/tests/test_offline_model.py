@@ -134,12 +134,17 @@ async def test_riva_recognize(riva):
     assert [one.parameters["type"] for one in config.model_config] == ["offline"]
 
 
-async def test_riva_streams_are_rejected(riva, recognizer):
-    with pytest.raises(grpc.RpcError) as caught:
-        await riva.send_all([configuration(), audio(PCM)])
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details().startswith(f"FILES_ONLY: {FILES_ONLY}")
-    assert not any(request.samples.size for request in recognizer.requests)
+@pytest.mark.parametrize("interim", [False, True])
+async def test_a_file_in_a_stream_of_riva_is_recognized_at_its_end(riva, interim):
+    """As NVIDIA's transcribe_file.py sends it; that there are no interim results is said."""
+    call = riva.stream()
+    for message in (configuration(interim=interim), audio(PCM)):
+        await call.write(message)
+    await call.done_writing()
+    metadata = dict(await call.initial_metadata())
+    assert metadata.get("penstock-ignored") == ("interim_results" if interim else None)
+    results = [response.results[0] async for response in call if response.results[0].is_final]
+    assert [result.alternatives[0].transcript.strip() for result in results] == TEXTS
 
 
 def kserve(**parameters):

@@ -1,6 +1,7 @@
 """JSON of clients, parsed and validated by pydantic. Its errors become errors of the gateway."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
@@ -10,6 +11,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
+_MAX_WRONG = 32
 _TYPES = {
     "string_type": "a string", "int_type": "an integer", "bool_type": "true or false", "list_type": "an array",
     "dict_type": "an object", "model_type": "an object", "model_attributes_type": "an object",
@@ -65,9 +67,11 @@ def _without_effect(value: Any, info: ValidationInfo) -> Any:
 
 
 def check_effect(info: ValidationInfo) -> None:
-    """Raises for a field without an effect if the gateway is strict."""
+    """Names a field without an effect; raises if the gateway is strict."""
     if info.context and info.context["is_strict"]:
         raise PydanticCustomError("no_effect", "null")
+    if info.context and info.field_name:
+        info.context["ignored"].append(info.field_name)
 
 
 Array = Annotated[list[_T], Field(fail_fast=True)]
@@ -87,10 +91,36 @@ def parse_object(data: str | bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def read_known(
+    kind: type[_F], given: Any, path: str, counts: Callable[[Sequence[int | str]], bool], is_strict: bool = False
+) -> tuple[_F, list[str]]:
+    """The fields of the object at `path` that are right, and the names of those without an effect.
+
+    A wrong or unknown field has none. GatewayError for one whose path `counts`, for more than 32, and for any in a
+    strict gateway.
+    """
+    kept = deepcopy(given)
+    wrong: list[str] = []
+    while True:
+        context: dict[str, Any] = {"is_strict": is_strict, "ignored": []}
+        try:
+            return kind.model_validate(kept, context=context), wrong + context["ignored"]
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = [*first["loc"], *([first["ctx"]["name"]] if first["type"] == "unknown_field" else [])]
+            if is_strict or not place or counts(place) or len(wrong) == _MAX_WRONG:
+                raise field_error([first], path) from None
+            holder = kept
+            for part in place[:-1]:
+                holder = holder[part]
+            del holder[place[-1]]
+            wrong.append(shown(".".join(map(str, place)))[1:-1])
+
+
 def read_fields(kind: type[_F], given: Any, path: str, is_strict: bool = False) -> _F:
     """The fields of the object at `path`. GatewayError names the first wrong one and what is accepted."""
     try:
-        return kind.model_validate(given, context={"is_strict": is_strict})
+        return kind.model_validate(given, context={"is_strict": is_strict, "ignored": []})
     except ValidationError as error:
         raise field_error(error.errors(include_url=False), path) from None
 

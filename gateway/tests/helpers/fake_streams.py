@@ -19,7 +19,7 @@ FRAME_MS = 100
 GROUP = ModelGroup(
     name="fake-asr", model="fake-asr", sample_rate_hz=16_000, context=(70, 6), chunk_ms=560.0, languages=(),
     decoders=("greedy", "alsd"), max_beam_size=4, max_boosted_phrases=2000,
-    alphabet=frozenset("'abcdefghijklmnopqrstuvwxyz"),
+    detected_languages=("en",), alphabet=frozenset("'abcdefghijklmnopqrstuvwxyz"),
 )  # fmt: skip
 
 

@@ -248,6 +248,18 @@ async def test_nested_arrays_are_read_in_their_order(client, server):
     ] * 3
 
 
+async def test_a_key_that_stands_twice_is_rejected(client):
+    """Of `sequence_start` true and false one parser takes the first, another the last."""
+    fields = {"id": 'a: "b":', "parameters": {"sequence_id": "c:d", "sequence_start": True}}
+    text = json.dumps(one_input(shape=[1, 1], data=[0.5]) | fields)
+    assert (await post(client, text.encode()))[0] == 200
+    for once, twice in (
+        ('"sequence_start"', '"sequence_start": true, "sequence_start"'),
+        ('"name"', '"name": "", "name"'),
+    ):
+        assert await post(client, text.replace(once, twice, 1).encode()) == (400, "REQUEST_INVALID")
+
+
 async def test_bodies_that_do_not_fit_their_header(client):
     audio = triton.InferInput("AUDIO", [1, 2], "FP32")
     audio.set_data_from_numpy(np.zeros((1, 2), np.float32))

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import time
 from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
+import tritonclient.grpc as blocking
 import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
@@ -14,8 +16,13 @@ from tritonclient.utils import InferenceServerException
 from client.tests.helpers.fakes import confidence, word
 from gateway.tests.helpers.memory import freed_at_once
 from gateway.tests.kserve.conftest import MAX_STREAMS, headers
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.kserve.errors import code_of
 from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.request import InferRequest
+from penstock_gateway.kserve.sequences import Sequences
 from penstock_gateway.kserve.service import KServeService, _Call
+from penstock_gateway.security.keys import ANONYMOUS
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
@@ -157,6 +164,53 @@ async def test_a_rejected_request_has_no_effect_but_the_last_one(client, server,
     assert (await rejection(client.infer(**loud | {"sequence_end": True}, headers=headers())))[1] == "AUDIO_INVALID"
     assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
     await until(lambda: not server.batch.recognizer.received)
+
+
+@pytest.mark.parametrize("wait_s", [0, 0, 0.001, 0.05])
+async def test_a_cancelled_request_counts_whole_or_its_stream_is_lost(serve, server, wait_s):
+    """Cancelled before it is read or later; streams of other connections go on."""
+
+    def run(address):
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        with (
+            blocking.InferenceServerClient(address) as client,
+            blocking.InferenceServerClient(address, channel_args=own) as other,
+        ):
+            other.infer(**request(1, "other", start=True), headers=headers())
+            client.infer(**request(1, start=True), headers=headers())
+            call = client.async_infer(callback=lambda **_: None, **request(1), headers=headers())
+            time.sleep(wait_s)
+            call.cancel()
+            assert values(other.infer(**request(1, "other", end=True), headers=headers()), ["TEXT"]) == [[text(2)]]
+            try:
+                client.infer(**request(1), headers=headers())
+                return values(client.infer(**request(1, end=True), headers=headers()), ["TEXT"])[0][0]
+            except InferenceServerException as error:
+                return error.message().partition(":")[0]
+
+    async with serve(server) as served:
+        found = await asyncio.to_thread(run, served.ports.grpc_address)
+        assert found in ("STREAM_LOST", text(4))
+
+
+async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_its_connection(serve, server):
+    def made(stream_id, start=False):
+        samples = np.full(WORD_SAMPLES, 0.25, np.float32)
+        return InferRequest(
+            sequence_id=stream_id, is_start=start, is_end=False, options={}, samples=samples, outputs=("TEXT",)
+        )
+
+    async with serve(server) as served:
+        sequences = Sequences(served.streams)
+        for stream_id, peer in ((1, "a"), (2, "b"), (3, "")):
+            await sequences.infer(made(stream_id, start=True), ANONYMOUS, peer)
+        await sequences.lose(ANONYMOUS, "a")
+        for code in ("STREAM_LOST", "STREAM_NOT_OPEN"):
+            with pytest.raises(GatewayError) as caught:
+                await sequences.infer(made(1), ANONYMOUS, "a")
+            assert code_of(caught.value) == code
+        for stream_id in (2, 3):
+            assert [result.text for result in await sequences.infer(made(stream_id), ANONYMOUS, "b")] == [text(2)]
 
 
 async def test_a_vanished_client_frees_its_streams(client, server, until):

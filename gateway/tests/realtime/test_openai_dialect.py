@@ -279,9 +279,7 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
     ("session", "param"),
     [
         ({"type": "realtime"}, "session.type"),
-        ({"voice": "alloy"}, "session.voice"),
         ({"audio": []}, "session.audio"),
-        ({"audio": {"output": {}}}, "session.audio.output"),
         ({"audio": {"input": {"input_audio_format": "pcm16"}}}, "session.audio.input.input_audio_format"),
         ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format.type"),
         ({"audio": {"input": {"format": {"rates": 8000}}}}, "session.audio.input.format.rates"),
@@ -295,24 +293,59 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
          "session.audio.input.transcription.keywords[1]"),
         ({"audio": {"input": {"transcription": {"keywords": ["a"] * 2001}}}},
          "session.audio.input.transcription.keywords"),
-        ({"audio": {"input": {"transcription": {"delay": "none"}}}}, "session.audio.input.transcription.delay"),
-        ({"audio": {"input": {"turn_detection": {"type": "vad"}}}}, "session.audio.input.turn_detection.type"),
-        ({"audio": {"input": {"turn_detection": {"silence_duration": 300}}}},
-         "session.audio.input.turn_detection.silence_duration"),
-        ({"audio": {"input": {"turn_detection": {"silence_duration_ms": 0}}}},
-         "session.audio.input.turn_detection.silence_duration_ms"),
-        ({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": 1}}}},
-         "session.audio.input.turn_detection.eagerness"),
-        ({"include": ["logprobs"]}, "session.include[0]"),
+        ({"input_audio_format": "opus"}, "session.input_audio_format"),
+        ({"input_audio_format": "pcm16", "audio": {}}, "session.input_audio_format"),
+        ({f"f{i}": 1 for i in range(40)}, "session.f32"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_named_and_changes_nothing(protocol, session, param):
+def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protocol, session, param):
     found = error(send(protocol, "session.update", session=session, event_id="client_7"))
     assert (found["type"], found["param"], found["event_id"]) == ("invalid_request_error", param, "client_7")
     assert "accepted: " in found["message"]
-    assert configured(append(protocol)) == Configure(
-        RawFormat("s16le", 24000), StreamOptions(model="fake-asr", endpoint_silence_ms=800)
-    )
+    assert error(append(protocol))["param"] == param
+    update(protocol)
+    assert append(protocol) == [Audio(bytes(4800))]
+
+
+@pytest.mark.parametrize(
+    ("session", "ignored"),
+    [
+        ({"voice": "alloy", "tools": [], "audio": {"output": {"speed": 1}}}, ["voice", "tools", "audio.output"]),
+        ({"audio": {"input": {"transcription": {"delay": "none", "prompt": "a"}}}},
+         ["audio.input.transcription.delay", "prompt"]),
+        ({"audio": {"input": {"turn_detection": 5}}}, ["audio.input.turn_detection"]),
+        ({"audio": {"input": {"turn_detection": {"type": "vad", "silence_duration": 3, "threshold": 0.5}}}},
+         ["audio.input.turn_detection.silence_duration", "audio.input.turn_detection.type", "threshold"]),
+        ({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": 1}}}},
+         ["audio.input.turn_detection.eagerness"]),
+        ({"include": ["logprobs", INTERIM]}, ["include.0"]),
+    ],
+)  # fmt: skip
+def test_other_wrong_fields_are_named_and_what_is_right_counts(protocol, session, ignored):
+    session.setdefault("audio", {}).setdefault("input", {})["format"] = {"type": "audio/pcmu"}
+    configure, updated = send(protocol, "session.update", session=session)
+    assert (configure.audio, sorted(updated["penstock_ignored"])) == (RawFormat("mulaw", 8000, 1), sorted(ignored))
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+def test_the_beta_of_openai_is_not_taken_for_rivas_dialect(has_header):
+    protocol = RealtimeProtocol(FakeStreams(), Config(), is_beta=has_header)
+    assert protocol.opened()[0]["type"] == f"{'transcription_' * has_header}session.created"
+    session = {
+        "input_audio_format": "pcm16",
+        "input_audio_transcription": {"model": "whisper-1", "language": "en"},
+    }
+    if not has_header:
+        session["turn_detection"] = None
+    silence_ms = 800 if has_header else 0
+    expected = Configure(RawFormat("s16le", 24000, 1), StreamOptions(model="fake-asr", endpoint_silence_ms=silence_ms))
+    mixed = session | {"input_audio_params": {"sample_rate_hz": 16_000}, "turn_detection": None}
+    assert "accepted: one dialect" in error(send(protocol, "transcription_session.update", session=mixed))["message"]
+    configure, updated = send(protocol, "transcription_session.update", session=session)
+    assert (configure, updated["type"]) == (expected, "transcription_session.updated")
+    assert updated["session"]["input_audio_format"] == "pcm16"
+    assert append(protocol) == [Audio(bytes(4800))]
+    assert "created" in kinds(protocol.result(final("a")))
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,6 @@ def test_other_settings_before_the_end_are_no_last_result(protocol):
         {"recognition_config": {"custom_configuration": 5}},
         {"speaker_diarization": {"enable_speaker_diarization": True}},
         {"word_boosting": {"enable_word_boosting": True, "word_boosting_list": "rubout"}},
-        {"endpointing_config": {"stop_history": 5}},
         {"endpointing_config": []},
     ],
 )
@@ -185,9 +184,11 @@ def test_a_wrong_field_is_named_and_changes_nothing(protocol, session):
     found = error(update(protocol, **session))
     assert (found["type"], found["event_id"]) == ("transcription_error", "client_1")
     assert found["message"]
-    assert append(protocol)[0] == Configure(
-        RawFormat("s16le", 16_000), StreamOptions(model="fake-asr", endpoint_silence_ms=800)
-    )
+    assert "the session was rejected" in error(append(protocol))["message"]  # nothing is read with defaults
+    assert update(protocol, voice="a", endpointing_config={"stop_history": 5})[-1]["penstock_ignored"] == [
+        "voice", "endpointing_config.stop_history",
+    ]  # fmt: skip
+    assert append(protocol) == [Audio(base64.b64decode(AUDIO))]
 
 
 def test_a_lost_stream(protocol):

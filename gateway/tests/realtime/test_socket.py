@@ -334,10 +334,10 @@ async def test_the_address_names_the_first_model(gateway, streams):
 
 
 async def test_a_session_of_a_secret_that_is_no_longer_accepted_is_rejected(make_gateway):
-    secret, _ = make_gateway(KEYS).access.secrets.create(ApiKey("team", 4), session={"openai": {"prompts": 1}})
+    secret, _ = make_gateway(KEYS).access.secrets.create(ApiKey("team", 4), session={"openai": {"type": "realtime"}})
     async with running(make_gateway(KEYS)) as served:
         response = await rejected(served.ws_url + PATH, additional_headers={"Authorization": f"Bearer {secret}"})
-        assert (response.status_code, json.loads(response.body)["error"]["param"]) == (400, "session.prompts")
+        assert (response.status_code, json.loads(response.body)["error"]["param"]) == (400, "session.type")
 
 
 async def test_a_token_of_riva_has_the_settings_of_its_session(make_gateway, streams):

@@ -90,9 +90,7 @@ def test_the_encodings_are_all_of_riva():
         ({"diarization_config": {"enable_speaker_diarization": True}}, "config.diarization_config"),
         ({"speech_contexts": [{"phrases": ["a"], "boost": math.nan}]}, "config.speech_contexts[0].boost"),
         ({"speech_contexts": [{}, {"phrases": ["a", " "], "boost": 1}]}, "config.speech_contexts[1].phrases"),
-        ({"endpointing_config": {"stop_history": 199}}, "config.endpointing_config.stop_history"),
-        ({"endpointing_config": {"stop_history_eou": 10_001}}, "config.endpointing_config.stop_history_eou"),
-        ({"custom_configuration": {"stop_history": "100"}}, "config.custom_configuration.stop_history"),
+        ({"custom_configuration": {"stop_history": "soon"}}, "config.custom_configuration.stop_history"),
         ({"custom_configuration": {"beam_size": "four"}}, "config.custom_configuration.beam_size"),
         ({"custom_configuration": {"beam_size": "9" * 5000}}, "config.custom_configuration.beam_size"),
         ({"custom_configuration": {"lm_weight": "nan"}}, "config.custom_configuration.lm_weight"),
@@ -205,10 +203,14 @@ def test_ignored_fields_of_the_table_are_tested():
         (("de-DE", "en-GB", "en-US"), "en", "en-GB", "en-GB"),
         (("de", "en"), "en-US", "en", "en"),
         (("auto", "de"), "auto", "auto", "auto"),
+        (("de-DE", "en-US"), "auto", None, ""),
+        (("de-DE", "en-US"), "en_GB", "en-US", "en-US"),
+        (("de-DE", "en-US"), "English", "en-US", "en-US"),
+        ((), "fr", None, "en-US"),
     ],
 )
 def test_languages(languages, code, option, shown):
-    request = mapped(language_code=code, group=replace(GROUP, languages=languages))
+    request = mapped(language_code=code, group=replace(GROUP, languages=languages, detected_languages=()))
     assert (request.options.language, request.results.language) == (option, shown)
 
 
@@ -216,7 +218,7 @@ def test_languages(languages, code, option, shown):
     ("detected", "code", "shown"),
     [
         (("de", "en"), "", ""), (("de", "en"), "de", "de"), (("de", "en"), "en-US", "en-US"), (("en",), "", "en-US"),
-        (("de",), "", "de"), (("de",), "de-DE", "de"),
+        (("de",), "", "de"), (("de",), "de-DE", "de"), (("de",), "none", "de"), (("en",), "en-AU", "en-US"),
     ],
 )  # fmt: skip
 def test_languages_that_the_model_detects(detected, code, shown):
@@ -225,11 +227,19 @@ def test_languages_that_the_model_detects(detected, code, shown):
     assert (request.options.language, request.results.language) == (None, shown)
 
 
-def test_another_region_is_another_language():
-    assert rejected(language_code="en-GB") == (
-        "config.language_code",
-        "config.language_code is 'en-GB'; accepted: en-US",
-    )
+@pytest.mark.parametrize(
+    ("given", "used", "ignored"),
+    [(-1, 700, ()), (0, 700, ()), (80, 200, ("stop_history",)), (300, 300, ()), (20_000, 10_000, ("stop_history",))],
+)
+def test_silences_beyond_a_limit_are_limited_and_named(given, used, ignored):
+    """Riva's clients send -1 in all fields of endpointing for the defaults."""
+    endpointing = {name: -1 for name in ("start_history", "stop_history_eou")} | {"stop_threshold": -1.0}
+    settings = Config(endpoint_silence_ms=700)
+    request = mapped(endpointing_config=endpointing | {"stop_history": given}, settings=settings)
+    assert request.options.endpoint_silence_ms == used
+    assert request.ignored == tuple(f"endpointing_config.{name}" for name in ignored)
+    custom = mapped(custom_configuration={"stop_history": str(given)}, settings=settings)
+    assert custom.options.endpoint_silence_ms == used
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ async def test_the_models(gateway):
         assert [config.parameters["type"] for config in found] == ["online", "offline"]
         assert {config.model_name for config in found} == {GROUP.name}
         assert dict(found[0].parameters) == {
-            "type": "online", "language_code": "en-US", "sample_rate": "16000", "max_alternatives": "4",
+            "type": "online", "language_code": "en", "sample_rate": "16000", "max_alternatives": "4",
         }  # fmt: skip
         assert len((await riva_client.config(GROUP.name)).model_config) == 2
         async with rejected(gateway, Code.NOT_FOUND, "MODEL_NOT_FOUND"):

@@ -7,12 +7,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "penstock.podSecurity" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
-  seccompProfile: { type: RuntimeDefault }
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- end }}
 
 {{- define "penstock.containerSecurity" -}}

@@ -14,6 +14,7 @@ from penstock.serving.triton_install import TritonInstall
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
 _CLOSED_APIS = "shared-memory,model-repository,trace,logging"
 _MODEL_START_S = 300  # Triton's default of 30 is too short for a large checkpoint or a busy machine
+_PING_INTERVAL_MS = 1000
 _POOLED_REQUESTS = 4096
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux; Windows' subsystem for it
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -46,6 +47,9 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         # With the default pool of 8, Triton 2.51 ends by SIGSEGV when several requests of a stream wait
         # (docs/internals/log.md).
         "grpc-infer-allocation-pool-size": _POOLED_REQUESTS,
+        # gRPC allows a ping in 5 minutes: clients that keep a silent stream's connection alive would get GOAWAY.
+        "grpc-http2-min-recv-ping-interval-without-data": _PING_INTERVAL_MS,
+        "grpc-keepalive-permit-without-calls": "true",
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
     }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock_client import Result
 from penstock_client.options import is_live_window
-from penstock_gateway.errors import GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.kserve.errors import invalid_request, not_open
 from penstock_gateway.kserve.request import InferRequest, SequenceId
 from penstock_gateway.kserve.results import RequestResults
@@ -40,19 +40,19 @@ class Sequences:
         self._running: set[_Stream] = set()
         """Those on a replica, also after their last request."""
 
-    async def infer(self, request: InferRequest, key: ApiKey) -> Results:
-        """The results of a request that is a call of its own; as `send`.
+    async def infer(self, request: InferRequest, key: ApiKey, peer: str = "") -> Results:
+        """The results of a request that is a call of its own; as `send`. `peer`: names its connection, see `lose`.
 
         Where it is cancelled, its client has gone: a stream that it has ended is freed.
         """
         call = object()
         try:
-            return await (await self.send(request, key, call))
+            return await (await self.send(request, key, call, peer))
         except asyncio.CancelledError:
             await _cancel_all(self._running.difference(self._open.values()), call)
             raise
 
-    async def send(self, request: InferRequest, key: ApiKey, call: object) -> "asyncio.Future[Results]":
+    async def send(self, request: InferRequest, key: ApiKey, call: object, peer: str = "") -> "asyncio.Future[Results]":
         """Sends a request's audio and returns its answer, which may still be on its way.
 
         Waits while too much audio of the stream is unanswered. `call`: see `end_call`. Raises GatewayError where the
@@ -72,12 +72,18 @@ class Sequences:
             )
         elif stream is None:
             raise not_open(request.sequence_id, "it was never started, has ended or was idle for too long")
-        stream.call = call
+        stream.call, stream.peer = call, peer
         return await stream.send(request, key, self._streams)
 
     async def end_call(self, call: object) -> None:
         """A call has ended: frees the streams whose latest request came in it."""
         await _cancel_all(self._running.union(self._open.values()), call)
+
+    async def lose(self, key: ApiKey, peer: str) -> None:
+        """A call of this connection was cancelled before its request was read, which may be of any stream."""
+        for (name, _), stream in list(self._open.items()):
+            if name == key.name and stream.peer == peer:
+                await stream.lose()
 
     def _forget(self, place: tuple[str, SequenceId], ended: "_Stream") -> None:
         if self._open.get(place) is ended:
@@ -94,6 +100,8 @@ class _Stream:
     def __init__(self, stream_id: SequenceId, forget: Callable[["_Stream"], None], running: "set[_Stream]"):
         self.call: object = None
         """That of the latest request."""
+        self.peer = ""
+        """Names the connection of its latest request, if that was a call of its own."""
         self._id = stream_id
         self._forget, self._running = forget, running
         self._sending = asyncio.Lock()
@@ -133,6 +141,15 @@ class _Stream:
         self._forget(self)
         self._fail(not_open(self._id, reason))
         if self._live is not None:
+            await self._live.cancel()
+
+    async def lose(self) -> None:
+        """Frees the stream; the next request gets STREAM_LOST."""
+        message = f"stream {self._id!r} may miss a request that was cancelled"
+        self._fail(GatewayError(ErrorCode.STREAM_LOST, message, server_code="STREAM_LOST"))
+        asyncio.get_running_loop().call_later(MAX_SILENT_S, self._forget, self)
+        if self._reading is not None and self._live is not None:
+            self._reading.cancel()
             await self._live.cancel()
 
     async def _open(self, request: InferRequest, key: ApiKey, streams: Streams) -> LiveStream:

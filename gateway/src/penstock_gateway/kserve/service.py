@@ -10,11 +10,12 @@ import grpc
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2
 
-from penstock_gateway.errors import GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.kserve.errors import shown_error, text_of
 from penstock_gateway.kserve.grpc_wire import read_name, read_request, write_response
 from penstock_gateway.kserve.model import model_config, model_metadata, server_metadata
+from penstock_gateway.kserve.request import InferRequest
 from penstock_gateway.kserve.sequences import PROTOCOL as PROTOCOL
 from penstock_gateway.kserve.sequences import Results, Sequences
 from penstock_gateway.rpc.api import Context, call_key, only_message, rejecting
@@ -99,9 +100,22 @@ class KServeService:
             return await self._infer(context)
 
     async def _infer(self, context: Context) -> service_pb2.ModelInferResponse:
-        async with only_message(context, self._gateway, read_request) as (request_id, request):
-            results = await self._sequences.infer(request, call_key())
-            return write_response(request_id, request.outputs, results)
+        is_read = False
+
+        def read(data: bytes) -> tuple[str, InferRequest]:
+            nonlocal is_read
+            is_read = True
+            return read_request(data)
+
+        try:
+            async with only_message(context, self._gateway, read) as (request_id, request):
+                results = await self._sequences.infer(request, call_key(), context.peer())
+                return write_response(request_id, request.outputs, results)
+        except (asyncio.CancelledError, GatewayError) as error:
+            is_cut = not isinstance(error, GatewayError) or error.code is ErrorCode.FIELD_INVALID  # no message
+            if is_cut and not is_read:  # cancelled: its audio is missing, and its stream is not known
+                await self._sequences.lose(call_key(), context.peer())
+            raise
 
     async def stream_infer(self, _: object, context: Context) -> None:
         """Requests of any streams, answered in their order; an error is a response, and the call goes on."""

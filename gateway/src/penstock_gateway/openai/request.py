@@ -18,9 +18,13 @@ _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_m
 
 
 def _switch(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise accepted("true, false")
-    return text.lower() == "true"
+    if text.lower() not in ("true", "1", "false", "0"):
+        raise accepted("true, 1, false, 0")
+    return text.lower() in ("true", "1")
+
+
+def _lower(text: Any) -> Any:
+    return text.lower() if isinstance(text, str) else text
 
 
 def _silence_ms(text: str) -> int:
@@ -43,8 +47,11 @@ class TranscriptionForm(BaseModel):
         description="the recording; its content decides the format, not its name",
         json_schema_extra={"format": "binary"},
     )
-    model: str = Field("", description="a replica group, or a name of OpenAI's, which is the first group; others: 404")
-    language: str = Field("", description="a language of the model, or that of `--language`; others: 400")
+    model: str = Field(
+        "",
+        description="a replica group, or a name of OpenAI's, also with a date, which is the first group; others: 404",
+    )
+    language: str = Field("", description="a language of the model, by code or English name; `auto`; others: 400")
     languages: list[str] = Field([], alias="languages[]", description="the same; several leave the choice to the model")
     keywords: list[str] = Field(
         [], alias="keywords[]", description=f"boosted phrases at {KEYWORD_NATS:g} nats per token"
@@ -63,14 +70,14 @@ class TranscriptionForm(BaseModel):
     include: list[Literal["logprobs"]] = Field(
         [], alias="include[]", description="`logprobs`: ln of the confidence of each word, in json and in the stream"
     )
-    response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = Field(
+    response_format: Annotated[Literal["json", "text", "srt", "vtt", "verbose_json"], BeforeValidator(_lower)] = Field(
         "json", description="`json`, `text`, `srt`, `vtt`, `verbose_json`; others: 400"
     )
     timestamp_granularities: list[Literal["segment", "word"]] = Field(
         ["segment"], alias="timestamp_granularities[]", description="`segment`, `word`: lists in verbose_json"
     )
     stream: Annotated[bool, BeforeValidator(_switch)] = Field(
-        False, description="`true`: server-sent events with the text that is stable"
+        False, description="`true`, `1`: server-sent events with the text that is stable"
     )
     known_speaker_names: list[str] = Field(
         [], alias="known_speaker_names[]", description="400: there is no diarization"
@@ -104,6 +111,10 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
     group = streams.group(values.get("model", [""])[-1])
     form = _form(values)
     ignored = sorted(name.removesuffix("[]")[:60] for name in form.model_extra or ())
+    if form.response_format != "verbose_json" and "timestamp_granularities" in form.model_fields_set:
+        ignored.append("timestamp_granularities")
+    if form.include and form.response_format != "json" and not form.stream:
+        ignored.append("include")
     if ignored and config.strict:
         raise GatewayError(ErrorCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
     if form.known_speaker_names or form.known_speaker_references:
@@ -113,7 +124,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
     language: str | None = None
     code: str | None = None
     for codes in ([form.language], form.languages):
-        chosen = {each: choose_language(each, group, config.language, "language") for each in codes if each}
+        chosen = {each: choose_language(each, group, "language") for each in codes if each}
         if len(chosen) == 1:
             ((code, language),) = chosen.items()
     keywords = [text.strip() for text in form.keywords if text.strip()]
@@ -134,6 +145,8 @@ def _form(values: Mapping[str, list[str]]) -> TranscriptionForm:
     given: dict[str, Any] = {}
     for name, texts in values.items():
         is_array = name not in _NAMES or name.endswith("[]")
+        if name in _NAMES and not any(texts):
+            continue  # an empty field is none
         given[name if name in _NAMES else f"{name}[]"] = texts if is_array else texts[-1]
     strategy = parse_object(given.get(_CHUNKING, "")) or {}
     if strategy.get("type") == "server_vad":

@@ -2,7 +2,8 @@
 
 import binascii
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -75,6 +76,28 @@ class Names:
         """A name such as `item_0f3a...1`."""
         self._count += 1
         return f"{kind}_{self._prefix}{self._count}"
+
+
+class Rejected:
+    """The rejection of a session: no audio is taken until another one is right, or it would be read wrongly."""
+
+    def __init__(self) -> None:
+        self._error: GatewayError | None = None
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Around an update of the session."""
+        try:
+            yield
+            self._error = None
+        except GatewayError as error:
+            self._error = error.again()
+            raise
+
+    def check(self) -> None:
+        """Before audio. GatewayError where the last update was rejected."""
+        if self._error is not None:
+            raise GatewayError(self._error.code, f"the session was rejected: {self._error.message}", self._error.param)
 
 
 @dataclass

@@ -17,10 +17,18 @@ from penstock_gateway.realtime.dialect import (
     Configure,
     Item,
     Names,
+    Rejected,
     ServerEvent,
     read_audio,
 )
-from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession, Transcription
+from penstock_gateway.realtime.openai_session import (
+    INTERIM,
+    LOGPROBS,
+    WORDS,
+    OpenAISession,
+    Transcription,
+    to_beta,
+)
 from penstock_gateway.stream.events import Event, Final, Partial, Word
 from penstock_gateway.stream.live_stream import Streams
 from penstock_gateway.validation import Fields, invalid, read_fields
@@ -38,12 +46,25 @@ class SessionUpdate(Fields):
 class OpenAIDialect:
     """One connection."""
 
-    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""):
-        """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
+    def __init__(
+        self,
+        streams: Streams,
+        config: Config,
+        names: Names,
+        given: Mapping[str, Any],
+        model: str = "",
+        is_beta: bool = False,
+    ):
+        """`given`: settings of the client's secret; `model`: where they have none. `is_beta`: the protocol's beta form.
+
+        GatewayError names a wrong setting.
+        """
+        self._beta = "transcription_" if is_beta else ""
         self._streams, self._config, self._names = streams, config, names
         first = OpenAISession(config.endpoint_silence_ms or None, Transcription(model=model))
         self._session = first.update(given, config)
         self._session_name = names.new("sess")
+        self._rejected = Rejected()
         self._configured: Configure | None = None
         self._item: Item | None = None
         self._previous: str | None = None
@@ -54,7 +75,7 @@ class OpenAIDialect:
 
     def opened(self) -> list[Action]:
         """The first event of a connection."""
-        return [self._event("session.created", session=self._shown_session())]
+        return [self._event(f"{self._beta}session.created", session=self._shown_session())]
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
         """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
@@ -63,6 +84,7 @@ class OpenAIDialect:
             return self._append(event)
         handler = {
             "session.update": self._update,
+            "transcription_session.update": self._update,
             "input_audio_buffer.commit": self._commit,
             "input_audio_buffer.clear": self._clear,
         }.get(str(kind))
@@ -96,16 +118,19 @@ class OpenAIDialect:
         return self._event("error", error=error_body(error) | {"event_id": named})
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
-        session = self._session.update(read_fields(SessionUpdate, event, "").session or {}, self._config)
-        configured = Configure(session.format.raw, session.options(self._streams, self._config.language))
+        with self._rejected.updating():
+            session = self._session.update(read_fields(SessionUpdate, event, "").session or {}, self._config)
+            configured = Configure(session.format.raw, session.options(self._streams, self._config.language))
         self._session = session
-        updated = self._event("session.updated", session=self._shown_session())
+        named = {"penstock_ignored": session.ignored} if session.ignored else {}
+        updated = self._event(f"{self._beta}session.updated", session=self._shown_session(), **named)
         if configured == self._configured:
             return [updated]
         self._configured = configured
         return [configured, updated]
 
     def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        self._rejected.check()
         data = read_audio(event)
         if not data:
             return () if self._configured is None else (Audio(data),)
@@ -191,7 +216,8 @@ class OpenAIDialect:
             "id": item.name, "object": "realtime.item", "type": "message", "role": "user", "status": "completed",
             "content": [content],
         }  # fmt: skip
-        events.append(self._event("conversation.item.added", previous_item_id=self._previous, item=shown_item))
+        added = "conversation.item.created" if self._beta else "conversation.item.added"
+        events.append(self._event(added, previous_item_id=self._previous, item=shown_item))
         events.append(self._completed(item.name, event))
         self._previous = item.name
         return events
@@ -221,8 +247,13 @@ class OpenAIDialect:
         """Milliseconds of all audio of the session, from seconds of the stream's."""
         return round((self._offset_s + stream_s) * 1000)
 
+    def begin_beta(self) -> None:
+        """The first event is of the protocol's beta form."""
+        self._beta = "transcription_"
+
     def _shown_session(self) -> dict[str, Any]:
-        return {"id": self._session_name} | self._session.shown(self._streams, self._config.language)
+        shown_session = self._session.shown(self._streams, self._config.language)
+        return {"id": self._session_name} | (to_beta(shown_session) if self._beta else shown_session)
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
         return {"type": kind, "event_id": self._names.new("event"), **fields}

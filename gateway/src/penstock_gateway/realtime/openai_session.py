@@ -1,6 +1,6 @@
 """OpenAI's transcription session: its fields, the stream options that follow, and how it is shown to the client."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -9,10 +9,11 @@ from pydantic import ValidationInfo, field_validator
 from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
+from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
-from penstock_gateway.validation import Array, ClosedFields, Ignored, Text, accepted, check_effect, invalid, read_fields
+from penstock_gateway.validation import Array, ClosedFields, Ignored, Text, accepted, check_effect, invalid, read_known
 
 RATES_HZ = (24_000, 16_000, 8_000)
 """OpenAI's rate of audio/pcm, and two more."""
@@ -129,6 +130,49 @@ class SessionFields(ClosedFields):
     expires_at: Any = None
 
 
+_COUNTING = frozenset(("format", "keywords", "language", "languages", "model"))
+_BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+_BETA_FIELDS = {
+    "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
+    "input_audio_noise_reduction": "noise_reduction",
+}  # fmt: skip
+"""Of the beta protocol, and what they are in `audio.input`."""
+ONLY_BETA = ("turn_detection", "input_audio_noise_reduction", "include")
+"""Those that a session of Riva's never has."""
+
+
+def _counts(place: Sequence[int | str]) -> bool:
+    """True for the path of a field that changes the words: a wrong value is rejected."""
+    is_section = place[-1] in ("audio", "input", "transcription")
+    is_form = any(part in str(place[-1]) for part in ("format", "rate", "encoding", "channel"))
+    return is_section or is_form or place[0] == "type" or not _COUNTING.isdisjoint(place)
+
+
+def from_beta(session: Mapping[str, Any]) -> dict[str, Any]:
+    """A session of the beta protocol as one of the current one. GatewayError for a format of neither, and for both."""
+    flat = {name: value for name, value in session.items() if name in _BETA_FIELDS}
+    rest = {name: value for name, value in session.items() if name not in _BETA_FIELDS and name != "modalities"}
+    if not flat:
+        return rest
+    if "audio" in session:
+        raise invalid(f"session.{min(flat)}", "is beside session.audio; accepted: one of them")
+    audio = {_BETA_FIELDS[name]: value for name, value in flat.items()}
+    if (kind := audio.get("format")) is not None:
+        if not isinstance(kind, str) or kind not in _BETA_FORMATS:
+            raise invalid("session.input_audio_format", f"is {shown(kind)}; accepted: {', '.join(_BETA_FORMATS)}")
+        audio["format"] = {"type": _BETA_FORMATS[kind]}
+    return rest | {"audio": {"input": audio}}
+
+
+def to_beta(session: Mapping[str, Any]) -> dict[str, Any]:
+    """A session that is shown, in the form of the beta protocol."""
+    audio = session["audio"]["input"]
+    flat = {name: audio.get(field) for name, field in _BETA_FIELDS.items()}
+    kinds = {kind: name for name, kind in _BETA_FORMATS.items()}
+    rest = {name: value for name, value in session.items() if name not in ("audio", "type")}
+    return rest | flat | {"input_audio_format": kinds[audio["format"]["type"]]}
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAISession:
     """The settings of a session. `update` gives those after a client's `session.update`."""
@@ -138,12 +182,14 @@ class OpenAISession:
     transcription: Transcription = field(default_factory=Transcription)
     format: Format = field(default_factory=Format)
     include: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    """Names of the last update's fields without an effect."""
 
     def update(self, session: Mapping[str, Any], config: Config) -> "OpenAISession":
-        """Takes the fields that `session` has; the others stay. GatewayError names a wrong field."""
-        fields = read_fields(SessionFields, session, "session", config.strict)
+        """Takes the fields that `session` has; the others stay. GatewayError names a wrong field that changes words."""
+        fields, ignored = read_known(SessionFields, from_beta(session), "session", _counts, config.strict)
         audio = (fields.audio and fields.audio.input) or AudioInput()
-        changed: dict[str, Any] = {}
+        changed: dict[str, Any] = {"ignored": tuple(dict.fromkeys(ignored))}
         if audio.format is not None:
             changed["format"] = audio.format
         if audio.transcription is not None:
@@ -186,7 +232,7 @@ class OpenAISession:
             raise invalid(f"{path}.keywords", f"has {len(keywords)} phrases; accepted: {group.max_boosted_phrases}")
         return StreamOptions(
             model=group.name,
-            language=choose_language(self._language, group, only_language, f"{path}.language"),
+            language=choose_language(self._language, group, f"{path}.language"),
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),
             endpoint_silence_ms=self.silence_ms or 0,
         )

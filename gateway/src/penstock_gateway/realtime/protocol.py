@@ -12,7 +12,9 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
+from penstock_gateway.realtime.openai_session import ONLY_BETA
 from penstock_gateway.realtime.riva_dialect import RivaDialect
+from penstock_gateway.realtime.riva_session import ONLY_RIVA
 from penstock_gateway.realtime.vllm_dialect import VllmDialect
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.live_stream import Streams
@@ -37,16 +39,20 @@ class RealtimeProtocol:
         streams: Streams,
         config: Config,
         is_riva: bool = False,
+        is_beta: bool = False,
         presets: Mapping[str, Mapping[str, Any]] | None = None,
         model: str = "",
     ):
-        """`presets`: of a client secret: the settings of its session, by the name of their dialect (`openai`, `riva`).
+        """`is_beta`: the handshake has the header of OpenAI's beta.
+
+        `presets`: of a client secret: the settings of its session, by the name of their dialect (`openai`, `riva`).
 
         `model`: the session's first one, where they name none. GatewayError where they are not accepted any more.
         """
         self._streams, self._config, self._presets, self._model = streams, config, presets or {}, model
         self._names = Names()
-        self._openai = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
+        self._openai = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model, is_beta)
+        self._is_beta = is_beta
         self._dialect: Dialect = self._riva() if is_riva else self._openai
         self._is_chosen = False
         self._client_event: object = None
@@ -90,10 +96,23 @@ class RealtimeProtocol:
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "transcription_session.update" and not isinstance(self._dialect, RivaDialect):
-            self._dialect = self._riva()
+            self._choose_update(event.get("session"))
         elif kind == "session.update" and "session" not in event and "model" in event:
             self._dialect = VllmDialect(self._streams, self._config)
         self._is_chosen = kind in _CHOOSING
+
+    def _choose_update(self, session: object) -> None:
+        """Riva's event, or that of OpenAI's beta: its fields tell, or the header. GatewayError for fields of both."""
+        names = session.keys() if isinstance(session, dict) else ()
+        of_riva, of_beta = [name for name in names if name in ONLY_RIVA], [name for name in names if name in ONLY_BETA]
+        if of_riva and of_beta:
+            raise invalid(
+                f"session.{of_beta[0]}", f"is OpenAI's, session.{of_riva[0]} is Riva's; accepted: one dialect"
+            )
+        if of_beta or (self._is_beta and not of_riva):
+            self._openai.begin_beta()
+        else:
+            self._dialect = self._riva()
 
 
 def _parse(text: str | bytes) -> Mapping[str, Any]:

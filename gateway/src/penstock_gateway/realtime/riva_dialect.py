@@ -16,6 +16,7 @@ from penstock_gateway.realtime.dialect import (
     Audio,
     Configure,
     Names,
+    Rejected,
     ServerEvent,
     read_audio,
 )
@@ -31,6 +32,8 @@ from penstock_gateway.stream.events import Event, Final, Partial, Word
 from penstock_gateway.stream.live_stream import Streams
 from penstock_gateway.validation import Fields, invalid, read_fields
 
+_OWN = ("id", "object", "client_secret")
+"""Fields of a session that clients send back."""
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
@@ -53,6 +56,7 @@ class RivaDialect:
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
         self._session = merge(default_session(streams.group(model), config.language), given)
+        self._rejected = Rejected()
         self._is_configured = False
         self._is_done = False
         self._text = ""  # the last delta
@@ -111,21 +115,26 @@ class RivaDialect:
         return self._event("error", error=body)
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
-        session = merge(self._session, read_fields(SessionUpdate, event, "").session or {})
-        configured = self._configuration(session)
+        with self._rejected.updating():
+            given = read_fields(SessionUpdate, event, "").session or {}
+            session = merge(self._session, given)
+            configured, ignored = self._configuration(session)
         self._session = session
-        return [configured, self._event("transcription_session.updated", session=session)]
+        ignored = [*(name[:60] for name in given if name not in (*session, *_OWN)), *ignored]
+        named = {"penstock_ignored": ignored} if ignored else {}
+        return [configured, self._event("transcription_session.updated", session=session, **named)]
 
-    def _configuration(self, session: Mapping[str, Any]) -> Configure:
+    def _configuration(self, session: Mapping[str, Any]) -> tuple[Configure, Sequence[str]]:
         configured = configure(session, self._streams, self._config)
         self._is_configured = True
         return configured
 
     def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        self._rejected.check()
         data = read_audio(event)
         runtime = read_fields(RuntimeConfig, event, "").runtime_config or {} if "runtime_config" in event else {}
         is_end = is_forced_end({key: str(value) for key, value in runtime.items()})
-        actions: list[Action] = [] if self._is_configured else [self._configuration(self._session)]
+        actions: list[Action] = [] if self._is_configured else [self._configuration(self._session)[0]]
         actions.append(Audio(data))
         if is_end:
             self._forced.append(False)
@@ -160,13 +169,14 @@ class RivaDialect:
         return {"event_id": self._names.new("event"), "type": kind, **fields}
 
 
-def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> Configure:
-    """Stream options of a session. GatewayError names a wrong field."""
+def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> tuple[Configure, Sequence[str]]:
+    """Stream options of a session, and the names of fields without an effect. GatewayError names a wrong field."""
     recognition = recognition_config(session)
     group = streams.group(recognition.model)
     group.check_live()
     request = map_request(recognition, group, config)
-    return Configure(raw_format(session), request.options, session["input_audio_format"] == WITH_HEADER)
+    has_header = session["input_audio_format"] == WITH_HEADER
+    return Configure(raw_format(session), request.options, has_header), request.ignored
 
 
 def _word(word: Word) -> dict[str, Any]:

@@ -27,6 +27,11 @@ _SECTIONS = (
     "endpointing_config",
 )  # fmt: skip
 
+ONLY_RIVA = (
+    "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting", "endpointing_config",
+)  # fmt: skip
+"""Fields that a session of OpenAI's never has."""
+
 
 class RivaAudioParams(Fields):
     """`input_audio_params`."""

@@ -90,7 +90,8 @@ Admitted = Annotated[Credential, Depends(_admit)]
 async def connect(socket: WebSocket, gateway: GatewayOf, admitted: Admitted, offered: Offered, model: str = "") -> None:
     """One connection."""
     is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
-    protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, admitted.session, model)
+    is_beta = "openai-beta" in socket.headers
+    protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, is_beta, admitted.session, model)
     with gateway.connections.taken(admitted.key):
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await Connection(socket, protocol, gateway, admitted.key).run()

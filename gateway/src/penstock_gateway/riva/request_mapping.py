@@ -48,7 +48,12 @@ class Field:
 
 
 def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
-    return lambda config: config.endpointing_config.HasField(name)
+    """Riva's clients write -1 for the default."""
+
+    def is_set(config: riva.RecognitionConfig) -> bool:
+        return config.endpointing_config.HasField(name) and bool(getattr(config.endpointing_config, name) != -1)
+
+    return is_set
 
 
 _PER_CHANNEL = "enable_separate_recognition_per_channel"
@@ -58,7 +63,7 @@ FIELDS = (
     Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
     Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
     Field("model", _MAPPED, 'a model of the gateway; "": the default; others: NOT_FOUND'),
-    Field("language_code", _MAPPED, '"" or a language of the model, or that of `--language`; others are rejected'),
+    Field("language_code", _MAPPED, '"", `auto`, or a language of the model by code or name; others are rejected'),
     Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
     Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
     Field("speech_contexts.boost", _MAPPED, "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
@@ -66,7 +71,8 @@ FIELDS = (
     Field(
         "endpointing_config.stop_history",
         _MAPPED,
-        f"`endpoint_silence_ms`, {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; unset: `--endpoint-silence-ms`, 800",
+        f"`endpoint_silence_ms`, at least {MIN_SILENCE_MS}, at most {MAX_SILENCE_MS:,}; unset, 0, -1: "
+        "`--endpoint-silence-ms`, 800",
     ),
     Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
     Field("custom_configuration", _MAPPED, "see below"),
@@ -120,9 +126,11 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     custom, ignored_keys = _custom_options(config.custom_configuration)
     ignored = [entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED and entry.is_set(config)]
     ignored += ignored_keys
+    silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
+    ignored += limited
     if settings.strict and ignored:
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
-    language = choose_language(config.language_code, group, settings.language, "config.language_code")
+    language = choose_language(config.language_code, group, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them
@@ -131,7 +139,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         model=config.model,
         language=language,
         phrases=phrases,
-        endpoint_silence_ms=_silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms),
+        endpoint_silence_ms=silence_ms,
         decoder=decoder,
         n_best=n_best,
         extra=custom,
@@ -200,16 +208,20 @@ def _phrases(contexts: Iterable[riva.SpeechContext], boost_scale: float) -> tupl
     return tuple(phrases.items())
 
 
-def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Any], default_ms: int) -> int:
-    """The shortest of the silences that the request names, else the default."""
+def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Any], default_ms: int) -> tuple[int, list[str]]:
+    """The shortest of the silences that the request names, else the default; and the names of those beyond a limit.
+
+    0 and -1 stand for the default.
+    """
     named = {f"custom_configuration.{key}": custom.pop(key) for key in _SILENCE_OPTIONS if key in custom}
     for name in _SILENCE_FIELDS:
         if endpointing.HasField(name):
             named[f"endpointing_config.{name}"] = getattr(endpointing, name)
-    for name, silence_ms in named.items():
-        if not MIN_SILENCE_MS <= int(silence_ms) <= MAX_SILENCE_MS:
-            raise _invalid(name, f"is {silence_ms} ms; accepted: {MIN_SILENCE_MS} to {MAX_SILENCE_MS}")
-    return min(map(int, named.values()), default=default_ms)
+    given = {name: int(silence_ms) for name, silence_ms in named.items() if int(silence_ms) > 0}
+    used = {name: min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS) for name, silence_ms in given.items()}
+    return min(used.values(), default=default_ms), [
+        name for name, silence_ms in given.items() if silence_ms != used[name]
+    ]
 
 
 def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -229,10 +241,17 @@ def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Any], l
                 "config.custom_configuration",
             )
         try:
-            options[key] = _OPTIONS[key].parse(text)
+            options[key] = _integer(text) if key in _SILENCE_FIELDS else _OPTIONS[key].parse(text)
         except ValueError as error:
             raise _invalid(name, f"is {shown(text)}; {error}") from None
     return options, ignored
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("accepted: integers") from None
 
 
 def _invalid(name: str, problem: str) -> GatewayError:

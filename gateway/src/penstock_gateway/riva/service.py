@@ -89,22 +89,35 @@ class RivaService:
         async with rejecting(context, self._gateway, PROTOCOL):
             messages = _messages(context)
             streaming = await _first_config(messages)
-            async with self._call(streaming.config, context) as call:
+            async with self._call(streaming.config, context, has_interim_results=streaming.interim_results) as call:
                 await call.stream(messages, _writer(context), streaming.interim_results)
                 _remark(context, call)
 
     @asynccontextmanager
     async def _call(
-        self, config: riva.RecognitionConfig, context: Context, is_file: bool = False
+        self,
+        config: riva.RecognitionConfig,
+        context: Context,
+        is_file: bool = False,
+        has_interim_results: bool = False,
     ) -> AsyncIterator[Call]:
-        """A stream for this configuration until the block ends, whatever ends it."""
+        """A stream for this configuration until the block ends, whatever ends it.
+
+        The audio of a stream for an offline model without a live window is recognized at its end.
+        """
         settings, streams = self._gateway.config, self._gateway.streams
         group = streams.group(config.model)
         request = map_request(config, group, settings)
+        ignored = list(request.ignored)
+        if not (is_file or group.takes_live):
+            if has_interim_results and settings.strict:
+                group.check_live()
+            ignored += ["interim_results"] if has_interim_results else []
+            is_file = True
         live = await streams.open(replace(request.options, is_file=is_file), call_key(), PROTOCOL)
         try:
-            ignored = ",".join(request.ignored)[:MAX_METADATA_CHARS]
-            await context.send_initial_metadata(((IGNORED, ignored),) if ignored else ())
+            names = ",".join(ignored)[:MAX_METADATA_CHARS]
+            await context.send_initial_metadata(((IGNORED, names),) if names else ())
             with self._gateway.recordings.growing(call_key().name) as grow:
                 keep, max_seconds = partial(_keep, grow, settings), settings.max_file_minutes * 60
                 audio = AudioInput(request.audio, call_key().name, group.sample_rate_hz, max_seconds, keep)

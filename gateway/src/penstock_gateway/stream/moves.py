@@ -105,7 +105,9 @@ class Moves:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _note_lost(self, place: Place, error: ClientError) -> bool:
-        if not place.upstream.is_parked:
+        if place.upstream.is_parked:
+            place.note_parked()  # at the latest now, or its own place would leave no room for it
+        else:
             place.replica.note_error(error)
         if not place.upstream.fingerprint:  # of a server of an earlier version
             return False

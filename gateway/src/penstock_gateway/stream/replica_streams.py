@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -46,6 +47,8 @@ MODEL_ALIASES = frozenset(
 )  # fmt: skip
 """Names of OpenAI's models that mean the first group, so that a client changes only its address. Those of conversations
 stand in the address of Realtime connections that transcribe, too."""
+_VARIANT = re.compile(r"(-\d{4}-\d{2}-\d{2}|-diarize|-latest)+$")
+"""At the end of such a name."""
 _WATCH_S = 1.0
 _STALL_S = 0.5
 """A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
@@ -196,7 +199,9 @@ class ReplicaStreams:
     def _find(self, name: str) -> tuple[Group, ModelGroup]:
         self._check_running()
         groups, first = {group.name: group for group in self._groups}, self._groups[0]
-        is_first = not name or name in MODEL_ALIASES or not first.name  # without a name it is the only one
+        is_first = (
+            not name or _VARIANT.sub("", name) in MODEL_ALIASES or not first.name
+        )  # without a name it is the only one
         group = groups.get(name, first if is_first else None)
         if group is None:
             message = f"there is no model {name[:80]!r}; accepted: {', '.join(groups)}"
