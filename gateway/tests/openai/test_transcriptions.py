@@ -137,6 +137,21 @@ async def test_keywords_that_the_model_cannot_write_are_named(client, make_gatew
 
 
 @pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"response_format": "VERBOSE_JSON", "timestamp_granularities[]": "word"}, None),
+        ({"response_format": "", "language": "", "stream": "", "timestamp_granularities[]": "word"},
+         "timestamp_granularities"),
+        ({"response_format": "text", "include[]": "logprobs"}, "include"),
+        *(({"language": code}, None) for code in ("auto", "english", "en-AU", "en_US", "none")),
+    ],
+)  # fmt: skip
+async def test_values_that_apps_send(client, fields, ignored):
+    response = await post(client, encoded(), **fields)
+    assert (response.status_code, response.headers.get("penstock-ignored")) == (200, ignored)
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"response_format": "diarized_json"}, "response_format"),
