@@ -69,8 +69,8 @@ def segments(draw):
 def test_every_word_once_in_cues_that_do_not_overlap(drawn):
     all_cues = cues(drawn)
     words = [word for segment in drawn for word in segment]
-    shown = [word for cue in all_cues for line in cue.lines for word in line.split(" ")]
-    assert shown == [word.text.replace("\n", "\ufffd") for word in words]
+    shown = "".join(line for cue in all_cues for line in cue.lines)
+    assert shown.replace(" ", "") == "".join(word.text.replace("\n", "\ufffd") for word in words)
     assert all(0 <= cue.start_ms < cue.end_ms for cue in all_cues)
     assert all(earlier.end_ms <= later.start_ms for earlier, later in itertools.pairwise(all_cues))
 
@@ -78,12 +78,12 @@ def test_every_word_once_in_cues_that_do_not_overlap(drawn):
 @settings(max_examples=60, deadline=None)
 @given(segments())
 def test_cues_keep_the_limits_except_for_single_words(drawn):
+    words = {word.text.replace("\n", "\ufffd") for segment in drawn for word in segment}
     for cue in cues(drawn):
-        if sum(len(line.split(" ")) for line in cue.lines) > 1:
-            assert len(cue.lines) <= MAX_LINES
-            assert cue.end_ms - cue.start_ms <= MAX_CUE_MS
+        is_word = "".join(cue.lines) in words
+        assert is_word or (len(cue.lines) <= MAX_LINES and cue.end_ms - cue.start_ms <= MAX_CUE_MS)
         for line in cue.lines:
-            assert cells(line) <= MAX_LINE_COLUMNS or " " not in line
+            assert cells(line) <= MAX_LINE_COLUMNS or line in words
 
 
 def test_a_cue_ends_at_a_pause_a_sentence_or_a_segment():
@@ -96,6 +96,24 @@ def test_a_cue_ends_at_a_pause_a_sentence_or_a_segment():
     assert texts(spoken("a b"), spoken("c", start_ms=600)) == ["a b", "c"]
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "今 日 は GPU を " + "使 う " * 20 + "。",
+            [("今日はGPUを" + "使う" * 7 + "使", "う" + "使う" * 10), ("使う" * 2 + "。",)],
+        ),
+        ("สวั สดี ครั บ", [("สวัสดีครับ",)]),
+        ("は い。 OK", [("はい。",), ("OK",)]),
+        ("말 했다 」 3 月", [("말 했다」3月",)]),
+    ],
+)
+def test_cues_of_scripts_without_spaces(text, lines):
+    """At most 42 columns, of which a wide character takes two; only words of other scripts have blanks between them."""
+    assert [cue.lines for cue in cues([spoken(text, word_ms=80, pause_ms=0)])] == lines
+    assert cues([spoken("今 日")], "左")[0].lines == ("左: 今日",)
+
+
 def test_a_short_cue_is_extended_up_to_the_next():
     alone, followed = cues([spoken("hm")]), cues([spoken("hm"), spoken("so", start_ms=700)])
     assert [cue.end_ms for cue in alone] == [MIN_CUE_MS]
@@ -103,8 +121,8 @@ def test_a_short_cue_is_extended_up_to_the_next():
 
 
 def test_sentences_keep_every_word_and_end_with_their_marks():
-    words = [Word(text, 0, 1) for text in ["Is", "it", "3.5?", "Yes.", "Wait", "...", "go", "on"]]
+    words = [Word(text, 0, 1) for text in ["Is", "it", "3.5?", "Yes.", "Wait", "...", "す。」", "go", "on"]]
     assert [[word.text for word in part] for part in sentences(words)] == [
-        ["Is", "it", "3.5?"], ["Yes."], ["Wait", "..."], ["go", "on"]
+        ["Is", "it", "3.5?"], ["Yes."], ["Wait", "..."], ["す。」"], ["go", "on"]
     ]  # fmt: skip
     assert list(sentences([])) == []

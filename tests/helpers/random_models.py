@@ -24,6 +24,7 @@ from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.tokenizer import Tokenizer
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
+from tests.helpers.sentencepiece_proto import with_texts
 
 _VOCABULARY = 48  # tokens of the tokenizer below
 _MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives
@@ -108,6 +109,13 @@ def with_end_tokens(bundle: Path, directory: Path, pieces: Sequence[str]) -> Che
     labels = tuple(label for label in range(tokenizer.size) if tokenizer.piece(label) in pieces)
     config = dataclasses.replace(checkpoint.config, end_tokens=labels)
     return write_checkpoint(directory, config, checkpoint.tensors(), checkpoint.tokenizer_path.read_bytes(), {})
+
+
+def with_piece_texts(bundle: Path, directory: Path, texts: dict[str, str]) -> Checkpoint:
+    """The bundle's model, whose tokenizer writes other texts for some pieces: same labels, same frames."""
+    checkpoint = Checkpoint(bundle)
+    tokenizer = with_texts(checkpoint.tokenizer_path.read_bytes(), texts)
+    return write_checkpoint(directory, checkpoint.config, checkpoint.tensors(), tokenizer, {})
 
 
 def random_ctc_checkpoint(

@@ -54,3 +54,24 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if data[at - 1] < 0x80:
             return value, at
+
+
+def with_texts(data: bytes, texts: dict[str, str]) -> bytes:
+    """The model with other texts for some pieces: same ids, scores and kinds."""
+    written = b""
+    for field, value in _fields(data):
+        if field == 1:
+            parts = dict(_fields(value))
+            name = parts[1].decode()
+            value = _bytes_field(1, texts.get(name, name).encode())
+            value += b"\x15" + parts[2] if 2 in parts else b""
+            value += bytes([3 << 3, parts.get(3, 1)])
+        written += _bytes_field(field, value)
+    return written
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    size, length = b"", len(value)
+    while length > 0x7F:
+        size, length = size + bytes([length & 0x7F | 0x80]), length >> 7
+    return bytes([number << 3 | 2]) + size + bytes([length]) + value

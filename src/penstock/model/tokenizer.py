@@ -8,9 +8,9 @@ from pathlib import Path
 import sentencepiece
 
 from penstock.errors import CheckpointError
+from penstock_client.writing import SENTENCE_ENDS, is_mark, may_begin_word
 
 _SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
-_SENTENCE_END = re.compile("[.?!\u3002\uff1f\uff01\u061f\u0964]")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -35,13 +35,19 @@ class Tokenizer:
     def has_punctuation_and_capitals(self) -> bool:
         """True if the pieces can write sentences: both cases of letters, and the end of a sentence."""
         text = "".join(piece for piece in self._pieces if isinstance(piece, str) and not piece.startswith("<"))
-        return bool(_SENTENCE_END.search(text)) and text.lower() != text != text.upper()
+        return any(each in text for each in SENTENCE_ENDS) and text.lower() != text != text.upper()
 
     @cached_property
     def alphabet(self) -> frozenset[str]:
         """The characters that the pieces write. With byte pieces the model writes every other one, too."""
         text = "".join(piece for piece in self._pieces if isinstance(piece, str))
         return frozenset(each for each in set(text) if not each.isspace() and self.unknown not in self.encode(each))
+
+    @cached_property
+    def marks(self) -> frozenset[int]:
+        """The pieces that are marks alone."""
+        pieces = enumerate(self._pieces)
+        return frozenset(index for index, piece in pieces if isinstance(piece, str) and is_mark(piece))
 
     @cached_property
     def writes_everything(self) -> bool:
@@ -77,12 +83,17 @@ class Tokenizer:
 
 
 class IncrementalText:
-    """The text of a growing token sequence, without partial characters and without a leading space."""
+    """The text of a growing token sequence, without partial characters, blanks around it, and blanks before marks.
+
+    Marks before its first word belong to what was before, so they are dropped, but for such as the one of "'em".
+    """
 
     def __init__(self, tokenizer: Tokenizer, dropped: frozenset[int] = frozenset()):
         """dropped: tokens that are not in the text, and neither is the white space before them."""
         self.text = ""
         self._tokenizer, self._dropped = tokenizer, dropped
+        self._gap = ""
+        """Blanks behind the text, or marks before it, which are shown with the next word if at all."""
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
@@ -97,7 +108,7 @@ class IncrementalText:
         """
         if token in self._dropped:
             completed = self.finish()
-            self.text = self.text.rstrip()
+            self._gap = ""
             return completed
         piece = self._tokenizer.piece(token) if written is None else written
         if isinstance(piece, bytes):
@@ -107,7 +118,7 @@ class IncrementalText:
     def copy(self) -> "IncrementalText":
         """Returns an independent copy."""
         other = IncrementalText(self._tokenizer, self._dropped)
-        other.text = self.text
+        other.text, other._gap = self.text, self._gap
         other._bytes.setstate(self._bytes.getstate())
         return other
 
@@ -116,7 +127,17 @@ class IncrementalText:
         return self._append(self._bytes.decode(b"", final=True))
 
     def _append(self, new: str) -> str:
-        if not self.text:
-            new = new.lstrip(" ")
-        self.text += new
-        return new
+        if not new:
+            return ""
+        gap, self._gap = self._gap, ""
+        if self.text:
+            new = new.lstrip(" ") if is_mark(new) else gap + new
+        elif is_mark(new):
+            self._gap = gap + new.strip(" ") if may_begin_word(gap + new) else ""
+            return ""
+        else:
+            new = new.lstrip(" ") if new[0] == " " else gap + new
+        shown = new.rstrip(" ")
+        self._gap = new[len(shown) :]
+        self.text += shown
+        return shown

@@ -14,6 +14,7 @@ from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
 from penstock_client.audio.channels import MIX, Channel
 from penstock_client.audio.remarks import Remark
+from penstock_client.writing import join_texts
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
@@ -75,7 +76,7 @@ class FileTranscript:
         self.segments[-1].text = result.text
         self.segments[-1].words += len(result.words)
         self.segments[-1].tokens += len(result.tokens)
-        self.text = " ".join(segment.text for segment in self.segments if segment.text)
+        self.text = join_texts(segment.text for segment in self.segments)
         self.language = result.language or self.language
         self.tokens += result.tokens
         self.words += self._placed(result.words)

@@ -23,7 +23,16 @@ from nemo.collections.asr.models import ASRModel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.oracle.nemo_models import EOU_SPEC, PROMPT_SPECS, SPECS, Greedy, build_model, decode, mel_float64
+from tests.helpers.oracle.nemo_models import (
+    EOU_SPEC,
+    MARKS_SPEC,
+    PROMPT_SPECS,
+    SPECS,
+    Greedy,
+    build_model,
+    decode,
+    mel_float64,
+)
 from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
 
 AN4 = Path(__file__).parents[2] / "data" / "an4"
@@ -92,7 +101,7 @@ def oracle_model(name: str) -> OracleModel:
     """The model called `name`."""
     if name == _REAL:
         return _real_model(Path(_REAL_NEMO))
-    spec = next(spec for spec in (*SPECS, *PROMPT_SPECS, EOU_SPEC) if spec.name == name)
+    spec = next(spec for spec in (*SPECS, *PROMPT_SPECS, EOU_SPEC, MARKS_SPEC) if spec.name == name)
     signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
     model = build_model(spec, _directory(), signals)
     path = _directory() / f"{name}.nemo"

@@ -26,6 +26,8 @@ from nemo.collections.asr.models import (
 from nemo.utils import logging
 from omegaconf import OmegaConf
 
+from tests.helpers.sentencepiece_proto import with_texts
+
 _LABELS_PER_FRAME = 0.4
 _LOGIT_DEVIATION = 3.0
 _LSTM_SCALE = 2.0  # enough for a state that does not settle, so that runs of labels end
@@ -77,6 +79,8 @@ class ModelSpec:
     """Pieces of the tokenizer."""
     tokenizer: bytes = b""
     """A SentencePiece model; without one, one of 48 pieces is trained."""
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Other texts for some of its pieces."""
 
     @property
     def all_contexts(self) -> list[list[int]]:
@@ -124,6 +128,11 @@ PROMPT_SPECS = (
     ),
 )  # fmt: skip
 """Models with language prompts; the first also exists in Transformers format."""
+MARKS_SPEC = ModelSpec(
+    "tdt_marks", seed=43, durations=(0, 1, 2, 3, 4), contexts=[[14, 6], [5, 0]],
+    texts={"ou": ".", "e": "?", "▁o": "▁?", "f": ",", "n": "'"},
+)  # fmt: skip
+"""Writes marks, also with a blank before them."""
 EOU_SPEC = ModelSpec(
     "rnnt_eou", seed=76, hybrid=False, mel_bins=128, front_end="mel128", d_model=32, n_heads=4, xscaling=False,
     contexts=[70, 1], joint_dropout=0.2, tags=("<EOU>", "<EOB>"),
@@ -135,7 +144,8 @@ def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]
     """A model in evaluation mode; its blank rate is set on `signals` (float32 samples)."""
     logging.setLevel("ERROR")
     torch.manual_seed(spec.seed)
-    tokenizer = train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback, spec.tags, spec.tokenizer)
+    data = with_texts(spec.tokenizer or _train(spec.byte_fallback, spec.tags), spec.texts)
+    tokenizer = write_tokenizer(workspace / f"{spec.name}_tokenizer", data)
     model = _model_class(spec)(cfg=OmegaConf.create(_configuration(spec, tokenizer))).eval()
     with torch.no_grad():
         _randomise(model)
@@ -155,7 +165,8 @@ def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndar
     """A model with the encoder of `spec` and a CTC head alone, about 0.6 of whose frames are blank."""
     logging.setLevel("ERROR")
     torch.manual_seed(spec.seed)
-    configuration = _configuration(spec, train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback))
+    tokenizer = write_tokenizer(workspace / f"{spec.name}_tokenizer", _train(spec.byte_fallback, ()))
+    configuration = _configuration(spec, tokenizer)
     head = configuration.pop("aux_ctc")
     kept = ("sample_rate", "tokenizer", "preprocessor", "encoder")
     configuration = {key: configuration[key] for key in kept} | {key: head[key] for key in ("decoder", "decoding")}
@@ -171,10 +182,9 @@ def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndar
     return model
 
 
-def train_tokenizer(directory: Path, byte_fallback: bool, tags: tuple[str, ...] = (), trained: bytes = b"") -> Path:
-    """A SentencePiece model of a few hundred bytes (no normalisation table), or `trained`, in NeMo's layout."""
+def write_tokenizer(directory: Path, trained: bytes) -> Path:
+    """A SentencePiece model in NeMo's layout."""
     directory.mkdir(parents=True, exist_ok=True)
-    trained = trained or _train(byte_fallback, tags)
     (directory / "tokenizer.model").write_bytes(trained)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=trained)
     vocabulary = [pieces.id_to_piece(i) for i in range(pieces.get_piece_size())]
@@ -183,6 +193,7 @@ def train_tokenizer(directory: Path, byte_fallback: bool, tags: tuple[str, ...] 
 
 
 def _train(byte_fallback: bool, tags: tuple[str, ...]) -> bytes:
+    """Of a few hundred bytes, without normalisation table."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_SENTENCES.splitlines()), model_writer=model, model_type="bpe",

@@ -7,6 +7,7 @@ import pytest
 
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.results.words import Token, Transcript, Word
+from penstock_client.writing import split_words
 
 FRAME_MS = 80.0
 
@@ -37,8 +38,8 @@ def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> 
     [
         ([" he", "llo", " you"], (3, 4, 9), [("hello", 3, 5), ("you", 9, 10)]),
         (["he", "llo"], (0, 0), [("hello", 0, 1)]),
-        ([" ", "a", " ", "b"], (1, 2, 5, 6), [("a", 2, 3), ("b", 6, 7)]),
-        ([" a", " ", " ", " b"], (1, 2, 3, 4), [("a", 1, 2), ("b", 4, 5)]),
+        ([" ", "a", " ", "b"], (1, 2, 5, 6), [("a", 1, 3), ("b", 5, 7)]),
+        ([" a", " ", " ", " b"], (1, 2, 3, 4), [("a", 1, 2), ("b", 3, 5)]),
         ([" a", "'s", " b-", "c"], (1, 2, 3, 4), [("a's", 1, 3), ("b-c", 3, 5)]),
         ([b"\xe2", b"\x82", b"\xac", "s"], (4, 5, 6, 7), [("€s", 4, 8)]),
         ([" a", b"\xc3", b"\xa9", " b"], (1, 2, 3, 4), [("aé", 1, 4), ("b", 4, 5)]),
@@ -57,6 +58,47 @@ def test_words(pieces, timestamps, expected):
 
 def test_a_word_ends_with_the_duration_of_its_last_token():
     assert words_of([" a", "b", " c"], 1, 3, 9, duration=4) == [("ab", 1, 7), ("c", 9, 13)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "expected"),
+    [
+        (" the| ca|st| ?| Four", "the cast? Four", [("the", 0, 1), ("cast?", 1, 3), ("Four", 4, 5)]),
+        (" cast| |?| |Four", "cast? Four", [("cast?", 0, 1), ("Four", 3, 5)]),
+        (" cast|...|\"| so", 'cast..." so', [('cast..."', 0, 1), ("so", 3, 4)]),
+        (" U|.|S|.", "U.S.", [("U.S.", 0, 3)]),
+        (" 50| %", "50%", [("50%", 0, 1)]),
+        ("?| Four", "Four", [("Four", 1, 2)]),
+        ("。| ?|」", "", []),
+        (" '|em| '", "'em'", [("'em'", 1, 2)]),
+        ("'| em", "em", [("em", 1, 2)]),
+        (" -", "", []),
+        (" ¿|qué|?| (|sí|)", "¿qué? (sí)", [("¿qué?", 0, 2), ("(sí)", 3, 5)]),
+        (
+            "。|今|日|は|、| 3|月|。",
+            "今日は、 3月。",
+            [("今", 1, 2), ("日", 2, 3), ("は、", 3, 4), ("3", 5, 6), ("月。", 6, 7)],
+        ),
+        (" GPU| を|使う", "GPU を使う", [("GPU", 0, 1), ("を", 1, 2), ("使", 2, 3), ("う", 2, 3)]),
+        ("「|使う|」|GPU", "「使う」GPU", [("「使", 0, 2), ("う」", 1, 2), ("GPU", 3, 4)]),
+        ("ก|ำ|ล|ั|ง| ไ|ป", "กำลัง ไป", [("กำ", 0, 2), ("ลั", 2, 4), ("ง", 4, 5), ("ไ", 5, 6), ("ป", 6, 7)]),
+        (" 안녕|하세요| 네|.", "안녕하세요 네.", [("안녕하세요", 0, 2), ("네.", 2, 3)]),
+    ],
+)  # fmt: skip
+def test_marks_and_scripts_without_spaces(pieces, text, expected):
+    """A mark stands at the word before and takes no time; one without a word before is dropped."""
+    tokens = tokens_at(*range(len(pieces := pieces.split("|"))), duration=1)
+    assert words_of(pieces, *range(len(pieces)), duration=1) == expected
+    for count in range(len(tokens)):
+        transcript = Transcript(Pieces(*pieces), FRAME_MS)
+        transcript.add(tokens[:count])
+        assert transcript.text_with(tokens[count:]) == transcript.ending_with(tokens[count:]).text == text
+        assert text.startswith(transcript.text)
+
+
+def test_a_character_of_bytes_is_a_word():
+    written = [bytes([byte]) for byte in "今日。".encode()]
+    assert words_of(written, *range(9)) == [("今", 0, 3), ("日。", 3, 6)]
 
 
 def test_a_word_is_finished_by_the_next_one_or_by_the_end():
@@ -138,8 +180,8 @@ def test_random_tokens_in_random_pieces(golden_bundle, case):
         tokens = [Token(chance.randrange(tokenizer.size), frame, 0, -1.0) for frame in frames]
         whole = Transcript(tokenizer, FRAME_MS)
         words = whole.add(tokens) + whole.finish()
-        assert whole.text == tokenizer.decode([token.id for token in tokens]).rstrip(" ")
-        assert [word.text for word in words] == whole.text.split()
+        assert whole.text == tokenizer.decode([token.id for token in tokens])
+        assert [word.text for word in words] == [part for part in split_words(whole.text) if part]
         assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
         assert all(0 <= word.start_ms < word.end_ms <= 8000 for word in words)
         assert in_pieces(Transcript(tokenizer, FRAME_MS), tokens, chance) == words

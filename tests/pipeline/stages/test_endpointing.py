@@ -20,7 +20,7 @@ from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop
-from tests.helpers.random_models import with_end_tokens
+from tests.helpers.random_models import with_end_tokens, with_piece_texts
 from tests.helpers.segments import (
     SAMPLE_RATE_HZ,
     pieces,
@@ -36,6 +36,7 @@ CHUNK_SAMPLES = 7 * FRAME_SAMPLES
 VIRTUAL_SAMPLES = 7 * 160
 """Of an encoder frame, what audio does not fill: see `MelChunks.covered_samples`."""
 ENDPOINTS = {"endpoint_silence_ms": 400, "endpoint_no_speech_ms": 800, "endpoint_longest_s": 5}
+SILENCE = {"endpoint_silence_ms": 600}
 DECODERS = (
     {},
     {"boosted_phrases": [["seven", 4.0], ["zero", 3.0]]},
@@ -113,6 +114,34 @@ def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(recognizers, model, sp
     resumed = recognize_together(recognizer, rows, random.Random(str(options)))
     for number, entries in enumerate(resumed, start=1):
         assert segments(entries) == whole[number:]
+
+
+MARKS = {"\u2581four": ".", "\u2581t": "\u2581?", "\u2581eight": "!"}
+JAPANESE = {"\u2581one": "今", "\u2581o": "日", "h": "は", "\u2581four": "。", "\u2581seven": "七"}
+
+
+@pytest.mark.parametrize("options", [each for each in DECODERS if each.get("decoder") != "wfst"], ids=str)
+@pytest.mark.parametrize("name", [RNNT, TDT])
+def test_marks_come_late_and_scripts_have_no_spaces(bundled_model, tmp_path, speech, name, options):
+    """Models with the labels of the bundled ones: "four" of the first segment, and more, are marks."""
+    (spoken, *_), (marked, *others), (japanese, *_) = (
+        segments(recognize(StreamingRecognizer(each, (70, 6), 1), speech, pieces(speech, 560), options | SILENCE))
+        for each in (
+            bundled_model.parent / name,
+            with_piece_texts(bundled_model.parent / name, tmp_path / "marks", MARKS).directory,
+            with_piece_texts(bundled_model.parent / name, tmp_path / "japanese", JAPANESE).directory,
+        )
+    )
+    text, processed_s, words, tokens, _ = spoken
+    assert (text, marked[0], japanese[0]) == ("enter one oh four", "enter one oh.", "enter今日は。")
+    assert marked[1] == japanese[1] == processed_s - 0.56, "silence counts from the word before the mark"
+    assert marked[2][:-1] == words[:2] and marked[2][-1] == ("oh.", *words[2][1:])
+    assert [text for text, *_ in japanese[2]] == ["enter", "今", "日", "は。"]
+    assert [label for label, *_ in marked[3]] == [label for label, *_ in japanese[3]] == [label for label, *_ in tokens]
+    assert any(tokens and "!" in text for text, _, _, tokens, _ in others)
+    assert not any(
+        text.startswith(("?", "!", ".")) or word[0] in "?!." for text, _, words, *_ in others for word in words
+    )
 
 
 def test_a_stream_that_ends_within_its_warm_up_has_an_empty_final_result(recognizer, speech):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from penstock_client.writing import blank_between
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.stream.events import Word
 
@@ -18,9 +19,10 @@ def logprob(word: Word) -> float:
     return round(math.log(max(word.confidence, _MIN_CONFIDENCE)), 4)
 
 
-def logprobs(words: Sequence[Word], is_first: bool) -> list[dict[str, Any]]:
-    """A token per word; the blank in front of a word belongs to it."""
-    texts = [f"{'' if is_first and i == 0 else ' '}{word.text}" for i, word in enumerate(words)]
+def logprobs(words: Sequence[Word], before: str = "") -> list[dict[str, Any]]:
+    """A token per word; the blank in front of a word belongs to it. before: the text that the words follow."""
+    lefts = [before, *(word.text for word in words)]
+    texts = [blank_between(left, word.text) + word.text for left, word in zip(lefts, words, strict=False)]
     return [
         {"token": text, "logprob": logprob(word), "bytes": list(text.encode())}
         for text, word in zip(texts, words, strict=True)

@@ -10,6 +10,7 @@ from typing import Any
 from penstock_client import Word as ClientWord
 from penstock_client.audio.remarks import Remark
 from penstock_client.subtitles import cues, sentences, srt, vtt
+from penstock_client.writing import join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionRequest
@@ -30,8 +31,8 @@ class Transcription:
 
     @property
     def text(self) -> str:
-        """The texts of all segments, joined by blanks."""
-        return " ".join(final.text for final in self.finals if final.text)
+        """The texts of all segments."""
+        return join_texts(final.text for final in self.finals)
 
 
 def usage(duration_s: float) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def _json(transcription: Transcription, request: TranscriptionRequest) -> dict[s
     if transcription.remarks:
         body["remarks"] = [remark.document for remark in transcription.remarks]
     if request.form.include:
-        body["logprobs"] = logprobs([word for final in transcription.finals for word in final.words], True)
+        body["logprobs"] = logprobs([word for final in transcription.finals for word in final.words])
     return body
 
 
@@ -99,7 +100,7 @@ def _sentences(final: Final) -> list[Final]:
     parts = list(sentences(final.words))
     if len(parts) < 2:
         return [final]
-    return [replace(final, text=" ".join(word.text for word in part), words=tuple(part)) for part in parts]
+    return [replace(final, text=join_texts(word.text for word in part), words=tuple(part)) for part in parts]
 
 
 def _segment(index: int, final: Final) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock_client.audio.remarks import Remark
+from penstock_client.writing import blank_between
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprobs
 from penstock_gateway.openai.formats import usage
@@ -31,10 +32,10 @@ class TranscriptEvents:
         delta = stable[self._sent_chars :]
         if not is_final and not delta:
             return None
-        if delta and self._text and not self._sent_chars:
-            delta = " " + delta
+        if not self._sent_chars:
+            delta = blank_between(self._text, delta) + delta
         words = event.words[self._sent_words :]
-        tokens = logprobs(words, not self._words) if self._has_logprobs else None
+        tokens = logprobs(words, self._words[-1].text if self._words else "") if self._has_logprobs else None
         self._words += words
         self._text += delta
         self._sent_chars, self._sent_words = (0, 0) if is_final else (len(stable), len(event.words))
@@ -51,7 +52,7 @@ class TranscriptEvents:
         if remarks:
             body["remarks"] = [remark.document for remark in remarks]
         if self._has_logprobs:
-            body["logprobs"] = logprobs(self._words, True)
+            body["logprobs"] = logprobs(self._words)
         return _encode(body)
 
 

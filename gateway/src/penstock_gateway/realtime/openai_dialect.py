@@ -226,7 +226,7 @@ class OpenAIDialect:
         seconds = round(event.end_s - self._segment_start_s, 3)
         fields: dict[str, Any] = {"usage": {"type": "duration", "seconds": max(0.0, seconds)}}
         if LOGPROBS in self._session.include:
-            fields["logprobs"] = logprobs(event.words, is_first=True)
+            fields["logprobs"] = logprobs(event.words)
         if WORDS in self._session.include:
             fields["words"] = [self._word(word) for word in event.words]
         return self._event(f"{TRANSCRIPTION}.completed", item_id=name, content_index=0, transcript=event.text, **fields)

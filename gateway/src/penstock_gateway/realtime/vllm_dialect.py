@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_client.audio.pcm import RawFormat
+from penstock_client.writing import blank_between, join_texts
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown
 from penstock_gateway.realtime.dialect import END_SEGMENT, Action, Audio, Configure, Item, ServerEvent, read_audio
@@ -70,7 +71,7 @@ class VllmDialect:
         stable_chars = event.stable_chars if isinstance(event, Partial) else len(event.text)
         is_first = not self._item.sent
         if delta := self._item.advance(event.text, stable_chars):
-            space = " " if is_first and any(self._texts) else ""
+            space = blank_between(join_texts(self._texts), delta) if is_first else ""
             events.append({"type": "transcription.delta", "delta": space + delta})
         if isinstance(event, Partial):
             return events
@@ -78,7 +79,7 @@ class VllmDialect:
         self._item = Item("")
         if event.forced and self._ends:
             self._ends -= 1
-            events.append(_done(" ".join(text for text in self._texts if text)))
+            events.append(_done(join_texts(self._texts)))
             self._texts.clear()
         return events
 

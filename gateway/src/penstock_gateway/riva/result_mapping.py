@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock_client.writing import blank_between
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.stream.events import Final, Partial, Word
 
@@ -63,9 +64,9 @@ def _alternatives(event: Final, form: ResultFormat) -> list[riva.SpeechRecogniti
 def _alternative(
     text: str, words: Sequence[Word], form: ResultFormat, has_word_times: bool
 ) -> riva.SpeechRecognitionAlternative:
-    """Clients join transcripts without a space of their own, so a transcript with text ends with one."""
+    """Clients join transcripts without a space of their own, so one ends a transcript, but in a script without any."""
     return riva.SpeechRecognitionAlternative(
-        transcript=f"{text} " if text else "",
+        transcript=text + blank_between(text, "a"),
         confidence=min((word.confidence for word in words), default=0.0),
         words=[_word(word, form.language) for word in words] if has_word_times else (),
         language_code=_languages(form),

@@ -3,6 +3,7 @@
 from penstock_client import Alternative as ClientAlternative
 from penstock_client import StreamResult
 from penstock_client import Word as ClientWord
+from penstock_client.writing import join_texts
 from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
 
 
@@ -57,7 +58,7 @@ class Segments:
         return Partial(self._segment, text, min(stable_chars, len(text)), words, result.audio_processed_s)
 
     def _joined(self, text: str) -> str:
-        return f"{self._before} {text}" if self._before and text else self._before or text
+        return join_texts((self._before, text))
 
     def _alternative(self, alternative: ClientAlternative) -> Alternative:
         words = (*self._words_before, *map(_word, alternative.words))

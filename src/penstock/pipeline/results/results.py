@@ -93,6 +93,7 @@ class StreamText:
         self._has_alternatives = has_alternatives
         self._sample_rate_hz = config.features.sample_rate_hz
         self._frame_ms = config.encoder_frame_ms
+        self._shortest_token_frames = 0 if config.transducer and config.transducer.is_tdt else 1
         self._segment = -1
         self._language = ""
         """That of the segment's stable tokens."""
@@ -159,7 +160,14 @@ class StreamText:
         return self._unchanged
 
     def _empty_transcript(self) -> Transcript:
-        return Transcript(self._tokenizer, self._frame_ms, self._start_ms, self._dropped, self._has_alternatives)
+        return Transcript(
+            self._tokenizer,
+            self._frame_ms,
+            self._start_ms,
+            self._dropped,
+            self._has_alternatives,
+            self._shortest_token_frames,
+        )
 
     def _open_segment(self, start_s: float) -> None:
         self._segment += 1

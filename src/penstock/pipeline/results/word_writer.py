@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.wfst.graph_file import DecodingGraph
+from penstock_client.writing import blank_between
 
 
 class WordWriter:
@@ -21,10 +22,12 @@ class WordWriter:
         counts = self._counts(tokens, words) or [len(self._graph.spellings(word)[0]) for word in words]
         texts = [""] * len(tokens)
         place = known = 0
+        before = "a"  # a word of a script with spaces
         for word, count in zip(words, counts, strict=True):
             known = place
             if place < len(texts):
-                texts[place] = " " + self._graph.words[word]
+                texts[place] = blank_between(before, self._graph.words[word]) + self._graph.words[word]
+                before = self._graph.words[word]
             place += count
         return texts, len(tokens) if is_final else min(known, len(tokens))
 

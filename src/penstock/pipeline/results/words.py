@@ -1,13 +1,11 @@
 """Words with times from tokens that arrive chunk by chunk."""
 
 import copy
-import re
 from typing import NamedTuple
 
 from penstock.decoding.confidence import word_confidence
 from penstock.model.tokenizer import IncrementalText, Tokenizer
-
-_SPACE = re.compile(r"\s")
+from penstock_client.writing import is_mark, split_words
 
 
 class Token(NamedTuple):
@@ -44,10 +42,12 @@ class Transcript:
         start_ms: float = 0.0,
         dropped: frozenset[int] = frozenset(),
         keeps_words: bool = True,
+        shortest_token_frames: int = 1,
     ):
         """start_ms: where the segment begins in its stream; word times count from the stream's start.
 
         dropped: tokens that are neither in the text nor in a word; keeps_words: False leaves `words` empty.
+        shortest_token_frames: what a token of duration 0 lasts.
         """
         self._frame_ms = encoder_frame_ms
         self._start_ms = start_ms
@@ -57,6 +57,9 @@ class Transcript:
         """Tokens of an incomplete character."""
         self._word = ""
         self._start_frame = self._end_frame = 0
+        self._blank: Token | None = None
+        """The newest token, if it is only white space: the next word begins with it."""
+        self._shortest_token_frames = shortest_token_frames
         self._scores: list[float] = []
         self._keeps_words = keeps_words
         self.words: list[Word] = []
@@ -65,11 +68,11 @@ class Transcript:
     @property
     def text(self) -> str:
         """All text so far, with the incomplete word, without trailing spaces."""
-        return self._text.text.rstrip(" ")
+        return self._text.text
 
     def text_with(self, tokens: list[Token]) -> str:
         """Returns the text as if `tokens` followed; the transcript does not change."""
-        return self._continued(tokens).text.rstrip(" ") if tokens else self.text
+        return self._continued(tokens).text if tokens else self.text
 
     def ending_with(self, tokens: list[Token]) -> "Transcript":
         """Returns the segment's transcript as if it ended with `tokens`. An incomplete character becomes U+FFFD."""
@@ -84,33 +87,29 @@ class Transcript:
         """Appends tokens and returns the words that are complete now."""
         finished = []
         for token in tokens:
-            is_byte = token.text is None and isinstance(self._tokenizer.piece(token.id), bytes)
-            if self._bytes and not is_byte:
-                self._break_character()
-            if not self._word and not self._bytes:
-                self._start_frame = token.timestamp
-            part, *others = _SPACE.split(self._text.add(token.id, token.text))
+            piece = self._tokenizer.piece(token.id) if token.text is None else token.text
+            if self._bytes and not isinstance(piece, bytes):
+                finished += self._break_character()
+            new = self._text.add(token.id, token.text)
             if self._text.is_inside_character:
-                self._extend(part, self._bytes)  # a character that this byte does not continue
-                self._bytes = [token] if part else [*self._bytes, token]
+                finished += self._take(new, self._bytes)  # a character that this byte does not continue
+                self._bytes = [token] if new else [*self._bytes, token]
                 continue
-            self._extend(part, [*self._bytes, token])
+            finished += self._take(new, [*self._bytes, token])
             self._bytes = []
-            for part in others:
-                finished += self._finish_word()
-                self._start_frame = token.timestamp
-                self._extend(part, [token])
+            if isinstance(piece, str) and piece.isspace():
+                self._blank = token
         return finished
 
     def finish(self) -> list[Word]:
         """Ends the text and returns the last word, if any."""
-        self._break_character()
-        return self._finish_word()
+        return self._break_character() + self._finish_word()
 
-    def _break_character(self) -> None:
+    def _break_character(self) -> list[Word]:
         """An incomplete character becomes U+FFFD."""
-        self._extend(self._text.finish(), self._bytes)
+        finished = self._take(self._text.finish(), self._bytes)
         self._bytes = []
+        return finished
 
     def _continued(self, tokens: list[Token]) -> IncrementalText:
         text = self._text.copy()
@@ -118,20 +117,34 @@ class Transcript:
             text.add(token.id, token.text)
         return text
 
+    def _take(self, new: str, tokens: list[Token]) -> list[Word]:
+        """Appends new text and the tokens that it consists of; returns the words that are complete now."""
+        part, *others = split_words(new, self._word)
+        self._extend(part, tokens)
+        finished = []
+        for part in others:
+            finished += self._finish_word()
+            self._extend(part, tokens)
+        return finished
+
     def _extend(self, part: str, tokens: list[Token]) -> None:
-        """Appends a part of the word, "" for none, and the tokens that it consists of."""
+        """Appends a part of the word, "" for none, and its tokens. A mark leaves the word's end as it is."""
         if part or (tokens and tokens[-1].text == ""):
+            if not self._word:
+                self._start_frame = (self._blank or tokens[0]).timestamp
+            if not self._word or not is_mark(part):
+                self._end_frame = tokens[-1].timestamp + max(tokens[-1].duration, self._shortest_token_frames)
             self._word += part
             self._scores += [token.score for token in tokens]
-            self._end_frame = tokens[-1].timestamp + max(tokens[-1].duration, 1)
+            self._blank = None
 
     def _finish_word(self) -> list[Word]:
         text, self._word = self._word, ""
         scores, self._scores = self._scores, []
         if not text:
             return []
-        end_frame = max(self._end_frame, self._start_frame + 1)
-        start_ms, end_ms = (round(self._start_ms + frame * self._frame_ms) for frame in (self._start_frame, end_frame))
+        frames = (self._start_frame, max(self._end_frame, self._start_frame + self._shortest_token_frames))
+        start_ms, end_ms = (round(self._start_ms + frame * self._frame_ms) for frame in frames)
         word = Word(text, start_ms, end_ms, word_confidence(scores))
         if self._keeps_words:
             self.words.append(word)

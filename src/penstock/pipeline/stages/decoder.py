@@ -95,7 +95,7 @@ class DecoderStage:
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
         self._carries_state = np.zeros(slots, bool)  # through endpoints
         self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
-        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames)
+        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks)
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @property

@@ -44,12 +44,14 @@ class SegmentPart(NamedTuple):
 class Endpoints:
     """The current segments of streams with endpointing, by slot."""
 
-    def __init__(self, slots: int, config: ModelConfig, chunk_encoder_frames: int):
+    def __init__(self, slots: int, config: ModelConfig, chunk_encoder_frames: int, marks: frozenset[int] = frozenset()):
+        """marks: labels of punctuation, which come late and so are no sign of speech."""
         self._default_chunk_frames = chunk_encoder_frames
         self.chunk_frames = np.full(slots, chunk_encoder_frames, np.int64)
         """[S], encoder frames after which endpoints are evaluated."""
         self.end_tokens = frozenset(config.end_tokens)
         """Labels that are no words but mean an end."""
+        self.silent_tokens = self.end_tokens | marks
         self._frame_samples = config.encoder_frame_samples
         # Frames of a chunk's last hop that its audio does not fill: see `MelChunks.covered_samples`.
         virtual_mel_frames = 0 if config.encoder.is_offline else config.encoder.subsampling_factor - 1
@@ -148,10 +150,11 @@ class RowSteps:
         self._is_new[rows] = True
         # 1) tokens
         ends, end_tokens = np.zeros((3, len(rows)), np.int64), self._endpoints.end_tokens
+        silent = self._endpoints.silent_tokens
         for i, (row, one) in enumerate(zip(rows.tolist(), decoded, strict=True)):
             if one is not None and (one is not NOTHING or row in self._found):
                 has_end_token = bool(end_tokens) and any(token.id in end_tokens for token in one.stable + one.unstable)
-                ends[:, i] = _end(one.stable, end_tokens), _end(one.unstable, end_tokens), has_end_token
+                ends[:, i] = _end(one.stable, silent), _end(one.unstable, silent), has_end_token
                 self._found[row] = _joined(self._found.get(row, NOTHING), one)
         # 2) segments that end
         final = step.is_final.nonzero()[0]
@@ -194,7 +197,7 @@ def _joined(before: Decoded, after: Decoded) -> Decoded:
     return Decoded(before.stable + after.stable, after.unstable, after.alternatives, after.lattice)
 
 
-def _end(tokens: list[Token], end_tokens: frozenset[int]) -> int:
-    """End of the last token that is no end token, in encoder frames from the segment's start; 0 without one."""
-    last = next((token for token in reversed(tokens) if token.id not in end_tokens), None)
+def _end(tokens: list[Token], silent: frozenset[int]) -> int:
+    """End of the last token that is not in `silent`, in encoder frames from the segment's start; 0 without one."""
+    last = next((token for token in reversed(tokens) if token.id not in silent), None)
     return 0 if last is None else last.timestamp + max(last.duration, 1)
