@@ -6,7 +6,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 FLOORS = (
     ("cli",), ("commands",), ("adaptation", "evaluation"), ("serving",), ("transcription",), ("recognizer",),
-    ("pipeline",), ("decoding", "endpointing"), ("scoring",), ("encoder",), ("frontend",), ("kernels",),
+    ("pipeline",), ("decoding", "endpointing"), ("scoring", "speakers"), ("encoder",), ("frontend",), ("kernels",),
     ("graphs", "model"), ("linear", "reporting", "runtime"), ("errors", "extras", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""

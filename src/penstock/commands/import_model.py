@@ -12,6 +12,7 @@ from penstock.errors import CheckpointError, ModelNotFoundError, PenstockError, 
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
+    from penstock.speakers.bundle import SpeakerCheckpoint
 
 _ACCEPTED = "a .nemo file, a directory in Transformers format, or a hub id ORGANIZATION/NAME[@REVISION]"
 _DESCRIPTION = "Converts a checkpoint of NeMo or Transformers to a bundle."
@@ -26,8 +27,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Converts the checkpoint and prints the bundle's properties."""
     from penstock.model.card import card_languages
+    from penstock.speakers.bundle import SpeakerCheckpoint
 
     checkpoint = _import(args)
+    if isinstance(checkpoint, SpeakerCheckpoint):
+        config = checkpoint.config
+        print(
+            f"{args.directory}: {checkpoint.source['class']}, {config.n_layers} layers of {config.d_model}, "
+            f"at most {config.speakers} speakers, live with {', '.join(config.live_steps)}"
+        )
+        return 0
     encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
     kind = checkpoint.config.head_name
     if transducer is not None and transducer.is_tdt:
@@ -55,11 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _import(args: argparse.Namespace) -> "Checkpoint":
+def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
+    from penstock.model.transformers.files import SPEAKER_MODEL_TYPE, model_type
     from penstock.model.transformers.importer import import_transformers
+    from penstock.speakers.importer import import_speakers
 
     path, origin = Path(args.source), {}
     try:
@@ -80,6 +91,10 @@ def _import(args: argparse.Namespace) -> "Checkpoint":
         if args.half:
             raise SettingError("--half: of a bundle only large products of the encoder change; accepted: with others")
         return _import_int8(args, lambda directory: Checkpoint(copytree(path, directory)))
+    if path.is_dir() and model_type(path) == SPEAKER_MODEL_TYPE:
+        if args.precision == "int8":
+            raise SettingError("--precision is int8, but the model is a speaker model; accepted: float32")
+        return import_speakers(path, args.directory, half=args.half, replace=args.force, origin=origin)
     import_checkpoint = partial(
         import_transformers if path.is_dir() else import_nemo, path, half=args.half, origin=origin
     )

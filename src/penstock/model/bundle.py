@@ -9,14 +9,22 @@ Reading executes nothing: JSON, safetensors and a SentencePiece protobuf are dat
 """
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-
 from penstock.errors import CheckpointError, SettingError, shown
+from penstock.model.bundle_files import (
+    CONFIG_FILE,
+    FORMAT,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    Shapes,
+    read_document,
+    read_tensors,
+    save_tensors,
+    sha256_of,
+)
 from penstock.model.config import (
     AttentionContext,
     CtcConfig,
@@ -30,16 +38,12 @@ from penstock.model.config import (
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
-FORMAT = "penstock-bundle"
 FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2, 3
 """The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
 which earlier versions of Penstock would not understand, the third that of bundles in int8."""
 _PRECISIONS = ("float32", "int8")
 _LARGEST, _FACTORS = ".largest", ".factors"
 """See `Int8Tensor`."""
-CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(config: ModelConfig) -> Shapes:
@@ -155,7 +159,7 @@ class Checkpoint:
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
-        document = self._read_document()
+        document = read_document(self.directory, FORMAT, (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION))
         self.config = _config_from_document(document, self.directory / CONFIG_FILE)
         self.source: dict[str, str] = document.get("source", {})
         self._sha256: dict[str, str] = document.get("sha256", {})
@@ -227,45 +231,7 @@ class Checkpoint:
         return tensors
 
     def _read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
-        """Copies of the tensors as they are stored."""
-        path = self.directory / WEIGHTS_FILE
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                stored = set(file.keys())
-                missing = [name for name in wanted if name not in stored]
-                if missing:
-                    raise CheckpointError(f"{path}: tensor {missing[0]} is missing")
-                tensors = {name: file.get_tensor(name) for name in wanted}
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
-        for name, tensor in tensors.items():
-            is_int8 = str(tensor.dtype) == "torch.int8"
-            is_expected = is_int8 if name in self.int8 else tensor.is_floating_point()
-            if tuple(tensor.shape) != wanted[name] or not is_expected:
-                kind = "int8" if name in self.int8 else "floating"
-                raise CheckpointError(
-                    f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected {kind} {wanted[name]}"
-                )
-        return {name: tensor.clone() for name, tensor in tensors.items()}
-
-    def _read_document(self) -> dict[str, Any]:
-        path = self.directory / CONFIG_FILE
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise CheckpointError(f"{self.directory}: not a bundle: {CONFIG_FILE}: {error.strerror}") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path}: not JSON: {error}") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise CheckpointError(f'{path}: not a bundle: "format" must be "{FORMAT}"')
-        versions = (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION)
-        if document.get("version") not in versions:
-            supported = ", ".join(map(str, versions))
-            raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {supported}")
-        for key in ("source", "sha256"):
-            if not isinstance(document.get(key, {}), dict):
-                raise CheckpointError(f'{path}: "{key}" is {shown(document[key])}; accepted: an object')
-        return document
+        return read_tensors(self.directory / WEIGHTS_FILE, wanted, self.int8)
 
 
 def write_checkpoint(
@@ -281,23 +247,10 @@ def write_checkpoint(
     int8: what is stored in place of some tensors [out, in].
     Raises CheckpointError with the name of a tensor that does not match `tensor_shapes(config)`.
     """
-    from safetensors.torch import save_file
-
-    shapes = tensor_shapes(config)
-    for name in sorted(shapes.keys() ^ tensors.keys()):
-        raise CheckpointError(f"tensor {name} is {'missing' if name in shapes else 'not expected'}")
-    for name, tensor in tensors.items():
-        if tuple(tensor.shape) != shapes[name]:
-            raise CheckpointError(f"tensor {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    parts = {name: _parts(name, tensor) for name, tensor in (int8 or {}).items()}
+    save_tensors(directory / WEIGHTS_FILE, tensors, tensor_shapes(config), parts)
     (directory / TOKENIZER_FILE).write_bytes(tokenizer_model)
-    stored = {name: tensors[name].contiguous() for name in shapes}
-    for name, parts in (int8 or {}).items():
-        stored |= {name: parts.numbers, name + _LARGEST: parts.largest, name + _FACTORS: parts.factors}
-    save_file(stored, directory / WEIGHTS_FILE)
-    # safetensors creates files that only their owner can read; the usual mode lets a server's user read them.
-    (directory / WEIGHTS_FILE).chmod((directory / TOKENIZER_FILE).stat().st_mode)
     document = {
         "format": FORMAT,
         "version": _version(config, bool(int8)),
@@ -310,13 +263,8 @@ def write_checkpoint(
     return Checkpoint(directory)
 
 
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file as hex digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def _parts(name: str, tensor: Int8Tensor) -> "dict[str, torch.Tensor]":
+    return {name: tensor.numbers, name + _LARGEST: tensor.largest, name + _FACTORS: tensor.factors}
 
 
 def _int8_names(document: dict[str, Any], config: ModelConfig, path: Path) -> frozenset[str]:

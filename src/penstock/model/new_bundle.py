@@ -16,7 +16,15 @@ from penstock.model.card import CARD_FILE
 def write_new_bundle(
     directory: str | Path, replace: bool, convert: Callable[[Path], Path], keeps_card: bool = True
 ) -> Checkpoint:
-    """Opens the bundle that `convert` writes into a folder of the scratch directory it is given, moved to `directory`.
+    """As `place_new_bundle`, and opens it."""
+    place_new_bundle(directory, replace, convert, keeps_card)
+    return Checkpoint(directory)
+
+
+def place_new_bundle(
+    directory: str | Path, replace: bool, convert: Callable[[Path], Path], keeps_card: bool = True
+) -> None:
+    """Moves the bundle that `convert` writes into a folder of the scratch directory it is given to `directory`.
 
     `directory` must be new or empty; with `replace` it may be a bundle, whose additional files are kept, its model
     card only with `keeps_card`. The bundle appears atomically. Raises CheckpointError, also for what cannot be written.
@@ -35,7 +43,6 @@ def write_new_bundle(
                 os.replace(bundle, directory)  # fails if another process was faster
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: cannot be written: {error}") from error
-    return Checkpoint(directory)
 
 
 def check_new_bundle(directory: Path, replace: bool) -> None:

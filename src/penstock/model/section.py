@@ -36,6 +36,11 @@ class Section:
         self._known.add(key)
         return self._values.get(key, default)
 
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Returns all keys and values, of a mapping whose keys are names."""
+        self._known.update(self._values)
+        return iter(self._values.items())
+
     def section(self, key: str, optional: bool = False) -> "Section":
         """Returns the mapping under `key`; with `optional` an absent one is empty."""
         value = self.get(key)

@@ -31,7 +31,7 @@ from penstock.model.transformers.files import (
 
 LOG_GUARD = 2**-24
 """A constant of Transformers' feature extractors."""
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     "architectures", "dtype", "torch_dtype", "initializer_range", "is_encoder_decoder", "pad_token_id", "bos_token_id",
     "eos_token_id", "decoder_start_token_id", "transformers_version", "id2label", "label2id", "return_dict",
     "use_cache", "chunk_size_feed_forward", "problem_type", "_name_or_path",
@@ -52,24 +52,24 @@ def read_transformers_config(directory: Path) -> TransformersConfig:
     The front end may be in preprocessor_config.json, where older releases write it. Raises CheckpointError with file,
     key, value and what is supported.
     """
-    with _errors_of(CONFIG):
+    with errors_of(CONFIG):
         root = Section("", read_json(directory / CONFIG))
         class_name = _model_class(root)
         prompts = _prompts(root)
     is_offline = root.get("model_type") in OFFLINE_MODEL_TYPES
-    with _errors_of(PROCESSOR):
+    with errors_of(PROCESSOR):
         has_none = is_offline and not (directory / PROCESSOR).is_file()  # as older releases of Transformers write it
         processor = Section("", {} if has_none else read_json(directory / PROCESSOR))
         rights = None if is_offline else _rights(processor)
         prompt = None if prompts is None else _languages(processor, *prompts)
         if processor.get("feature_extractor") is not None:
-            features = _features(processor.section("feature_extractor"), is_offline)
+            features = read_features(processor.section("feature_extractor"), is_offline)
         processor.ignore("processor_class", "blank_token", *(["decoder_type"] if is_offline else []))
         processor.reject_unknown()
     if processor.get("feature_extractor") is None:
-        with _errors_of(PREPROCESSOR):
-            features = _features(Section("", read_json(directory / PREPROCESSOR)), is_offline)
-    with _errors_of(CONFIG):
+        with errors_of(PREPROCESSOR):
+            features = read_features(Section("", read_json(directory / PREPROCESSOR)), is_offline)
+    with errors_of(CONFIG):
         encoder = _encoder(root.section("encoder_config"), rights, features.mel_bins)
         transducer, ctc = _heads(root)
         root.reject_unknown()
@@ -77,7 +77,7 @@ def read_transformers_config(directory: Path) -> TransformersConfig:
 
 
 @contextmanager
-def _errors_of(file: str) -> Iterator[None]:
+def errors_of(file: str) -> Iterator[None]:
     """Puts the name of the file in front of an error that has none."""
     try:
         yield
@@ -121,7 +121,8 @@ def _rights(processor: Section) -> tuple[int, ...]:
     return (default, *(value for value in values if value != default))
 
 
-def _features(section: Section, is_offline: bool) -> FeatureConfig:
+def read_features(section: Section, is_offline: bool) -> FeatureConfig:
+    """Converts a feature extractor."""
     name = "ParakeetFeatureExtractor" if is_offline else "NemotronAsrStreamingFeatureExtractor"
     section.only("feature_extractor_type", None, (name,))
     section.only("mel_filters_dtype", "float32", ("float32",))
@@ -156,7 +157,7 @@ def _encoder(section: Section, rights: tuple[int, ...] | None, mel_bins: int) ->
     section.only("head_dim", d_model // heads, (d_model // heads,))
     section.only("num_mel_bins", None, (mel_bins,), f"it must equal feature_size in {PROCESSOR}")
     section.ignore("dropout", "dropout_positions", "layerdrop", "activation_dropout", "attention_dropout")
-    section.ignore("max_position_embeddings", *_WITHOUT_EFFECT)
+    section.ignore("max_position_embeddings", *WITHOUT_EFFECT)
     encoder = EncoderConfig(
         mel_bins=mel_bins,
         n_layers=section.integer("num_hidden_layers", maximum=MAX_LAYERS),
@@ -194,7 +195,7 @@ def _check_repeated_contexts(section: Section, rights: tuple[int, ...]) -> None:
 
 
 def _heads(root: Section) -> tuple[TransducerConfig | None, CtcConfig | None]:
-    root.ignore(*_WITHOUT_EFFECT)
+    root.ignore(*WITHOUT_EFFECT)
     vocabulary_size = root.integer("vocab_size", minimum=2) - 1
     is_ctc = root.get("model_type") == CTC_MODEL_TYPE
     key = "pad_token_id" if is_ctc else "blank_token_id"

@@ -14,6 +14,7 @@ PATTERNS = (CONFIG, PROCESSOR, PREPROCESSOR, TOKENIZER, WEIGHTS, WEIGHTS_INDEX, 
 """The files of a repository that belong to the checkpoint."""
 PROMPT_MODEL_TYPE = "nemotron3_5_asr"
 CTC_MODEL_TYPE, RNNT_MODEL_TYPE, TDT_MODEL_TYPE = "parakeet_ctc", "parakeet_rnnt", "parakeet_tdt"
+SPEAKER_MODEL_TYPE = "nemotron3_diarization"
 OFFLINE_MODEL_TYPES = (CTC_MODEL_TYPE, RNNT_MODEL_TYPE, TDT_MODEL_TYPE)
 MODEL_TYPES = ("nemotron_asr_streaming", PROMPT_MODEL_TYPE, *OFFLINE_MODEL_TYPES)
 MAX_JSON_BYTES = 1 << 20

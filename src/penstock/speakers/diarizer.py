@@ -1,0 +1,84 @@
+"""Steps of a speaker model: of many live streams at once, and of whole recordings."""
+
+import torch
+import torch.nn.functional as F
+
+from penstock.frontend.log_mel import LogMel
+from penstock.frontend.window_mel import WindowMel
+from penstock.speakers.bundle import SpeakerCheckpoint
+from penstock.speakers.cache import SpeakerCache, StepRows
+from penstock.speakers.config import QueueSize
+from penstock.speakers.network import SpeakerNetwork
+
+
+class SpeakerSteps:
+    """A network and the state of the streams that it follows."""
+
+    def __init__(self, network: SpeakerNetwork, queue: QueueSize, slots: int):
+        self.network = network
+        self.cache = SpeakerCache(network.config, queue, slots, network.silence)
+
+    @torch.no_grad()
+    def step(self, rows: StepRows, size: int | None = None) -> torch.Tensor:
+        """Returns probabilities [B, 8 L, K] float32 of the rows' chunks; those after a chunk's end are undefined.
+
+        size: of the window, see `SpeakerCache.window`.
+        """
+        factor = self.network.config.subsampling_factor
+        # 1) the network over the window
+        window, lengths = self.cache.window(rows, size)
+        fine = self.network(window, lengths).float().sigmoid()  # [B, 8 T, K]
+        batch, count, _ = window.shape
+        # 2) those of the chunk; then the state goes on
+        first = lengths - rows.lengths + rows.left
+        at = first[:, None] + torch.arange(rows.frames.shape[1], device=fine.device)
+        at = at.clamp_max(count - 1).unsqueeze(2).expand(-1, -1, factor * fine.shape[2])
+        chunk = fine.view(batch, count, -1).gather(1, at).view(batch, -1, fine.shape[2])
+        self.cache.update(rows, window, of_encoder_frames(fine, factor))
+        return chunk
+
+
+def of_encoder_frames(fine: torch.Tensor, factor: int) -> torch.Tensor:
+    """Probabilities [B, T, K] of encoder frames, the mean of their parts [B, 8 T, K]."""
+    return F.avg_pool1d(fine.transpose(1, 2), factor).transpose(1, 2)
+
+
+class Diarizer:
+    """Who speaks in a recording."""
+
+    def __init__(self, checkpoint: SpeakerCheckpoint):
+        self.config, tensors = checkpoint.config, checkpoint.tensors()
+        features = self.config.features
+        self._mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
+        self.network = SpeakerNetwork(self.config, tensors)
+
+    def probabilities(self, samples: torch.Tensor) -> torch.Tensor:
+        """Returns [N, K] float32 of samples [L] float32, a row for each log-mel frame: that a speaker speaks in it."""
+        return self.of_mel(self._mel(samples))
+
+    @torch.no_grad()
+    def of_mel(self, mel: torch.Tensor) -> torch.Tensor:
+        """As `probabilities`, of log-mel frames [N, F]."""
+        config, network = self.config, self.network
+        size, found = config.file_step, [mel.new_zeros(0, config.speakers)]
+        frames = network.embed(mel)
+        steps, slot = SpeakerSteps(network, config.file_queue, 1), torch.zeros(1, dtype=torch.int64)
+        for start in range(0, len(frames), size.chunk):
+            first = max(start - size.left, 0)
+            part = frames[first : start + size.chunk + size.right]
+            chunk = min(size.chunk, len(frames) - start)
+            left, chunks, length = (torch.tensor([count]) for count in (start - first, chunk, len(part)))
+            probabilities = steps.step(StepRows(slot, part[None], left, chunks, length))[0]
+            found.append(probabilities[: chunk * config.subsampling_factor])
+        return torch.cat(found)[: len(mel)]
+
+
+def live_rows(slots: torch.Tensor, frames: torch.Tensor, lengths: torch.Tensor, right: torch.Tensor) -> StepRows:
+    """Rows of live streams: frames [B, L, D] of `lengths` [B], of which the last `right` [B] are look-ahead."""
+    return StepRows(slots, frames, torch.zeros_like(lengths), lengths - right, lengths)
+
+
+def padded(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Frames [n, D] of several streams as [B, L, D]."""
+    longest = max(map(len, parts))
+    return torch.stack([F.pad(part, (0, 0, 0, longest - len(part))) for part in parts])

@@ -1,0 +1,99 @@
+"""The network of a speaker model: a transformer over the frames of a step, and a head with a logit for each speaker."""
+
+import torch
+import torch.nn.functional as F
+
+from penstock.encoder.modules import Norm, Tensors, linear, subset
+from penstock.linear import Linear
+from penstock.speakers.config import SpeakerConfig
+
+
+class SpeakerNetwork:
+    """Without state: the frames of a step come with those of the speaker cache."""
+
+    def __init__(self, config: SpeakerConfig, tensors: Tensors, dtype: torch.dtype = torch.float32):
+        self.config, self.dtype = config, dtype
+        self._embedding = linear(subset(tensors, "embedding"), dtype)
+        self._norm_in, self._norm_out = (Norm(subset(tensors, name), dtype) for name in ("norm_in", "norm_out"))
+        layers = (subset(tensors, f"layers.{number}") for number in range(config.n_layers))
+        self._layers = [_Layer(config, layer, dtype) for layer in layers]
+        self._head = _Head(config, subset(tensors, "head"), dtype)
+        self.silence = tensors["silence"].to(dtype)
+        """[D], the frame that fills empty places of a speaker cache."""
+
+    def embed(self, mel: torch.Tensor) -> torch.Tensor:
+        """Returns encoder frames [T, D] of log-mel frames [N, F]; the last N % 8 are filled up with zeros."""
+        factor = self.config.subsampling_factor
+        mel = F.pad(mel, (0, 0, 0, -len(mel) % factor))
+        return self._embedding(mel.reshape(len(mel) // factor, factor * mel.shape[1]).to(self.dtype))
+
+    def __call__(self, frames: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Returns logits [B, 8 T, K] of frames [B, T, D]; those after a row's length [B] are undefined."""
+        batch, count, d = frames.shape
+        is_valid = torch.arange(count, device=frames.device) < lengths.unsqueeze(1)  # [B, T]
+        rotation = self._rotation(count, frames.device)
+        x = self._norm_in(frames).view(-1, d)
+        for layer in self._layers:
+            x = layer.step(x, is_valid, rotation)
+        return self._head(self._norm_out(x).view(batch, count, d), is_valid)
+
+    def _rotation(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine [T, R / 2] of the positions in a step, which begin with 0."""
+        config = self.config
+        rotated = int(config.d_model // config.n_heads * config.rotary_share)
+        powers = torch.arange(0, rotated, 2, device=device).float() / rotated
+        angles = torch.outer(torch.arange(count, device=device).float(), config.rope_theta**-powers)
+        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+
+
+class _Layer:
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, config: SpeakerConfig, tensors: Tensors, dtype: torch.dtype):
+        self._heads = config.n_heads
+        attention, feed_forward = subset(tensors, "attention"), subset(tensors, "feed_forward")
+        self._attention_norm = Norm(subset(attention, "norm"), dtype)
+        self._inputs = Linear(torch.cat([attention[f"{name}.weight"] for name in ("query", "key", "value")]).to(dtype))
+        self._out = linear(subset(attention, "out"), dtype)
+        self._feed_forward_norm = Norm(subset(feed_forward, "norm"), dtype)
+        self._up, self._down = (linear(subset(feed_forward, name), dtype) for name in ("up", "down"))
+
+    def step(
+        self, x: torch.Tensor, is_valid: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """Maps x [B * T, D] to the same shape; is_valid: [B, T]."""
+        batch, count = is_valid.shape
+        parts = self._inputs(self._attention_norm(x)).view(batch, count, 3, self._heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [B, H, T, D / H]
+        query, key = _rotate(query, *rotation), _rotate(key, *rotation)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_valid[:, None, None])
+        x = self._out.add_to(x, mixed.transpose(1, 2).reshape(batch * count, -1))
+        return self._down.add_to(x, F.gelu(self._up(self._feed_forward_norm(x))))
+
+
+class _Head:
+    """Eight frames of 10 ms for each encoder frame, and a logit for each speaker."""
+
+    def __init__(self, config: SpeakerConfig, tensors: Tensors, dtype: torch.dtype):
+        self._factor = config.subsampling_factor
+        self._in, self._hidden, self._out = (linear(subset(tensors, name), dtype) for name in ("in", "hidden", "out"))
+        taps = tensors["upsampling.weight"]  # [8 h, h, 3]
+        self._upsampling = Linear(taps.transpose(1, 2).flatten(1).to(dtype), tensors["upsampling.bias"].to(dtype))
+
+    def __call__(self, x: torch.Tensor, is_valid: torch.Tensor) -> torch.Tensor:
+        """Maps x [B, T, D] to [B, 8 T, K]."""
+        batch, count, d = x.shape
+        # 1) a convolution over three encoder frames; before and after a row is nothing
+        inner = self._in(x.reshape(-1, d)).view(batch, count, -1).masked_fill(~is_valid.unsqueeze(2), 0)
+        around = F.pad(inner, (0, 0, 1, 1))
+        triples = torch.cat([around[:, :-2], inner, around[:, 2:]], dim=2)  # [B, T, 3 h]
+        # 2) its outputs are the frames of 10 ms
+        fine = self._upsampling(triples.flatten(0, 1)).view(batch * count * self._factor, -1)
+        return self._out(F.relu(self._hidden(F.relu(fine)))).view(batch, count * self._factor, -1)
+
+
+def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary position: pairs of x [..., T, D / H] are dimension i and i + R / 2 of the first R."""
+    half = cosine.shape[1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], dim=-1)

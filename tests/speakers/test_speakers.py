@@ -1,0 +1,190 @@
+"""Speaker models: import, streams of all ages in one step, and which frames a speaker cache keeps."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from penstock.errors import CheckpointError
+from penstock.model.bundle import Checkpoint
+from penstock.speakers.bundle import SpeakerCheckpoint
+from penstock.speakers.cache import SpeakerCache, StepRows
+from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows, padded
+from penstock.speakers.importer import import_speakers
+from penstock.speakers.network import SpeakerNetwork
+from tests.helpers.golden import AN4
+from tests.helpers.speaker_models import speaker_documents, write_speakers
+
+CHUNK, RIGHT = 9, 4
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> SpeakerCheckpoint:
+    folder = tmp_path_factory.mktemp("speakers")
+    return import_speakers(write_speakers(folder / "source"), folder / "bundle")
+
+
+@pytest.fixture(scope="module")
+def network(bundle) -> SpeakerNetwork:
+    return SpeakerNetwork(bundle.config, bundle.tensors())
+
+
+def embedded(count: int, seed: int, width: int = 64) -> torch.Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+class Stream:
+    """Gives the frames of a stream chunk by chunk; the last one has no look-ahead."""
+
+    def __init__(self, frames: torch.Tensor):
+        self._frames, self._at = frames, 0
+        self.probabilities: list[torch.Tensor] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._at >= len(self._frames)
+
+    def take(self) -> tuple[torch.Tensor, int]:
+        """The next frames, and how many of them are look-ahead."""
+        is_last = self._at + CHUNK + RIGHT >= len(self._frames)
+        part = self._frames[self._at :] if is_last else self._frames[self._at : self._at + CHUNK + RIGHT]
+        self._at = len(self._frames) if is_last else self._at + CHUNK
+        return part, 0 if is_last else RIGHT
+
+
+def run(steps: SpeakerSteps, streams: dict[int, Stream]) -> None:
+    """One step of all streams."""
+    parts, rights = zip(*(stream.take() for stream in streams.values()), strict=True)
+    lengths = torch.tensor([len(part) for part in parts])
+    rows = live_rows(torch.tensor(list(streams)), padded(list(parts)), lengths, torch.tensor(rights))
+    for stream, found, chunk in zip(streams.values(), steps.step(rows), rows.chunk, strict=True):
+        stream.probabilities.append(found[: 8 * chunk])
+
+
+def alone(network: SpeakerNetwork, frames: torch.Tensor) -> torch.Tensor:
+    steps, stream = SpeakerSteps(network, network.config.live_queue, 1), Stream(frames)
+    while not stream.is_over:
+        run(steps, {0: stream})
+    return torch.cat(stream.probabilities)
+
+
+def test_streams_of_all_ages_in_slots_that_are_used_again_are_as_alone(network):
+    """Streams begin at different times, with 1 to 400 frames: before, at and after their caches are compressed."""
+    counts = [1, 3, 12, 13, 14, 60, 75, 120, 230, 400]
+    waiting = [embedded(count, seed=count) for count in counts for _ in range(2)]
+    expected = [alone(network, frames) for frames in waiting]
+    steps, live, done = SpeakerSteps(network, network.config.live_queue, 5), {}, []
+    while waiting or live:
+        free = [slot for slot in range(5) if slot not in live][: 2 if live else 1]  # they begin at different times
+        for slot in free[: len(waiting)]:
+            steps.cache.reset(torch.tensor([slot]))
+            live[slot] = Stream(waiting.pop(0))
+            done.append(live[slot])
+        run(steps, live)
+        live = {slot: stream for slot, stream in live.items() if not stream.is_over}
+    assert bool(steps.cache.is_compressed.any())
+    for stream, wanted in zip(done, expected, strict=True):
+        torch.testing.assert_close(torch.cat(stream.probabilities), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_static_window_changes_nothing(network):
+    frames = embedded(200, seed=1)
+    steps, stream = SpeakerSteps(network, network.config.live_queue, 1), Stream(frames)
+    size = network.config.cache.frames + network.config.live_queue.frames + CHUNK + RIGHT
+    found = []
+    while not stream.is_over:
+        part, right = stream.take()
+        rows = live_rows(
+            torch.zeros(1, dtype=torch.int64), part[None], torch.tensor([len(part)]), torch.tensor([right])
+        )
+        found.append(steps.step(rows, size)[0, : 8 * int(rows.chunk)])
+    torch.testing.assert_close(torch.cat(found), alone(network, frames), rtol=0, atol=1e-5)
+
+
+def test_a_recording_has_a_row_for_each_mel_frame(bundle):
+    diarizer = Diarizer(bundle)
+    for samples in (0, 159, 160, 1599, 16000 * 7 + 81):
+        found = diarizer.probabilities(torch.randn(samples) * 0.1)
+        assert found.shape == (samples // 160, 8)
+        assert bool(((found >= 0) & (found <= 1)).all())
+
+
+@pytest.fixture
+def cache(network) -> SpeakerCache:
+    return SpeakerCache(network.config, network.config.live_queue, 1, network.silence)
+
+
+def kept(cache: SpeakerCache, probabilities: torch.Tensor) -> list[int]:
+    return cache.kept(probabilities[None], torch.tensor([len(probabilities)]))[0].tolist()
+
+
+def test_of_equal_frames_the_newest_and_of_those_the_earliest_stay(cache):
+    probabilities = torch.zeros(70, 8)
+    probabilities[:, 0] = 0.9
+    assert [frame for frame in kept(cache, probabilities) if frame < 70] == [*range(2), *range(40, 70)]
+
+
+def test_silence_fills_what_speakers_leave_empty(cache):
+    probabilities = torch.zeros(70, 8)
+    assert kept(cache, probabilities) == [70] * 40
+    probabilities[5, 3] = probabilities[50, 3] = probabilities[20, 6] = 0.9
+    found = kept(cache, probabilities)
+    assert [frame for frame in found if frame < 70] == [5, 50, 20]
+    assert found.index(20) > found.index(50) > found.index(5)
+
+
+def test_every_speaker_keeps_frames_beside_a_dominant_one(cache):
+    probabilities = torch.zeros(70, 8)
+    probabilities[:60, 0], probabilities[60:66, 1] = 0.99, 0.7
+    found = kept(cache, probabilities)
+    assert len({frame for frame in found if 60 <= frame < 66}) >= math.floor(4 * 0.75)
+
+
+@pytest.mark.parametrize(
+    ("file", "path", "value", "message"),
+    [
+        ("config.json", "audio_config.hidden_act", "relu", "hidden_act: 'relu'"),
+        ("config.json", "audio_config.num_key_value_heads", 2, "num_key_value_heads: 2"),
+        ("config.json", "audio_config.num_mel_bins", 64, "num_mel_bins: 64"),
+        ("config.json", "audio_config.rope_parameters.rope_type", "linear", "rope_type: 'linear'"),
+        ("config.json", "head_config.num_speakers", 4, "num_speakers: 8"),
+        ("config.json", "streaming_config.speaker_cache_length", 15, "speaker cache of 15 frames"),
+        ("config.json", "chunk_right_context", 34, "look-ahead 34"),
+        ("config.json", "surprise", 1, "surprise: 1"),
+        ("processor_config.json", "streaming_modes.low_latency", [0, 4], "low_latency: [0, 4]"),
+        ("processor_config.json", "streaming_mode", "none", "streaming_mode: 'none'"),
+        ("processor_config.json", "subsampling_factor", 4, "subsampling_factor: 4"),
+    ],
+)
+def test_a_configuration_that_would_change_results_is_rejected(tmp_path, file, path, value, message):
+    source = write_speakers(tmp_path / "source")
+    document = dict(zip(("config.json", "processor_config.json"), speaker_documents(), strict=True))[file]
+    *parents, key = path.split(".")
+    place = document
+    for parent in parents:
+        place = place[parent]
+    place[key] = value
+    (source / file).write_text(json.dumps(document))
+    with pytest.raises(CheckpointError) as error:
+        import_speakers(source, tmp_path / "bundle")
+    assert message in str(error.value)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_bundle_of_the_other_kind_is_named(bundle):
+    with pytest.raises(CheckpointError, match=r"not a bundle of a recognizer.* it is of a speaker model"):
+        Checkpoint(bundle.directory)
+    with pytest.raises(CheckpointError, match=r"not a bundle of a speaker model.* it is of a recognizer"):
+        SpeakerCheckpoint(AN4.parents[2] / "models" / "an4-rnnt-hybrid")
+
+
+def test_rows_with_a_look_back_push_only_their_chunk(network):
+    cache = SpeakerCache(network.config, network.config.live_queue, 1, network.silence)
+    frames = embedded(12, seed=3)[None]
+    rows = StepRows(torch.tensor([0]), frames, torch.tensor([2]), torch.tensor([7]), torch.tensor([12]))
+    window, lengths = cache.window(rows)
+    assert lengths.tolist() == [12]
+    cache.update(rows, window, torch.zeros(1, 12, 8))
+    assert cache.queued.tolist() == [7]
+    assert torch.equal(cache.queue[0, :7], frames[0, 2:9])
