@@ -67,13 +67,13 @@ def test_recordings(pair, samples):
     mel = inputs["input_features"][:, : int(inputs["attention_mask"].sum())]
     expected = model(mel).logits.sigmoid()[0]
     assert expected.std() > 0.05
-    for found in (diarizer.of_mel(mel[0]), diarizer.probabilities(samples)):
+    for found in (diarizer.of_mel([mel[0]]), diarizer.probabilities(samples)):
         difference = (found - expected).abs()
         assert (difference > 1e-4).float().mean() < 0.02
         assert difference.max() < 0.02
     for end in (1, 8, 271, 34 * 8, 40 * 8, 999):
         expected = model(mel[:, :end]).logits.sigmoid()[0]
-        torch.testing.assert_close(diarizer.of_mel(mel[0, :end]), expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(diarizer.of_mel([mel[0, :end]]), expected, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()

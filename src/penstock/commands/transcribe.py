@@ -19,7 +19,7 @@ from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, PRECISION, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
-from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
+from penstock.transcription.result_files import FORMATS, LATTICE, RTTM, ResultFiles, document
 from penstock.transcription.watching import FolderWatch
 from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.audio.sound_file import open_audio
@@ -83,6 +83,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--threads", metavar="N", help="CPU threads of each process (1)")
     PRECISION.add_flag(parser)
+    parser.add_argument(
+        "--speakers", metavar="BUNDLE", help="say who speaks: a speaker model, as `penstock import` writes it"
+    )
     for option in (*_OF_STREAMS, *_SETTINGS):
         option.add_flag(parser)
     parser.add_argument(
@@ -142,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
     prepare_process(threads if processes == 1 else 1)
     started_s = time.monotonic()
     transcriber = _open_transcriber(args, streams, decoding, options, channel)
+    if args.speakers:
+        transcriber = _with_speakers(transcriber, args.speakers, channel)
     note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
     if args.watch:
         return _watch(args, transcriber, (results, lattices), channel, (threads, note))
@@ -182,6 +187,14 @@ def _open_transcriber(
     if args.request_ms is not None:
         request_samples = max(1, round(args.request_ms * recognizer.sample_rate_hz / 1000))
     return FileTranscriber(recognizer, request_samples, options, channel)
+
+
+def _with_speakers(transcriber: "Transcriber", bundle: str, channel: Channel) -> "Transcriber":
+    from penstock.speakers.bundle import SpeakerCheckpoint
+    from penstock.speakers.diarizer import Diarizer
+    from penstock.transcription.speakers import SpeakerTranscriber
+
+    return SpeakerTranscriber(transcriber, Diarizer(SpeakerCheckpoint(bundle)), channel)
 
 
 def _transcribe(
@@ -262,6 +275,10 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("format", "force", "resume"):
         if getattr(args, name) and not args.out and not (args.lattices and name != "format"):
             raise SettingError(f"--{name} needs --out DIR")
+    if RTTM in (args.format or "").split(",") and not args.speakers:
+        raise SettingError(f"--format {RTTM} needs --speakers BUNDLE")
+    if args.speakers and "-" in args.audio:
+        raise SettingError("--speakers reads a file twice, and standard input is given; accepted: files")
     if args.watch:
         _check_watch(args)
     if args.lattices and args.n_best in (None, "0"):

@@ -1,10 +1,13 @@
 """Steps of a speaker model: of many live streams at once, and of whole recordings."""
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 
+from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
-from penstock.frontend.window_mel import WindowMel
+from penstock.frontend.window_mel import MelPieces, WindowMel
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
 from penstock.speakers.config import QueueSize
@@ -51,18 +54,33 @@ class Diarizer:
         features = self.config.features
         self._mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
         self.network = SpeakerNetwork(self.config, tensors)
+        self.hop_s = features.hop_samples / features.sample_rate_hz
+        """Seconds between two rows of probabilities."""
+
+    def open(self) -> "SpeakerRecording":
+        """A recording whose samples come in parts."""
+        return SpeakerRecording(self, self._mel.open())
 
     def probabilities(self, samples: torch.Tensor) -> torch.Tensor:
         """Returns [N, K] float32 of samples [L] float32, a row for each log-mel frame: that a speaker speaks in it."""
-        return self.of_mel(self._mel(samples))
+        recording = self.open()
+        recording.add(samples)
+        return recording.end()
 
     @torch.no_grad()
-    def of_mel(self, mel: torch.Tensor) -> torch.Tensor:
-        """As `probabilities`, of log-mel frames [N, F]."""
-        config, network = self.config, self.network
-        size, found = config.file_step, [mel.new_zeros(0, config.speakers)]
-        frames = network.embed(mel)
+    def of_mel(self, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+        """As `probabilities`, of log-mel frames in pieces [n, F], of which all but the last have a multiple of eight.
+
+        Raises StreamError where the model computes no numbers.
+        """
+        config, network, mel_frames = self.config, self.network, 0
+        embedded = [network.silence.new_zeros(0, config.d_model)]
+        for piece in pieces:
+            embedded.append(network.embed(piece))
+            mel_frames += len(piece)
+        frames, size = torch.cat(embedded), config.file_step
         steps, slot = SpeakerSteps(network, config.file_queue, 1), torch.zeros(1, dtype=torch.int64)
+        found = [torch.zeros(0, config.speakers)]
         for start in range(0, len(frames), size.chunk):
             first = max(start - size.left, 0)
             part = frames[first : start + size.chunk + size.right]
@@ -70,7 +88,26 @@ class Diarizer:
             left, chunks, length = (torch.tensor([count]) for count in (start - first, chunk, len(part)))
             probabilities = steps.step(StepRows(slot, part[None], left, chunks, length))[0]
             found.append(probabilities[: chunk * config.subsampling_factor])
-        return torch.cat(found)[: len(mel)]
+        all_found = torch.cat(found)[:mel_frames]
+        if not bool(all_found.isfinite().all()):
+            raise StreamError(ErrorCode.STREAM_LOST, "the speaker model computes NaN for this audio")
+        return all_found
+
+
+class SpeakerRecording:
+    """A recording that is being read; only its log-mel is kept."""
+
+    def __init__(self, diarizer: Diarizer, mel: MelPieces):
+        self._diarizer, self._mel = diarizer, mel
+
+    def add(self, samples: torch.Tensor) -> None:
+        """Takes the next samples [n] float32."""
+        self._mel.add(samples)
+
+    def end(self) -> torch.Tensor:
+        """Returns probabilities as `Diarizer.probabilities`."""
+        self._mel.end()
+        return self._diarizer.of_mel(self._mel.take() for _ in range(self._mel.pieces_left))
 
 
 def live_rows(slots: torch.Tensor, frames: torch.Tensor, lengths: torch.Tensor, right: torch.Tensor) -> StepRows:

@@ -12,6 +12,7 @@ from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
+from penstock.speakers.turns import Turn
 from penstock_client.audio.channels import MIX, Channel
 from penstock_client.audio.remarks import Remark
 from penstock_client.writing import join_texts
@@ -54,6 +55,10 @@ class FileTranscript:
     lattice: SegmentLattice | None = None
     """With the alternatives of a search over a decoding graph."""
     error: str | None = None
+    turns: list[Turn] | None = None
+    """Who spoke when; None without a speaker model."""
+    speakers: list[int] = field(default_factory=list)
+    """The speaker of each word, from 1."""
     start_s: float = 0.0
     """The time of the first sample in the file, which counts in the times of words."""
     remarks: list[Remark] = field(default_factory=list)

@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +26,22 @@ def document(transcript: "FileTranscript") -> dict[str, Any]:
         "language": transcript.language,
         "tokens": [token.id for token in transcript.tokens],
         "timestamps": [token.timestamp for token in transcript.tokens],
-        "words": list(map(word_document, transcript.words)),
+        "words": _words(transcript),
         "alternatives": alternative_documents(transcript.alternatives),
         "segments": [
             segment_document(each.text, each.language, each.words, each.tokens, each.alternatives)
             for each in transcript.segments
         ],
+        **({} if transcript.turns is None else {"turns": [turn._asdict() for turn in transcript.turns]}),
         "audio_s": transcript.audio_s,
         "remarks": [remark.document for remark in transcript.remarks],
         "latency_ms": None,
     }
+
+
+def _words(transcript: "FileTranscript") -> list[dict[str, Any]]:
+    speakers = ({"speaker": speaker} for speaker in transcript.speakers) if transcript.speakers else repeat({})
+    return [word_document(word) | speaker for word, speaker in zip(transcript.words, speakers, strict=False)]
 
 
 def _text(transcript: "FileTranscript") -> str:
@@ -56,6 +62,13 @@ def _vtt(transcript: "FileTranscript") -> str:
     from penstock_client import subtitles
 
     return subtitles.vtt(subtitles.cues(_words_of_segments(transcript)))
+
+
+def _rttm(transcript: "FileTranscript") -> str:
+    from penstock.speakers.turns import rttm  # here, because it imports torch
+
+    name = PurePath(transcript.audio).stem + (f".{transcript.channel}" if transcript.channel else "")
+    return rttm(name, transcript.turns or ())
 
 
 def _words_of_segments(transcript: "FileTranscript") -> list[Any]:
@@ -83,7 +96,11 @@ def _lattice(transcript: "FileTranscript") -> str:
     return "".join(f"{line}\n" for line in [*lines, *finals.values()])
 
 
-_WRITERS: dict[str, Callable[["FileTranscript"], str]] = {"txt": _text, "json": _json, "srt": _srt, "vtt": _vtt}
+RTTM = "rttm"
+"""The format that needs a speaker model."""
+_WRITERS: dict[str, Callable[["FileTranscript"], str]] = {
+    "txt": _text, "json": _json, "srt": _srt, "vtt": _vtt, RTTM: _rttm,
+}  # fmt: skip
 FORMATS = tuple(_WRITERS)
 LATTICE = "fst.txt"
 """Format of `--lattices`, not one of `--format`."""

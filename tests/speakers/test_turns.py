@@ -1,0 +1,91 @@
+"""Turns, the speaker of a word, and RTTM; `penstock transcribe --speakers` in all formats, and what it rejects."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from penstock.cli import main
+from penstock.speakers.importer import import_speakers
+from penstock.speakers.turns import Turn, rttm, speakers_of, turns
+from tests.helpers.golden import AN4
+from tests.helpers.speaker_models import write_speakers
+
+RECORDINGS = sorted(map(str, (AN4 / "flac").glob("*.flac")))[:2]
+
+
+def test_turns_begin_and_end_with_a_probability_above_a_half():
+    probabilities = torch.zeros(10, 3)
+    probabilities[2:5, 1], probabilities[4:10, 0], probabilities[0, 2], probabilities[7, 2] = 0.9, 0.51, 0.5, 0.6
+    assert turns(probabilities, 0.01, start_s=5.0) == [
+        Turn(2, 5.02, 5.05), Turn(1, 5.04, 5.1), Turn(3, 5.07, 5.08),
+    ]  # fmt: skip
+    assert turns(probabilities[:0], 0.01) == []
+
+
+def test_a_word_has_the_speaker_with_the_largest_mean():
+    probabilities = torch.zeros(100, 2)
+    probabilities[:40, 0], probabilities[35:, 1] = 0.8, 0.7
+    times = [(0, 100), (300, 400), (320, 420), (990, 990), (5000, 5100)]
+    assert speakers_of(times, probabilities, 0.01) == [1, 1, 1, 2, 2]
+    later = [(begin + 3000, end + 3000) for begin, end in times]
+    assert speakers_of(later, probabilities, 0.01, start_s=3.0) == [1, 1, 1, 2, 2]
+    assert speakers_of([(0, 10)], probabilities[:0], 0.01) == [1]
+
+
+def test_rttm_has_ten_fields():
+    (line,) = rttm("a call", [Turn(2, 1.5, 2.25)]).splitlines()
+    assert line.split() == ["SPEAKER", "a_call", "1", "1.500", "0.750", "<NA>", "<NA>", "speaker_2", "<NA>", "<NA>"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return write_speakers(tmp_path_factory.mktemp("speakers") / "source")
+
+
+@pytest.fixture(scope="module")
+def bundle(source) -> str:
+    return str(import_speakers(source, source.parent / "bundle").directory)
+
+
+@pytest.mark.parametrize("model", ["an4-rnnt-hybrid", "an4-offline"])
+def test_files_with_speakers(bundle, tmp_path, model):
+    path = str(Path(__file__).parents[2] / "models" / model)
+    command = ("transcribe", "--model", path, "--speakers", bundle, "--out", str(tmp_path), "--format", "json,rttm")
+    assert main([*command, *RECORDINGS]) == 0
+    for recording in RECORDINGS:
+        document = json.loads((tmp_path / f"{Path(recording).stem}.json").read_text())
+        assert {word["speaker"] for word in document["words"]} <= set(range(1, 9))
+        assert all(0 <= turn["start_s"] < turn["end_s"] <= document["audio_s"] for turn in document["turns"])
+        lines = (tmp_path / f"{Path(recording).stem}.rttm").read_text().splitlines()
+        assert [float(line.split()[3]) for line in lines] == [turn["start_s"] for turn in document["turns"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "rttm", "--out", "x", RECORDINGS[0]], "--format rttm needs --speakers"),
+        (["--speakers", "models/an4-rnnt-hybrid", RECORDINGS[0]], "it is of a recognizer"),
+        (["--speakers", "BUNDLE", "-"], "--speakers reads a file twice"),
+        (["--model", "BUNDLE", RECORDINGS[0]], "it is of a speaker model"),
+    ],
+)
+def test_what_is_rejected(bundle, arguments, message, capsys, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert main(["transcribe", *(bundle if each == "BUNDLE" else each for each in arguments)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_without_numbers_leaves_the_words(source, tmp_path, capsys):
+    state = load_file(source / "model.safetensors")
+    state["model.audio_tower.layers.0.mlp.fc2.weight"] *= 1e38
+    broken = tmp_path / "source"
+    write_speakers(broken)
+    save_file(state, broken / "model.safetensors")
+    bundle = import_speakers(broken, tmp_path / "bundle").directory
+    assert main(["transcribe", "--speakers", str(bundle), RECORDINGS[0]]) == 1
+    output = capsys.readouterr()
+    assert output.out.strip()
+    assert "the speaker model computes NaN" in output.err
