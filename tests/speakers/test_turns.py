@@ -8,8 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.cli import main
+from penstock.pipeline.results.words import Word
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.turns import Turn, rttm, speakers_of, turns
+from penstock.transcription import result_files
+from penstock.transcription.files import FileSegment, FileTranscript
 from tests.helpers.golden import AN4
 from tests.helpers.speaker_models import write_speakers
 
@@ -48,6 +51,14 @@ def source(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(source) -> str:
     return str(import_speakers(source, source.parent / "bundle").directory)
+
+
+def test_subtitles_begin_a_cue_with_each_speaker():
+    words = [Word(f"w{i}", 400 * i, 400 * i + 300) for i in range(6)]
+    transcript = FileTranscript("a.wav", words=words, segments=[FileSegment("", 4), FileSegment("", 2)])
+    transcript.speakers = [1, 1, 2, 2, 2, 1]
+    texts = [line for line in result_files._WRITERS["srt"](transcript).splitlines() if line.startswith("Speaker")]
+    assert texts == ["Speaker 1: w0 w1", "Speaker 2: w2 w3", "Speaker 2: w4", "Speaker 1: w5"]
 
 
 @pytest.mark.parametrize("model", ["an4-rnnt-hybrid", "an4-offline"])

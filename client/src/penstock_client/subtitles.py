@@ -5,7 +5,7 @@ sentence.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock_client.cli.terminal import cells, printable
@@ -62,19 +62,22 @@ def sentences(words: Iterable[W]) -> Iterator[list[W]]:
         yield sentence
 
 
-def cues(segments: Iterable[Sequence[Word]], speaker: str | None = None) -> list[Cue]:
+def cues(
+    segments: Iterable[Sequence[Word]], speaker: str | None = None, speakers: Iterable[str | None] | None = None
+) -> list[Cue]:
     """The cues of a stream: every word once, in order; cues do not overlap.
 
     A cue holds words of one segment. A single word that exceeds a limit is a cue of its own. Each cue starts with the
-    speaker, if given.
+    speaker, if given; speakers: of each segment.
     """
-    groups = [group for words in segments for part in sentences(words) for group in _groups(part, speaker)]
+    spoken = zip(segments, repeat(speaker) if speakers is None else speakers, strict=False)
+    groups = [(group, who) for words, who in spoken for part in sentences(words) for group in _groups(part, who)]
     drafts: list[Cue] = []
-    for group in groups:
+    for group, who in groups:
         earliest_ms = drafts[-1].end_ms if drafts else 0
         start_ms = max(group[0].start_ms, earliest_ms)
         end_ms = max(start_ms + 1, *(word.end_ms for word in group))
-        drafts.append(Cue(start_ms, end_ms, tuple(_lines(group, speaker))))
+        drafts.append(Cue(start_ms, end_ms, tuple(_lines(group, who))))
     starts_ms = [cue.start_ms for cue in drafts[1:]]
     return [_readable(cue, next_ms) for cue, next_ms in zip_longest(drafts, starts_ms)]
 

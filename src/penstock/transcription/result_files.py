@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +55,13 @@ def _json(transcript: "FileTranscript") -> str:
 def _srt(transcript: "FileTranscript") -> str:
     from penstock_client import subtitles
 
-    return subtitles.srt(subtitles.cues(_words_of_segments(transcript)))
+    return subtitles.srt(_cues(transcript))
 
 
 def _vtt(transcript: "FileTranscript") -> str:
     from penstock_client import subtitles
 
-    return subtitles.vtt(subtitles.cues(_words_of_segments(transcript)))
+    return subtitles.vtt(_cues(transcript))
 
 
 def _rttm(transcript: "FileTranscript") -> str:
@@ -69,6 +69,19 @@ def _rttm(transcript: "FileTranscript") -> str:
 
     name = PurePath(transcript.audio).stem + (f".{transcript.channel}" if transcript.channel else "")
     return rttm(name, transcript.turns or ())
+
+
+def _cues(transcript: "FileTranscript") -> list[Any]:
+    """With speakers a part of a segment for each of them."""
+    from penstock_client import subtitles
+
+    segments = _words_of_segments(transcript)
+    if not transcript.speakers:
+        return subtitles.cues(segments)
+    speakers = iter(transcript.speakers)
+    spoken = [(next(speakers), number, word) for number, words in enumerate(segments) for word in words]
+    parts = [(key[0], [word for *_, word in part]) for key, part in groupby(spoken, lambda each: each[:2])]
+    return subtitles.cues([words for _, words in parts], speakers=[f"Speaker {speaker}" for speaker, _ in parts])
 
 
 def _words_of_segments(transcript: "FileTranscript") -> list[Any]:
