@@ -12,7 +12,8 @@ from benchmarks.papers.runner import Entry, Row, Streams, first, measured, speed
 from benchmarks.papers.settings import Settings
 from benchmarks.papers.speech import BATCH, MODEL, PieceLm, Speech, texts, texts_of
 from benchmarks.results import progress
-from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.reporting import markdown_table

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.commands import graph
 from penstock.errors import GraphError, PenstockError
-from penstock.model.bundle import TOKENIZER_FILE, sha256_of
+from penstock.model.bundle_files import TOKENIZER_FILE, sha256_of
 from penstock.scoring.wfst.graph_file import read_graph
 from tests.helpers.word_graphs import recorded_text, synthetic_text, synthetic_words, word_arpa
 

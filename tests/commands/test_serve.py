@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from penstock.cli import main
 from penstock.commands import serve
-from penstock.model.bundle import CONFIG_FILE
+from penstock.model.bundle_files import CONFIG_FILE
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.launch import ServerOptions
 from penstock.serving.ports import Ports

@@ -7,7 +7,7 @@ import pytest
 
 from penstock import recognizer
 from penstock.errors import PenstockError
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph

@@ -19,7 +19,8 @@ from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import CheckpointError, ErrorCode, SettingError
 from penstock.evaluation.errors import compare
 from penstock.frontend.audio_file import read_audio
-from penstock.model.bundle import CONFIG_FILE, WEIGHTS_FILE, Checkpoint
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import CONFIG_FILE, WEIGHTS_FILE
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
 from penstock.transcription.offline import OfflineRecognizer

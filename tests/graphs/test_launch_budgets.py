@@ -23,7 +23,8 @@ from penstock.graphs.driver import EagerDriver
 from penstock.graphs.program import Program, steps_with_depth
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import TORCH
-from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.slots.ledger import SlotLedger

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.ngram.arpa import Arpa, read_arpa, write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, tensor_shapes, write_checkpoint
+from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
+from penstock.model.bundle_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from penstock.model.config import (
     FACTORIZED,
     AttentionContext,

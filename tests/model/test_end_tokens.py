@@ -10,7 +10,8 @@ import yaml
 from penstock import StreamingRecognizer
 from penstock.commands.import_model import main
 from penstock.errors import CheckpointError
-from penstock.model.bundle import CONFIG_FILE, FORMAT_VERSION, NEWER_FORMAT_VERSION, Checkpoint
+from penstock.model.bundle import FORMAT_VERSION, NEWER_FORMAT_VERSION, Checkpoint
+from penstock.model.bundle_files import CONFIG_FILE
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.model.transformers.importer import import_transformers

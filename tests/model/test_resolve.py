@@ -10,7 +10,8 @@ import pytest
 
 from penstock.errors import CheckpointError
 from penstock.model import resolve
-from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of
+from penstock.model.bundle import FORMAT_VERSION, Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.resolve import cache_directory, resolve_model
 from tests.helpers.golden import golden_case

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig

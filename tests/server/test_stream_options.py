@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer

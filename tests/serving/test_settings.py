@@ -12,7 +12,7 @@ from penstock.encoder import precision
 from penstock.errors import PenstockError
 from penstock.graphs import select as cuda_graphs
 from penstock.kernels import capability
-from penstock.model.bundle import CONFIG_FILE
+from penstock.model.bundle_files import CONFIG_FILE
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options import decoding_config
 from penstock.pipeline.options.decoding_config import DecodingConfig

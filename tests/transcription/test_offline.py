@@ -7,7 +7,7 @@ from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.errors import SettingError, StreamError
 from penstock.frontend.window_mel import MelPieces
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig

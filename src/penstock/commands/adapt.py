@@ -226,7 +226,7 @@ def _report(steps: int, step: int, perplexity: float) -> None:
 
 def _digests(checkpoint: "Checkpoint", texts: _Texts) -> dict[str, str]:
     """Sources of the new bundle; the model by its config.json, which has the digests of its other files."""
-    from penstock.model.bundle import CONFIG_FILE, sha256_of
+    from penstock.model.bundle_files import CONFIG_FILE, sha256_of
 
     digests = {f"{_DIGEST}from_config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE)}
     for name, text in zip(("text", "keep", "heldout"), texts, strict=True):

@@ -161,7 +161,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.evaluation.decoder_choice import DecoderChoice, parse_decoder
     from penstock.evaluation.report import Conditions
     from penstock.evaluation.runs import Variant, collect, open_recognizer, recognize_in_process
-    from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.bundle_files import CONFIG_FILE, sha256_of
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
     from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING

@@ -53,7 +53,8 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
 
 def run_build(args: argparse.Namespace) -> int:
     """Prints the size of every part and the time."""
-    from penstock.model.bundle import Checkpoint, sha256_of
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.bundle_files import sha256_of
     from penstock.model.resolve import resolve_model
     from penstock.model.tokenizer import Tokenizer
     from penstock.scoring.ngram.arpa import read_arpa

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
-    from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.bundle_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
     from penstock.model.transformers.files import SPEAKER_MODEL_TYPE, model_type

@@ -9,7 +9,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from penstock.model.card import CARD_FILE
 
 

@@ -13,7 +13,8 @@ from math import prod
 from pathlib import Path
 
 from penstock.errors import CheckpointError, ModelNotFoundError, split_code
-from penstock.model.bundle import FORMAT_VERSION, Checkpoint, encoder_shapes, sha256_of
+from penstock.model.bundle import FORMAT_VERSION, Checkpoint, encoder_shapes
+from penstock.model.bundle_files import sha256_of
 from penstock.model.hub import fetch, parse_source
 from penstock.model.transformers.files import content_sha256, model_type
 from penstock.runtime import module_command

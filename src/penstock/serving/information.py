@@ -6,7 +6,8 @@ from pathlib import Path
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
-from penstock.model.bundle import TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import TOKENIZER_FILE, WEIGHTS_FILE, sha256_of
 from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer

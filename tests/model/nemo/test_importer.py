@@ -11,7 +11,8 @@ from safetensors import safe_open
 
 from penstock.commands.import_model import main
 from penstock.errors import CheckpointError
-from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of, tensor_shapes
+from penstock.model.bundle import FORMAT_VERSION, Checkpoint, tensor_shapes
+from penstock.model.bundle_files import sha256_of
 from penstock.model.config import AttentionContext
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.importer import import_nemo

@@ -11,7 +11,7 @@ import torch
 from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.endpointing.rules import CARRY, RESET
 from penstock.errors import ErrorCode
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions

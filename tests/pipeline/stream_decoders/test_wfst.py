@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from penstock.errors import GraphError, StreamError
-from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig

@@ -9,7 +9,8 @@ pytest.importorskip("nemo.collections.asr", reason="extra `train`")
 import torch
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import CONFIG_FILE, Checkpoint
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import CONFIG_FILE
 from penstock.model.nemo.importer import import_nemo
 from recipes.an4.export_nemo import export_nemo
 

@@ -6,7 +6,8 @@ from pathlib import Path, PurePosixPath
 import sentencepiece
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import Checkpoint, sha256_of, write_checkpoint
+from penstock.model.bundle import Checkpoint, write_checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.card import copy_card
 from penstock.model.languages import end_labels, tag_labels
 from penstock.model.nemo.archive import NemoArchive

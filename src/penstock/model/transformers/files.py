@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import sha256_of
+from penstock.model.bundle_files import sha256_of
 
 CONFIG, PROCESSOR, PREPROCESSOR = "config.json", "processor_config.json", "preprocessor_config.json"
 TOKENIZER, WEIGHTS, WEIGHTS_INDEX = "tokenizer.json", "model.safetensors", "model.safetensors.index.json"

@@ -1,6 +1,7 @@
 """Checks the files that decoding options name against a model, by their beginnings. Does not import torch."""
 
-from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.pipeline.options.decoding_config import DecodingConfig
 
 

@@ -16,7 +16,8 @@ from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartStates
 from penstock.decoding.wfst.state import WfstStateStore
 from penstock.graphs.driver import Driver
-from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
