@@ -39,7 +39,7 @@ def test_the_first_chunk_and_each_further_one_end_at_the_published_samples(bundl
     state.reset(SLOT)
     assert completed_at(state, 3) == [first, first + step, first + 2 * step]
     append(state, 17)
-    state.end_segment(SLOT)
+    state.reset(SLOT)
     assert completed_at(state, 2) == [first, first + step]
 
 

@@ -51,7 +51,6 @@ class ChunkAligner:
         self._held: list[Samples] = []
         self._held_samples = 0
         self._sent_samples = 0
-        """Of the current segment."""
 
     @property
     def held_samples(self) -> int:
@@ -76,8 +75,8 @@ class ChunkAligner:
         return whole
 
     def flush(self, samples: Samples) -> Samples:
-        """Adds the last samples [n] of a segment and returns all that were held; the next segment begins."""
-        self._sent_samples = 0
+        """Adds the last samples [n] of a segment and returns all that were held. The borders stay where they are."""
+        self._sent_samples += self._held_samples + len(samples)
         return self._take(samples)
 
     def _hold(self, samples: Samples) -> None:

@@ -17,6 +17,15 @@ class ConvolutionWindows(NamedTuple):
     """[layers, B, T, D], the space for this chunk; a view."""
 
 
+class SmallState(NamedTuple):
+    """What a step changes of `slots` [n] but for the chunk's page, which the stream's next chunk overwrites."""
+
+    slots: torch.Tensor
+    chunks_seen: torch.Tensor
+    conv_tails: torch.Tensor
+    columns: tuple[torch.Tensor, ...]
+
+
 class EncoderState:
     """Per-stream encoder state.
 
@@ -81,6 +90,16 @@ class EncoderState:
         self.chunks_seen.index_copy_(0, slots, chunks_seen + 1)
         for column, new in zip(self.subsampling_columns, columns, strict=True):
             column.index_copy_(0, slots, new)
+
+    def copy(self, slots: torch.Tensor) -> SmallState:
+        """Copies what a step of `slots` [n] changes: so that a chunk can be encoded that the stream does not have."""
+        seen, tails = self.chunks_seen.index_select(0, slots), self.conv_tails.index_select(1, slots)
+        return SmallState(slots, seen, tails, self.columns_of(slots))
+
+    def put_back(self, kept: SmallState) -> None:
+        """Makes the streams what they were at `copy`, one step ago."""
+        self.conv_tails.index_copy_(1, kept.slots, kept.conv_tails)
+        self.advance(kept.slots, kept.chunks_seen - 1, kept.columns)
 
     def scatter_chunk(
         self,

@@ -83,20 +83,12 @@ class SampleState:
         self._window_samples, self._chunk_samples = geometry.window_samples, geometry.chunk_samples
         self.windows = np.zeros((slots, geometry.window_samples), np.float32)  # [S, W]
         self.filled_samples = np.zeros(slots, np.int64)  # [S]
-        self.chunks_emitted = np.zeros(slots, np.int64)  # [S], of the current segment
-        self.earlier_samples = np.zeros(slots, np.int64)  # [S], of the stream's earlier segments
+        self.chunks_emitted = np.zeros(slots, np.int64)  # [S]
+        self.ended_samples = np.zeros(slots, np.int64)  # [S], before the last end of a segment
 
     def reset(self, slots: np.ndarray) -> None:
         """Makes `slots` [n] streams without samples."""
-        self._begin(slots)
-        self.earlier_samples[slots] = 0
-
-    def end_segment(self, slots: np.ndarray) -> None:
-        """Starts a new segment of the streams in `slots` [n]; their samples keep counting."""
-        self.earlier_samples[slots] += self.received_samples(slots)
-        self._begin(slots)
-
-    def _begin(self, slots: np.ndarray) -> None:
+        self.ended_samples[slots] = 0
         lead = self._geometry.lead_samples
         self.windows[slots, :lead] = 0.0
         self.filled_samples[slots] = lead
@@ -158,15 +150,15 @@ class SampleState:
             kinds, slots, filled, starts, counts = (each[others] for each in (kinds, slots, filled, starts, counts))
 
     def received_samples(self, slots: np.ndarray) -> np.ndarray:
-        """Samples [n] of the segments so far."""
+        """Samples [n] of the streams so far."""
         geometry = self._geometry
         return self.chunks_emitted[slots] * geometry.chunk_samples + self.filled_samples[slots] - geometry.lead_samples
 
     def covered_samples(self, slots: np.ndarray) -> np.ndarray:
-        """Samples [n] of the segments up to the end of the last hop of their whole chunks."""
+        """Samples [n] of the streams up to the end of the last hop of whole chunks, or of a segment after that."""
         geometry = self._geometry
         frames = self.chunks_emitted[slots] * geometry.chunk_mel_frames - geometry.virtual_mel_frames
-        return np.maximum(frames, 0) * geometry.hop_samples
+        return np.maximum(frames * geometry.hop_samples, self.ended_samples[slots])
 
     def remaining_mel_frames(self, slots: np.ndarray) -> np.ndarray:
         """Frames [n] of the unfinished chunks that hold audio, virtual ones included; 0 if all of them are virtual."""
@@ -188,6 +180,8 @@ class ChunkRows(NamedTuple):
     """[R] int64, as in `MelChunks`."""
     covered_samples: np.ndarray
     """[R] int64, as in `MelChunks`."""
+    has_open: np.ndarray
+    """[R] bool, the last chunk of the row is unfinished; where the stream goes on, it comes again with more audio."""
 
     def row(self, number: int) -> MelChunks:
         """Those of one row."""
@@ -218,12 +212,13 @@ class FeatureExtractor:
         """Appends rows of samples to streams, in order, and returns the chunks that are complete.
 
         slots: [R] int64, the stream of each row; samples: [n] float32 of all rows, one row after another; lengths: [R]
-        int64; is_first: [R] bool, the row begins a new stream in its slot; is_last: [R] bool, the row ends a segment,
-        gets its unfinished chunk, and the next row of the stream begins another segment.
+        int64; is_first: [R] bool, the row begins a new stream in its slot; is_last: [R] bool, the row ends a segment
+        and also gets the unfinished chunk as it is; the stream may go on as if it had not.
         """
         state, geometry = self._state, self.geometry
         samples, starts = np.ascontiguousarray(samples), lengths.cumsum() - lengths
         chunks, last_valid, covered = np.zeros((3, len(slots)), np.int64)
+        has_open = np.zeros(len(slots), bool)
         owners: list[np.ndarray] = []
         windows: list[np.ndarray] = []
         filled: list[np.ndarray] = []
@@ -238,12 +233,12 @@ class FeatureExtractor:
                 filled.append(np.full(len(done), complete.shape[1]))
                 chunks[rows[done]] += 1
             last_valid[rows] = np.where(chunks[rows] > 0, geometry.chunk_mel_frames, 0)
-            covered[rows] = state.earlier_samples[own] + state.covered_samples(own)
+            covered[rows] = state.covered_samples(own)
             # 2) unfinished chunks of segments that end; LogMel silences what lies after their audio
             last = rows[is_last[rows]]
             if len(last):
                 ended = slots[last]
-                covered[last] = state.earlier_samples[ended] + state.received_samples(ended)
+                covered[last] = state.ended_samples[ended] = state.received_samples(ended)
                 remaining = state.remaining_mel_frames(ended)
                 unfinished = remaining > 0
                 owners.append(last[unfinished])
@@ -251,8 +246,8 @@ class FeatureExtractor:
                 filled.append(state.filled_samples[ended[unfinished]])
                 chunks[last[unfinished]] += 1
                 last_valid[last[unfinished]] = remaining[unfinished]
-                state.end_segment(ended)
-        return ChunkRows(self._to_mel(owners, windows, filled), chunks, last_valid, covered)
+                has_open[last[unfinished]] = True
+        return ChunkRows(self._to_mel(owners, windows, filled), chunks, last_valid, covered, has_open)
 
     def no_chunks(self) -> torch.Tensor:
         """[0, N, F] float32."""

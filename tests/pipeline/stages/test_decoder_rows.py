@@ -26,7 +26,7 @@ def test_rows_of_tickets_without_those_that_the_features_stage_rejected():
         errors={1: error},
     )
     encoded = [torch.rand(2, WIDTH), torch.rand(4, WIDTH)]
-    rows, ticket_of, row_of = rows_of_tickets([direct, batched], encoded)
+    rows, ticket_of, row_of = rows_of_tickets([direct, batched], encoded, 8)
     assert rows.slots.tolist() == [4, 5, 6, 5]
     assert rows.generations.tolist() == [14, 15, 16, 15]
     assert rows.numbers.tolist() == [24, 25, 26, 25]

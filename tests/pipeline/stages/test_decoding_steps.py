@@ -24,7 +24,10 @@ def endpoints(golden_bundle) -> Endpoints:
 def row_steps(endpoints: Endpoints, slots: list[int], frames: list[int], **more) -> RowSteps:
     ends_segment = np.array(more.pop("ends_segment", [False] * len(slots)))
     covered = np.full(len(slots), 10**6)
-    return RowSteps(endpoints, np.array(slots), np.array(frames), covered, ends_segment, more.pop("unstable", {}))
+    all_frames = np.array([frames, more.pop("open_frames", [0] * len(slots))])
+    is_forced = np.array(more.pop("is_forced", [False] * len(slots)))
+    unstable = more.pop("unstable", {})
+    return RowSteps(endpoints, np.array(slots), all_frames, covered, ends_segment, is_forced, unstable)
 
 
 def token(label: int) -> Token:
@@ -34,7 +37,7 @@ def token(label: int) -> Token:
 def run(steps: RowSteps, decode) -> list[tuple[list[int], ...]]:
     taken = []
     while step := steps.next():
-        taken.append(tuple(field.tolist() for field in step))
+        taken.append(tuple(field.tolist() for field in step[:5]))
         steps.take(step, [decode(row, count) for row, count in zip(*taken[-1][:3:2], strict=True)])
     return taken
 
@@ -86,3 +89,27 @@ def test_a_row_goes_on_behind_an_endpoint(endpoints):
     steps = row_steps(endpoints, [1], [2])
     run(steps, lambda *_: NOTHING)
     assert steps.parts() == {}, "a segment with a label has no limit"
+
+
+def test_a_forced_end_tells_by_number_what_the_copy_has_more(endpoints):
+    """The copy has 1 2 3, the stream goes on with 1 2 4 5: the next segment has only the fourth."""
+    steps = row_steps(endpoints, [0], [3], open_frames=[1], is_forced=[True])
+    found = iter((Decoded([token(1)], [token(9)], []), Decoded([token(2)], [token(3)], [])))
+    assert run(steps, lambda *_: next(found)) == [
+        ([0], [0], [2], [False], [False]),
+        ([0], [2], [1], [True], [False]),
+    ]
+    (part,) = steps.parts()[0]
+    assert part.is_final and [t.id for t in part.decoded.stable + part.decoded.unstable] == [1, 2, 3]
+    steps = row_steps(endpoints, [0], [2])
+    run(steps, lambda *_: Decoded([token(2)], [token(4), token(5)], []))
+    ((_, (part,)),) = steps.parts().items()
+    assert [t.id for t in part.decoded.stable + part.decoded.unstable] == [5]
+
+
+def test_a_shorter_best_hypothesis_at_a_second_forced_end_tells_nothing(endpoints):
+    for found, told in (([1, 2, 3], [1, 2, 3]), ([1, 2], []), ([1, 2, 4, 5], [5])):
+        steps = row_steps(endpoints, [0], [1], open_frames=[1], is_forced=[True])
+        run(steps, lambda *_, found=found: Decoded([], [token(label) for label in found], []))
+        (part,) = steps.parts()[0]
+        assert [t.id for t in part.decoded.unstable] == told

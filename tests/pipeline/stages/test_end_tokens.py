@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer
-from penstock.endpointing.rules import CARRY, RESET
+from penstock.endpointing.rules import CARRY, RESET, EndpointRules
 from penstock.errors import ErrorCode, SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
@@ -72,6 +72,8 @@ def cut_by_hand(recognizer: StreamingRecognizer, chunks: list[torch.Tensor], opt
             if number == len(chunks) or any(token.id in end_tokens for token in best):
                 nothing = torch.zeros(0, chunk.shape[1])
                 (final,) = decode(stage, [DecoderRequest(lease, nothing, 0, False, False, finalize=True)])
+                stage._begin([lease.slot])
+                stage._endpoints.open(lease.slot, EndpointRules())
                 tokens += final.tokens
                 found.append((final.text, [token[:3] for token in tokens if token.id not in end_tokens]))
                 tokens = []

@@ -327,18 +327,3 @@ def test_what_follows_a_rejected_start_in_its_batch_is_rejected_alone(rig, monke
     assert going[-1].is_final
     assert [rig.ledger.settled_requests(slot, 1) for slot in (0, 1)] == [3, 3]
     assert rig.ledger.failed_code(0) is ErrorCode.PHRASE_MEMORY_FULL
-
-
-def test_a_segment_ends_in_every_stage_at_once(rig):
-    """The next request begins afresh, though it came in without a start."""
-    lease, golden = Lease(1, 4), rig.case.greedy(CONTEXT, SIGNAL)
-    for number in range(3):
-        request = rig.mel(lease, slice(None), is_start=number == 0)
-        (frames,) = encode(rig.encoder, [EncoderRequest(lease, request.chunks, number == 0, finalize=True)])
-        torch.testing.assert_close(frames, rig.case.encoded(CONTEXT, SIGNAL), atol=1e-4, rtol=0)
-        work = DecoderRequest(lease, frames, 1600 * (number + 1), number == 0, False, finalize=True)
-        (result,) = decode(rig.decoder, [work])
-        assert (result.segment, result.is_final) == (number, True)
-        assert [token.id for token in result.tokens] == golden.tokens
-        assert [token.timestamp for token in result.tokens] == golden.timestamps
-        assert result.audio_processed_s == pytest.approx(0.1 * (number + 1))

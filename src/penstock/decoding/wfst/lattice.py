@@ -5,6 +5,7 @@ it is known that no path through them can come within the beam of the best. Only
 what is older has one for each token, so memory is fixed.
 """
 
+import copy
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -176,6 +177,12 @@ class Lattice:
         self._extras: list[np.ndarray | None] = [None]
         """Of each level, what the last pruning found for the tokens before it."""
         self._link_count, self._pruned_count = count, 0
+
+    def copied(self) -> "Lattice":
+        """The same by itself."""
+        other = copy.copy(self)
+        other._levels, other._starts, other._extras = list(self._levels), list(self._starts), list(self._extras)
+        return other
 
     def add(self, links: HostLinks, row: int) -> None:
         """Adds the frames of a chunk; frames that the row does not take add nothing."""

@@ -32,6 +32,9 @@ POLL, COMPLETE, LOCAL, LIVE = 8, 16, 32, 64
 """Flags of rows of an offline model, which only `features` sets: all samples of the stream have come, and its client
 polls; with this row's frames the log-mel is complete; the recording is long, so attention is local; the stream is live,
 so its frames are those of windows. END means there that nothing of the stream is left."""
+OPEN = 128
+"""With FINALIZE, which only `features` sets: the row's last chunk is unfinished. It is encoded and decoded on a copy of
+the stream's state, which tells the words of the segment's end, and comes again with more audio."""
 
 
 class Column(IntEnum):

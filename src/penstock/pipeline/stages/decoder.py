@@ -153,7 +153,7 @@ class DecoderStage:
             answers.append(reply)
         if good:
             read, replies, frames_of = zip(*good, strict=True)
-            rows, ticket_of, row_of = rows_of_tickets(read, frames_of)
+            rows, ticket_of, row_of = rows_of_tickets(read, frames_of, self._config.encoder.subsampling_factor)
             origins = list(zip(ticket_of.tolist(), row_of.tolist(), strict=True))
             for place, answer in self._process(rows).items():
                 ticket_number, row = origins[place]
@@ -300,10 +300,13 @@ class DecoderStage:
     def _decode(self, rows: DecoderRows, places: np.ndarray) -> dict[int, list[SegmentPart]]:
         """Decodes rows of different streams, step by step; returns the parts of segments in those with new results."""
         slots, flags, covered = rows.slots[places], rows.flags[places], rows.covered_samples[places]
-        is_final = (flags & (END | FINALIZE)) > 0
+        ends, is_forced = (flags & END) > 0, (flags & FINALIZE) > 0
+        if self._config.encoder.is_offline:  # its windows begin anew where a client ends a segment
+            ends, is_forced = ends | is_forced, ends & is_forced
         changing = self._has_unstable[slots].nonzero()[0].tolist()
         unstable = {row: self._texts[int(slots[row])].unstable for row in changing}
-        steps = RowSteps(self._endpoints, slots, rows.frames[places], covered, is_final, unstable)
+        frames = np.array([rows.frames[places], rows.open_frames[places]])
+        steps = RowSteps(self._endpoints, slots, frames, covered, ends, is_forced, unstable)
         first_frames = (rows.frames.cumsum() - rows.frames)[places]
         while step := steps.next():
             own = slots[step.rows]
@@ -313,13 +316,14 @@ class DecoderStage:
                 self._begin(ended[~carries].tolist())
                 self._begin(ended[carries].tolist(), goes_on=True)
         parts_of = {
-            row: self._without_warm_up(int(slots[row]), parts, is_final[row]) for row, parts in steps.parts().items()
+            row: self._without_warm_up(int(slots[row]), parts, ends[row] or is_forced[row])
+            for row, parts in steps.parts().items()
         }
         # A poll of a file reports the share of the work, in all its parts.
         for row in ((flags & (POLL | END | LIVE)) == POLL).nonzero()[0].tolist():
             if row in parts_of:
                 parts_of[row] = [part._replace(covered_samples=int(covered[row])) for part in parts_of[row]]
-        if len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):
+        if self._config.encoder.is_offline and len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):
             self._endpoints.restart(slots[finalized], covered[finalized])
             self._begin(slots[finalized].tolist())
         return {int(places[row]): parts for row, parts in parts_of.items() if parts}
@@ -357,6 +361,7 @@ class DecoderStage:
                 lengths=send_to_device(torch.from_numpy(lengths), self._device),
                 is_final=step.is_final[runs].tolist(),
                 prompts=self._prompts_of(own),
+                copies=step.is_copy[runs].nonzero()[0].tolist(),
             )
             for i, row_decoded in zip(runs.tolist(), decoder.decode(chunk), strict=True):
                 decoded[i] = row_decoded

@@ -9,7 +9,7 @@ import torch
 from penstock.errors import StreamError
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import StreamResult
-from penstock.pipeline.slots.ticket import NO_ROW, POLL, Column, Ticket
+from penstock.pipeline.slots.ticket import NO_ROW, OPEN, POLL, Column, Ticket
 
 
 class DecodedRows(NamedTuple):
@@ -34,7 +34,9 @@ class DecoderRows(NamedTuple):
     flags: np.ndarray
     covered_samples: np.ndarray
     frames: np.ndarray
-    """Encoder frames of each row."""
+    """Encoder frames of each row, with the open ones."""
+    open_frames: np.ndarray
+    """The last of them, which only a copy of the stream decodes, at the end of its segment."""
     encoded: torch.Tensor
     """[T, D] float32, of all rows, one row after another."""
     options: Mapping[int, StreamOptions]
@@ -45,7 +47,7 @@ class DecoderRows(NamedTuple):
 
 
 def rows_of_tickets(
-    tickets: Sequence[Ticket], encoded: Sequence[torch.Tensor]
+    tickets: Sequence[Ticket], encoded: Sequence[torch.Tensor], subsampling_factor: int
 ) -> tuple[DecoderRows, np.ndarray, np.ndarray]:
     """The rows that the features stage has forwarded, one ticket after another; of each [R] its ticket and row in it.
 
@@ -62,8 +64,11 @@ def rows_of_tickets(
     }
     ticket_of = np.searchsorted(starts, forwarded, side="right") - 1
     is_direct = np.array([not ticket.is_batched for ticket in tickets])
-    slots, generations, numbers, flags, _, _, covered, frames = rows[forwarded].T  # in the order of `Column`
+    slots, generations, numbers, flags, _, last_valid, covered, frames = rows[forwarded].T  # in the order of `Column`
+    open_frames = np.where(flags & OPEN > 0, -(-last_valid // subsampling_factor), 0)
     whole = encoded[0] if len(encoded) == 1 else torch.cat(list(encoded))
     wants_result = is_direct[ticket_of] | (flags & POLL > 0)
-    decoder_rows = DecoderRows(slots, generations, numbers, flags, covered, frames, whole, options, wants_result)
+    decoder_rows = DecoderRows(
+        slots, generations, numbers, flags, covered, frames, open_frames, whole, options, wants_result
+    )
     return decoder_rows, ticket_of, forwarded - starts[ticket_of]

@@ -4,6 +4,7 @@ The rows' steps run side by side. All state is in arrays, and only tokens take P
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,9 @@ class Step(NamedTuple):
     is_final: np.ndarray
     """bool: the segment ends with these frames."""
     is_endpoint: np.ndarray
-    """bool: and the stream goes on in a new segment, without a new start of the encoder."""
+    """bool: and the search goes on in a new segment."""
+    is_copy: np.ndarray
+    """bool: the client ends the segment. The search goes on without these frames, which come again with others."""
 
 
 class SegmentPart(NamedTuple):
@@ -58,10 +61,14 @@ class Endpoints:
         self._virtual_samples = virtual_mel_frames * config.features.hop_samples
         self._segments = SegmentFrames(slots, config.encoder_frame_ms)
         self._first_sample = np.zeros(slots, np.int64)
+        """Where the search began."""
+        self._origin = np.zeros(slots, np.int64)
         self._encoder_frames = np.zeros(slots, np.int64)
-        """Since the encoder has started anew, at `_first_sample`."""
+        """Since the encoder has started anew, at sample `_origin`."""
         self._warm_up_frames = np.zeros(slots, np.int64)
-        """Encoder frames of the stream whose results are withheld; 0 after a new start of the encoder."""
+        """Encoder frames of the stream whose results are withheld."""
+        self._found, self._told, self._told_before = np.zeros((3, slots), np.int64)
+        """Of the search since it began: stable tokens, those told with the copies, and those of earlier segments."""
 
     @property
     def are_on(self) -> np.ndarray:
@@ -72,14 +79,30 @@ class Endpoints:
         """A stream begins; chunk_frames: its own, by default those of all."""
         self.chunk_frames[slot] = self._default_chunk_frames if chunk_frames is None else chunk_frames
         self._segments.open(slot, rules)
-        self._first_sample[slot] = self._encoder_frames[slot] = 0
+        self._origin[slot] = self._first_sample[slot] = self._encoder_frames[slot] = 0
         self._warm_up_frames[slot] = rules.warm_up_chunks * self.chunk_frames[slot]
+        self._found[slot] = self._told[slot] = self._told_before[slot] = 0
 
     def restart(self, slots: np.ndarray, covered_samples: np.ndarray) -> None:
-        """The encoder starts anew in `slots` [n], after these samples [n] of their streams."""
-        self._first_sample[slots], self._encoder_frames[slots] = covered_samples, 0
-        self._warm_up_frames[slots] = 0
+        """The encoder and the search start anew in `slots` [n], after these samples [n] of their streams."""
+        self._origin[slots] = self._first_sample[slots] = covered_samples
+        self._encoder_frames[slots] = self._warm_up_frames[slots] = 0
         self._segments.begin(slots)
+
+    def untold(self, slot: int, decoded: Decoded, is_copy: bool) -> Decoded:
+        """What a step decoded without the tokens that copies told: by number, for the hypotheses may differ.
+
+        is_copy: the search itself does not have these tokens yet.
+        """
+        first, before = int(self._told[slot] - self._found[slot]), int(self._told_before[slot])
+        if not is_copy:
+            self._found[slot] += len(decoded.stable)
+        if first <= 0 and not before:
+            return decoded
+        first, at = max(first, 0), max(first - len(decoded.stable), 0)
+        alternatives = [a._replace(tokens=a.tokens[before if a.is_whole else at :]) for a in decoded.alternatives]
+        new = replace(decoded, stable=decoded.stable[first:], unstable=decoded.unstable[at:], alternatives=alternatives)
+        return new if new != NOTHING else NOTHING
 
     def add_chunk(
         self, slots: np.ndarray, stable_end: np.ndarray, unstable_end: np.ndarray, has_end_token: np.ndarray
@@ -98,8 +121,18 @@ class Endpoints:
     def end(self, slot: int, decoded: Decoded, covered_samples: int) -> SegmentPart:
         """The part before an endpoint after the last chunk; the next segment begins."""
         self._segments.begin(np.array([slot]))
-        start = int(self._first_sample[slot] + self._encoder_frames[slot] * self._frame_samples)
+        self._found[slot] = self._told[slot] = self._told_before[slot] = 0
+        self._first_sample[slot] = start = int(self._origin[slot] + self._encoder_frames[slot] * self._frame_samples)
         return SegmentPart(decoded, min(start - self._virtual_samples, covered_samples), True, start)
+
+    def force_end(self, slot: int, decoded: Decoded, tokens: int, covered_samples: int) -> SegmentPart:
+        """The part before an end by the client, whose last tokens, so many, the search itself does not have yet.
+
+        Times of the next segment count from where the search began, too.
+        """
+        self._segments.force(np.array([slot]))
+        self._told[slot] = self._told_before[slot] = max(self._told[slot], self._found[slot]) + tokens
+        return SegmentPart(decoded, covered_samples, True, int(self._first_sample[slot]))
 
 
 class RowSteps:
@@ -115,17 +148,20 @@ class RowSteps:
         slots: np.ndarray,
         frames: np.ndarray,
         covered_samples: np.ndarray,
-        ends_segment: np.ndarray,
+        ends: np.ndarray,
+        is_forced: np.ndarray,
         unstable: Mapping[int, list[Token]],
     ):
-        """slots, frames, covered_samples: [R] int64; ends_segment: [R] bool; unstable: by row, tokens at the end of its
-        segment that may change.
+        """slots, covered_samples: [R] int64; frames: [2, R] int64, all of a row and its open ones; ends, is_forced: [R]
+        bool, the stream or, by the client, its segment ends; unstable: by row, tokens at the end of its segment that
+        may change.
         """
         self._endpoints, self._slots, self._covered = endpoints, slots, covered_samples
         self._has_rules, self._chunk_frames = endpoints.are_on[slots], endpoints.chunk_frames[slots]
-        self._at, self._left = np.zeros(len(slots), np.int64), frames.copy()
+        self._at, self._left, self._open_frames = np.zeros(len(slots), np.int64), frames[0] - frames[1], frames[1]
         # Steps without frames that are left, too: the end of a segment at an endpoint, and with the row.
-        self._is_endpoint, self._is_final = np.zeros(len(slots), bool), ends_segment.copy()
+        self._is_endpoint, self._is_final = np.zeros(len(slots), bool), ends | is_forced
+        self._is_forced = is_forced
         # Of the segment so far: whether a step has run, and by row its tokens.
         self._is_new = np.zeros(len(slots), bool)
         self._found = {row: Decoded([], tokens, []) for row, tokens in unstable.items()}
@@ -139,19 +175,25 @@ class RowSteps:
         left, is_endpoint, has_rules = self._left[rows], self._is_endpoint[rows], self._has_rules[rows]
         frames = np.where(has_rules, np.minimum(left, self._chunk_frames[rows]), left)
         frames[is_endpoint] = 0
-        is_final = is_endpoint | (self._is_final[rows] & (~has_rules | (left == 0)))
-        return Step(rows, self._at[rows], frames, is_final, is_endpoint)
+        is_copy = self._is_forced[rows] & (left == 0) & ~is_endpoint
+        frames = np.where(is_copy, self._open_frames[rows], frames)
+        ends_here = self._is_final[rows] & ~self._is_forced[rows] & (~has_rules | (left == 0))
+        return Step(rows, self._at[rows], frames, is_endpoint | ends_here | is_copy, is_endpoint, is_copy)
 
     def take(self, step: Step, decoded: Sequence[Decoded | None]) -> None:
         """Takes what a step decoded: of each of its rows, or None where its search did not run."""
         rows = step.rows
         self._at[rows] += step.frames
-        self._left[rows] -= step.frames
+        self._left[rows] -= np.where(step.is_copy, 0, step.frames)
         self._is_new[rows] = True
         # 1) tokens
         ends, end_tokens = np.zeros((3, len(rows)), np.int64), self._endpoints.end_tokens
         silent = self._endpoints.silent_tokens
+        copied = [0] * len(rows)
         for i, (row, one) in enumerate(zip(rows.tolist(), decoded, strict=True)):
+            if one is not None:
+                one = self._endpoints.untold(int(self._slots[row]), one, bool(step.is_copy[i]))
+                copied[i] = len(one.stable)
             if one is not None and (one is not NOTHING or row in self._found):
                 has_end_token = bool(end_tokens) and any(token.id in end_tokens for token in one.stable + one.unstable)
                 ends[:, i] = _end(one.stable, silent), _end(one.unstable, silent), has_end_token
@@ -163,6 +205,9 @@ class RowSteps:
             row_decoded, covered = self._found.pop(row, NOTHING), int(self._covered[row])
             if step.is_endpoint[i]:
                 part = self._endpoints.end(int(self._slots[row]), row_decoded, covered)
+            elif step.is_copy[i]:
+                tokens = copied[i] + len(row_decoded.unstable)
+                part = self._endpoints.force_end(int(self._slots[row]), row_decoded, tokens, covered)
             else:
                 part = SegmentPart(row_decoded, covered, True, covered)
             self._parts.setdefault(row, []).append(part)

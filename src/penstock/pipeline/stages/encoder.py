@@ -19,7 +19,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket
+from penstock.pipeline.slots.ticket import NO_ROW, OPEN, START, Column, Ticket
 from penstock.runtime import check_device, check_device_works, send_to_device
 
 
@@ -146,13 +146,15 @@ class EncoderStage:
         last = chunks.nonzero()[0]
         valid = np.full(len(owner), self._chunk_shape[0])
         valid[chunks.cumsum()[last] - 1] = last_valid[last]
+        is_open = np.zeros(len(owner), bool)
+        is_open[chunks.cumsum()[last] - 1] = flags[last] & OPEN > 0
         frames: torch.Tensor | None = None
         mel: torch.Tensor | None = None
         try:
             for step in self._steps(slots, chunks, flags, is_admitted, owner):
                 if mel is None and len(step.chunks):
                     mel = send_to_device(mels[0] if len(mels) == 1 else torch.cat(mels), self._device)
-                for places, part in self._run(step, mel, slots[owner], valid):
+                for places, part in self._run(step, mel, slots[owner], valid, is_open):
                     if len(places) == len(owner):
                         frames = part
                         continue
@@ -179,15 +181,12 @@ class EncoderStage:
     def _steps(
         self, slots: np.ndarray, chunks: np.ndarray, flags: np.ndarray, is_admitted: np.ndarray, owner: np.ndarray
     ) -> Iterator["_Step"]:
-        """The steps of a batch: step k has the k-th chunk of each stream, after the segments that begin there."""
+        """The steps of a batch: step k has the k-th chunk of each stream, after the streams that begin there."""
         # 1) chunks of the stream in this batch before each row
         before = sums_before(slots, chunks)
-        # 2) where streams and segments begin: a start before the row's chunks, finalize after them
-        begin_slots = begin_steps = np.zeros(0, np.int64)
-        if np.count_nonzero(flags & (START | FINALIZE)):
-            starts, ends = (((flags & flag > 0) & is_admitted).nonzero()[0] for flag in (START, FINALIZE))
-            begin_slots = np.concatenate([slots[starts], slots[ends]])
-            begin_steps = np.concatenate([before[starts], (before + chunks)[ends]])
+        # 2) where streams begin
+        starts = ((flags & START > 0) & is_admitted).nonzero()[0]
+        begin_slots, begin_steps = slots[starts], before[starts]
         # 3) the step of each chunk
         step_of = np.arange(len(owner)) + (before + chunks - chunks.cumsum())[owner]
         step_of[~is_admitted[owner]] = -1
@@ -195,12 +194,12 @@ class EncoderStage:
             yield _Step(begin_slots[begin_steps == step], (step_of == step).nonzero()[0])
 
     def _run(
-        self, step: "_Step", mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray
+        self, step: "_Step", mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray, is_open: np.ndarray
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Runs a step in parts of at most `max_batch` streams; yields chunks [B] int64 and their frames [B, T, D].
 
         mel: [C, N, F], all chunks, where there are any; slots, valid: [C] int64, of each chunk the slot and the mel
-        frames that hold audio.
+        frames that hold audio; is_open: [C] bool, after which the stream's state is as before.
         """
         if len(step.begins):
             self._encoder.open(send_to_device(torch.from_numpy(step.begins), self._device))
@@ -212,7 +211,11 @@ class EncoderStage:
             own, counts, places = send_to_device(numbers, self._device).unbind()
             assert mel is not None
             chosen = mel if len(chunks) == len(mel) else mel.index_select(0, places)
+            state, opened = self._encoder.state, slots[chunks[is_open[chunks]]]
+            kept = state.copy(send_to_device(torch.from_numpy(opened), self._device)) if len(opened) else None
             yield places, self._encoder.step(own, chosen, counts).frames.float()
+            if kept is not None:
+                state.put_back(kept)
 
     def _no_frames(self, chunks: int, device: str | None = None) -> torch.Tensor:
         """Zeros [C, T, D], by default on the stage's device."""
@@ -223,6 +226,6 @@ class _Step(NamedTuple):
     """One chunk each of different streams."""
 
     begins: np.ndarray
-    """[n] int64, slots in which a stream or segment begins before them; one may occur twice."""
+    """[n] int64, slots in which a stream begins before them; one may occur twice."""
     chunks: np.ndarray
     """[B] int64, which chunks of the batch."""

@@ -15,7 +15,7 @@ from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, Decoding
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
+from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, OPEN, START, Column, encoder_frame_counts
 from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
 
@@ -73,6 +73,7 @@ class FeatureStage(AdmittingStage):
         columns = (extracted.chunks, extracted.last_valid_mel_frames, extracted.covered_samples, frames)
         for column, values in enumerate(columns, start=Column.CHUNKS):
             ticket[admitted, column] = values
+        ticket[admitted, Column.FLAGS] |= np.where(extracted.has_open & (flags & FINALIZE > 0), OPEN, 0)
         return FeatureRows(ticket, extracted.mel, options, errors, rows.is_batched)
 
     @staticmethod

@@ -4,11 +4,14 @@ A stream belongs to one stream decoder, by its option `decoder`. Each projects t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.tensors.host_copy import copy_to_device
+from penstock.decoding.tensors.state_store import States, StateStore
+from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.decoded import Decoded
 
@@ -25,6 +28,18 @@ class Chunk(NamedTuple):
     """True if a segment ends with this chunk."""
     prompts: torch.Tensor | None = None
     """[B] int64, the prompt of each stream's language; None for a model without language prompts."""
+    copies: Collection[int] = ()
+    """Rows whose streams go on without this chunk: their states do not change."""
+
+
+def keep_states(chunk: Chunk, store: StateStore[States], slots: torch.Tensor, states: States) -> None:
+    """Writes the states [B, ...] after a chunk back, but for copies; slots: [B] int64 on the device."""
+    if chunk.copies:
+        own = [row for row in range(len(chunk.slots)) if row not in chunk.copies]
+        rows = copy_to_device(own, torch.int64, slots.device)
+        slots, states = map_tensors(lambda t: t.index_select(0, rows), (slots, states))
+    if len(slots):
+        store.scatter(slots, states)
 
 
 class StreamDecoder(ABC):
@@ -35,7 +50,7 @@ class StreamDecoder(ABC):
 
     @abstractmethod
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
-        """Resets `slots` for new streams or new segments."""
+        """Resets `slots` for new streams, or new segments after an endpoint."""
 
     @abstractmethod
     def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:

@@ -11,7 +11,7 @@ from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, keep_states
 from penstock.pipeline.stream_decoders.transducer import rows_of_tokens
 
 
@@ -37,7 +37,7 @@ class CtcStreamDecoder(StreamDecoder):
         slots = copy_to_device(chunk.slots, torch.int64, self._head.device)
         log_probs = self._head.log_probs(chunk.encoded, chunk.prompts)
         update, states = decode_greedily(log_probs, chunk.lengths, self._state.gather(slots))
-        self._state.scatter(slots, states)
+        keep_states(chunk, self._state, slots, states)
         host = update if update.open.labels.device.type == "cpu" else tree_to_host(update)
         rows = zip(_tokens(host.closed), _tokens(host.open), strict=True)
         return [Decoded(*row, []) if any(row) else NOTHING for row in rows]

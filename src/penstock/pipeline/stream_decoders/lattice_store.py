@@ -21,6 +21,10 @@ class _Wanted(NamedTuple):
     paths: int
     """Alternatives at the end of the segment."""
 
+    def copied(self) -> "_Wanted":
+        """The same by itself."""
+        return self._replace(lattice=self.lattice.copied())
+
 
 class EndedSegment(NamedTuple):
     """The results at a segment's end."""
@@ -58,6 +62,14 @@ class LatticeStore:
             for row, slot in enumerate(slots):
                 if slot in self._wanted:
                     self._wanted[slot].lattice.add(host, row)
+
+    def copy(self, slots: Sequence[int]) -> dict[int, _Wanted]:
+        """The lattices of `slots`, where they have one, for `put_back` after a chunk that the streams do not have."""
+        return {slot: self._wanted[slot].copied() for slot in slots if slot in self._wanted}
+
+    def put_back(self, kept: Mapping[int, _Wanted]) -> None:
+        """Makes the lattices what they were at `copy`."""
+        self._wanted.update(kept)
 
     def end(
         self, rows: Mapping[int, int], states: WfstStates, costs: torch.Tensor, boosts: StreamBoosts | None

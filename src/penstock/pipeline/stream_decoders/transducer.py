@@ -19,7 +19,7 @@ from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.search_factory import SearchFactory
 
@@ -53,7 +53,7 @@ class GreedyStreamDecoder(StreamDecoder):
         search, store = (self._fused, self._state) if is_fused else (self._plain, self._state.plain)
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
         hyps, states = search.decode(projected, chunk.lengths, store.gather(slots), overwrites_states=True)
-        store.scatter(slots, states)
+        keep_states(chunk, store, slots, states)
         return [Decoded(tokens, [], []) if tokens else NOTHING for tokens in _greedy_tokens(hyps)]
 
 
@@ -104,7 +104,7 @@ class BeamStreamDecoder(StreamDecoder):
         search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
         update, states = search.decode(projected, chunk.lengths, is_final, self._state.gather(slots))
-        self._state.scatter(slots, states)
+        keep_states(chunk, self._state, slots, states)
         best = search.n_best(states) if any(chunk.is_final) else None
         report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses, best)
         return self._to_decoded(chunk, report.to_host())
@@ -116,7 +116,8 @@ class BeamStreamDecoder(StreamDecoder):
         counters = map(TruncationCounters, report.forced_blanks.tolist(), report.pruned_hypotheses.tolist())
         decoded = []
         for row, (slot, is_final, truncated) in enumerate(zip(chunk.slots, chunk.is_final, counters, strict=True)):
-            self.truncation.add(slot, truncated, is_final)
+            if row not in chunk.copies:
+                self.truncation.add(slot, truncated, is_final)
             if is_final:
                 best = alternatives[row]
                 decoded.append(Decoded(stable[row], best[0].tokens, best[: self._n_best[slot]]))

@@ -22,7 +22,7 @@ from penstock.pipeline.results.decoded import Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.results.word_writer import WordWriter
 from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
 from penstock.scoring.wfst.graph_file import NO_WORD
@@ -78,13 +78,15 @@ class WfstStreamDecoder(StreamDecoder):
         boosts = self._boosts(chunk.slots, slots, wants_links is not None)
         inputs, before = (log_probs, chunk.lengths, is_final), self._state.gather(slots)
         path, states, links = decode_chunk(self._search, inputs, before, boosts, wants_links)
-        self._state.scatter(slots, states)
+        keep_states(chunk, self._state, slots, states)
         report = _Report(path, states.narrowed_frames, states.dropped_tokens)
         ended: dict[int, EndedSegment] = {}
         if wants_links is not None:
+            kept = self._lattices.copy([slot for row, slot in enumerate(chunk.slots) if row in chunk.copies])
             self._lattices.add(chunk.slots, wants_links, links)
             final = {row: slot for row, slot in enumerate(chunk.slots) if chunk.is_final[row]}
             ended = self._lattices.end(final, states, path.costs, boosts)
+            self._lattices.put_back(kept)
         return self._to_decoded(chunk, report if device.type == "cpu" else report.fetched(), ended)
 
     def _boosts(self, slots: Sequence[int], rows: torch.Tensor, has_links: bool) -> StreamBoosts | None:
@@ -102,7 +104,6 @@ class WfstStreamDecoder(StreamDecoder):
         numbers = path.lengths, path.stable, path.last_frames, report.narrowed_frames, report.dropped_tokens
         rows = zip(chunk.slots, chunk.is_final, *(field.tolist() for field in numbers), strict=True)
         for row, (slot, is_final, length, stable, last_frame, narrowed, dropped) in enumerate(rows):
-            self.truncation.add(slot, TruncationCounters(0, 0, narrowed, dropped), is_final)
             nodes = list(islice(map(Node, *rows_of_nodes[row]), length))
             held = self._held[slot] + nodes[:stable]
             tokens, known = self._tokens(self._held[slot] + nodes, last_frame, is_final)
@@ -118,7 +119,9 @@ class WfstStreamDecoder(StreamDecoder):
                 for one in paths
             ]
             decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives, lattice))
-            self._held[slot] = self._behind(held, reported)
+            if row not in chunk.copies:
+                self.truncation.add(slot, TruncationCounters(0, 0, narrowed, dropped), is_final)
+                self._held[slot] = self._behind(held, reported)
         return decoded
 
     def _tokens(self, nodes: Sequence[Node], last_frame: int, is_final: bool) -> tuple[list[Token], int]:
