@@ -65,12 +65,12 @@ def test_a_batch_of_24_rows_equals_24_single_runs(recognizer):
 
 def test_the_language_holds_across_finalize(recognizer):
     samples = golden_samples("medium").numpy()
+    halves = samples[: len(samples) // 2], samples[len(samples) // 2 :]
     with recognizer.open_stream(options={"language": "de-DE"}) as stream:
-        first, second = stream.finalize(samples), stream.finish(samples)
+        first, second = stream.finalize(halves[0]), stream.finish(halves[1])
     assert (first.segment, second.segment) == (0, 1)
-    assert [token[:2] for token in first.tokens] == [token[:2] for token in second.tokens]
     alone = recognize_alone(recognizer, samples, options={"language": "de-DE"})
-    assert first.text == second.text == alone.text
+    assert [token[:1] for token in (*first.tokens, *second.tokens)] == [token[:1] for token in alone.tokens]
     assert alone.text != recognize_alone(recognizer, samples).text
 
 

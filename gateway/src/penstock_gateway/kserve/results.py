@@ -17,8 +17,6 @@ class RequestResults:
     def __init__(self, group: ModelGroup):
         self._rate_hz = group.sample_rate_hz
         self._geometry: ChunkGeometry | None = read_geometry(group.parameters)
-        self._segment_start = 0
-        """Samples of the stream where the encoder last started anew."""
         self._new: list[Result] = []
         self._now = Result(0, "", False, 0.0, (), (), ())
         """The answer to a request without a new result."""
@@ -28,8 +26,6 @@ class RequestResults:
         for result in answer.results:
             self._add(result)
         if answer.results:
-            if answer.results[-1].answers_finalize:
-                self._segment_start = answer.end_samples
             return
         covered_s = self._covered_s(answer.end_samples)
         if covered_s is not None and covered_s > self._now.audio_processed_s:
@@ -64,9 +60,9 @@ class RequestResults:
         """Audio of the stream up to the last whole hop of its chunks; None where their borders are not known."""
         if self._geometry is None:
             return None
-        border = self._geometry.border(end_samples - self._segment_start)
+        border = self._geometry.border(end_samples)
         window_rest = self._geometry.first_chunk_samples % (self._rate_hz // _HOPS_PER_S)
-        return (self._segment_start + max(0, border - window_rest)) / self._rate_hz
+        return max(0, border - window_rest) / self._rate_hz
 
 
 def _joined(earlier: Result, later: Result) -> Result:
