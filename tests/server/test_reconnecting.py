@@ -56,7 +56,7 @@ def test_cut_connections_leave_no_gap(server, protocol, endpoints, monkeypatch):
     assert [segment.text for segment in resumed.segments] == [segment.text for segment in whole.segments]
     assert len(whole.segments) > 3
     # Over HTTP a cut between two requests costs a connection, no stream.
-    assert protocol == "http" or any(warm_ups) == bool(endpoints)
+    assert protocol == "http" or any(warm_ups)
     assert (resumed.text, resumed.tokens, resumed.timestamps) == (whole.text, whole.tokens, whole.timestamps)
     assert [(word.text, word.start_ms, word.end_ms) for word in resumed.words] == [
         (word.text, word.start_ms, word.end_ms) for word in whole.words

@@ -19,27 +19,34 @@ Samples = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ChunkGeometry:
-    """Ends of a segment's chunks, in samples from its first one."""
+    """Ends of a stream's chunks, in samples from its first one."""
 
     first_chunk_samples: int
-    """Samples that complete the first chunk of a segment."""
+    """Samples that complete the first chunk of a stream."""
     chunk_samples: int
     """Samples of each further chunk."""
+    chunk_frames: int = 0
+    """Encoder frames of a chunk; 0 where they are not known."""
 
     def border(self, samples: int) -> int:
-        """The end of the last chunk that `samples` samples of a segment complete; 0 if they complete none."""
+        """The end of the last chunk that `samples` samples of a stream complete; 0 if they complete none."""
         if samples < self.first_chunk_samples:
             return 0
         return samples - (samples - self.first_chunk_samples) % self.chunk_samples
+
+    def chunks(self, samples: int) -> int:
+        """How many chunks cover `samples` samples."""
+        return -(-samples // self.chunk_samples)
 
 
 def read_geometry(parameters: Mapping[str, str]) -> ChunkGeometry | None:
     """Reads the parameters of a server's model; None where an earlier server does not publish them, or no sizes."""
     try:
         first, chunk = int(parameters["first_chunk_samples"]), int(parameters["chunk_samples"])
+        frames = int(parameters.get("context", "").rpartition(",")[2] or -1) + 1
     except (KeyError, ValueError):
         return None
-    return ChunkGeometry(first, chunk) if first > 0 and chunk > 0 else None
+    return ChunkGeometry(first, chunk, frames) if first > 0 and chunk > 0 else None
 
 
 class ChunkAligner:

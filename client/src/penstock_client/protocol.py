@@ -82,14 +82,18 @@ class Request:
         """True where a segment ends, so that the reply is its final result."""
         return self.is_end or FINALIZE.keys() <= self.parameters.keys()
 
-    def again(self, samples: int, parameters: "Mapping[str, Parameter] | None" = None) -> "Request":
-        """With its last samples only: as a start with these parameters more, or not as a start."""
+    def again(self, samples: int, parameters: "Mapping[str, Parameter] | None" = None, ends: bool = True) -> "Request":
+        """With its last samples only: as a start with these parameters more, or not as a start.
+
+        ends: as it is; otherwise it ends no segment.
+        """
+        own = {name: value for name, value in self.parameters.items() if ends or name not in FINALIZE}
         audio = self.audio[len(self.audio) - samples * BYTES_PER_SAMPLE :]
         return replace(
             self,
             audio=audio,
             is_start=parameters is not None,
-            parameters={**(parameters or {}), **self.parameters},
+            parameters={**(parameters or {}), **own},
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.results import StreamResult
 from penstock_client.batched.rows import Part
-from penstock_client.batched.wire import START
+from penstock_client.batched.wire import FINALIZE, START
 from penstock_client.protocol import SAMPLE_RATE_HZ, Word
 from penstock_client.transport.replay import WARM_UP_S, Replay
 
@@ -39,6 +39,27 @@ def test_hours_of_silence_keep_and_repeat_as_much_as_seconds_do(hours):
     assert taken.segment == segment
     (word,) = taken.new_words
     assert word.start_ms == 10_000 + 1000 * replay.offset_samples // SAMPLE_RATE_HZ
+
+
+def test_ends_by_the_caller_keep_the_encoders_context_and_are_told_once():
+    replay, audio = Replay(lambda: 0.0), np.zeros(CHUNK, np.int16)
+    for number in range(400):
+        replay.add(Part(audio, FINALIZE if number else START, (number + 1) * CHUNK, number, {}))
+        if 0 < number < 399:
+            replay.take(forced(number - 1, number + 1))
+    assert replay.held_samples <= (WARM_UP_S + 4) * SAMPLE_RATE_HZ
+    parts = replay.restart(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK, 7))
+    chunks = len(parts)
+    assert "warm_up_chunks" not in parts[0].parameters and replay.offset_samples == (400 - chunks) * CHUNK
+    assert WARM_UP_S * SAMPLE_RATE_HZ <= (chunks - 1) * CHUNK < (WARM_UP_S + 1) * SAMPLE_RATE_HZ
+    taken = [replay.take(forced(number, number + 1)) for number in range(chunks)]
+    assert taken[:-1] == [None] * (chunks - 1)
+    assert (taken[-1].segment, taken[-1].new_timestamps) == (398, (7 * (400 - chunks) + 3,))
+
+
+def forced(segment: int, chunks: int) -> StreamResult:
+    """At the end of the last of them, with a token at frame 3."""
+    return StreamResult(segment, "", True, chunks * CHUNK / SAMPLE_RATE_HZ, (), (5,), (3,))
 
 
 def covered_s(chunks: int) -> float:

@@ -29,7 +29,6 @@ class _Stream:
     audio: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     first: int = 0
     """Samples before the current segment's."""
-    encoder_start: int = 0
     done: int = 0
     """Samples of the chunks that are recognized."""
     segment: int = 0
@@ -93,7 +92,6 @@ class ContentBatch:
         found = self._chunks(stream)
         if flags & (_END | _FINALIZE):
             found.append(self._result(stream, len(stream.audio), is_final=True))
-            stream.done = stream.encoder_start = stream.first
         if flags & _END:
             del self.streams[name]
         return found

@@ -54,9 +54,10 @@ class Part:
         """True where a segment ends."""
         return bool(self.flags & (END | FINALIZE))
 
-    def again(self, samples: int, parameters: Mapping[str, Parameter] | None = None) -> "Part":
-        """With its last samples only: as a start with these parameters, or not as a start."""
+    def again(self, samples: int, parameters: Mapping[str, Parameter] | None = None, ends: bool = True) -> "Part":
+        """With its last samples only: as a start with these parameters, or not as a start; where not `ends`, no end."""
         flags = self.flags & ~START if parameters is None else self.flags | START
+        flags &= -1 if ends else ~(END | FINALIZE)
         audio = self.audio[len(self.audio) - samples :]
         return replace(self, audio=audio, flags=flags, parameters=parameters or {})
 

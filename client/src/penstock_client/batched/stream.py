@@ -388,15 +388,15 @@ class BatchedStream:
         while True:
             self._check_whole(replay, geometry)
             parameters, parts = _repeated(replay, geometry)
-            caught_up = [] if self._is_adrift else list(itertools.takewhile(lambda part: not part.is_final, parts))
+            repeated = [] if self._is_adrift else _told(parts, replay.segment_start_samples)
             arrival = self._arrival = Arrival(link, parameters, self._polls)
             try:
-                answers = await arrival.catch_up(caught_up, _MAX_REPLAYED_SAMPLES)
+                answers = await arrival.catch_up(repeated, _MAX_REPLAYED_SAMPLES)
                 self._check_whole(replay, geometry)
                 if link.is_lost:
                     raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
                 same_parameters, same_parts = _repeated(replay, geometry)
-                if same_parameters == parameters and _begins_with(same_parts, caught_up):
+                if same_parameters == parameters and _begins_with(same_parts, repeated):
                     return arrival, answers
             except BaseException:
                 arrival.cancel()
@@ -494,6 +494,11 @@ def _repeated(replay: Replay[Part], geometry: ChunkGeometry | None) -> tuple[Map
     if not parts:
         return replay.parameters, []
     return parts[0].parameters, [parts[0].again(parts[0].samples), *parts[1:]]
+
+
+def _told(parts: Sequence[Part], samples: int) -> list[Part]:
+    """Those before the first one that ends a segment after so many samples."""
+    return list(itertools.takewhile(lambda part: not part.is_final or part.end_samples <= samples, parts))
 
 
 def _begins_with(parts: Sequence[Part], first: Sequence[Part]) -> bool:

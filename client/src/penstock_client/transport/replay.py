@@ -1,9 +1,10 @@
 """What a new stream on a server has to receive to resume a stream that another one has lost. No I/O, no threads.
 
-A segment after `finalize` is recognized as if its audio were a separate stream. At an endpoint only the decoder starts
-anew: the audio before it is repeated as well, so that the encoder has its context, and the server withholds its words.
+At an endpoint only the decoder starts anew: the audio before it is repeated as well, so that the encoder has its
+context, and the server withholds its words. Where the caller has ended a segment, nothing starts anew: the audio before
+it and the ends in that audio are repeated, and what comes before the last of them is left out.
 An offline model recognizes a stream as a whole, after its end: it is repeated whole, and segments that are told are
-left out.
+left out. After an end by the caller it starts anew.
 """
 
 import math
@@ -17,7 +18,7 @@ from penstock_client.alignment import ChunkGeometry
 from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Parameter, Result, Word
 
 WARM_UP_S = 10
-"""Audio before an endpoint that gives the encoder its context: with it, 0 of some 500 words change."""
+"""Audio before a segment that gives the encoder its context: with it, 0 of some 500 words change."""
 _MARGIN_S = 3
 """Kept before it: chunks end up to one of their durations after the audio that they cover."""
 _WARM_UP = "warm_up_chunks"
@@ -46,8 +47,11 @@ class Repeatable(Protocol):
     def parameters(self) -> Mapping[str, Parameter]:
         """With a start: the stream's options."""
 
-    def again(self: "R", samples: int, parameters: Mapping[str, Parameter] | None = None) -> "R":
-        """With its last samples only: as a start with these parameters more, or not as a start."""
+    def again(self: "R", samples: int, parameters: Mapping[str, Parameter] | None = None, ends: bool = True) -> "R":
+        """With its last samples only: as a start with these parameters more, or not as a start.
+
+        ends: as it is; else it ends no segment.
+        """
 
 
 R = TypeVar("R", bound=Repeatable)
@@ -78,10 +82,10 @@ class Replay(Generic[R]):
         """End of what is not held any more."""
         self._parameters: Mapping[str, Parameter] = {}
         self._end_samples = 0
-        self._encoder_start_samples = 0
-        """The encoder has started anew here: at the stream's start, or after a segment that the caller ended."""
-        self._endpoint_samples: int | None = None
-        """Covered by the last segment that an endpoint has ended since then."""
+        self._endpoint_samples = self._forced_samples = 0
+        """Covered by the last segments that an endpoint and, since then, the caller have ended; 0 without one."""
+        self._old_ends = self._forced_ends = 0
+        """Those of the caller that are told and whose requests are held: before and after that endpoint."""
         self._segment: int | None = None
         """The caller's index of the current segment; None before the first result."""
         self._first_segment = 0
@@ -91,8 +95,10 @@ class Replay(Generic[R]):
         self._covered_s = 0.0  # as it was told
         # Of the server's stream
         self._segment_shift: int | None = 0
-        self._repeated_words = self._repeated_tokens = 0
-        """Still to come again in its current segment."""
+        self._repeated_words = self._repeated_tokens = self._repeated_ends = 0
+        """Still to come again: in its current segment, and ends by the caller before that."""
+        self._shift_frames = 0
+        """Of the times of its tokens, up to its next endpoint."""
         self._restarted_s = -1.0
         self._is_repeating = False
         """Since the restart, no result has covered more audio than the caller's."""
@@ -102,12 +108,21 @@ class Replay(Generic[R]):
     @property
     def needs_geometry(self) -> bool:
         """True if `restart` needs the chunks of the server's model."""
-        return self._endpoint_samples is not None
+        return self.segment_start_samples > 0
 
     @property
     def start_s(self) -> float:
         """Words from here on are recognized again."""
-        return (self._endpoint_samples or self._encoder_start_samples) / SAMPLE_RATE_HZ
+        return self.segment_start_samples / SAMPLE_RATE_HZ
+
+    @property
+    def _told_ends(self) -> int:
+        return self._old_ends + self._forced_ends
+
+    @property
+    def segment_start_samples(self) -> int:
+        """Samples before the current segment."""
+        return self._forced_samples or self._endpoint_samples
 
     @property
     def has_words(self) -> bool:
@@ -143,46 +158,63 @@ class Replay(Generic[R]):
     def restart(self, geometry: ChunkGeometry | None = None) -> list[R]:
         """The requests to send to a new stream, whose first takes the options of the caller's.
 
-        Without a geometry the encoder's context is lost: a server that publishes none has no `warm_up_chunks`.
+        Without a geometry nothing before the segment is repeated: a server that publishes none has no `warm_up_chunks`.
         """
         self._segment_shift = None
         self._repeated_words, self._repeated_tokens = self._words, self._tokens
         self._restarted_s, self._is_repeating = self._now_s(), True
-        self.offset_samples, _ = self._place(geometry)
-        return self.requests(geometry)
+        self.offset_samples, warm_up_chunks = self._place(geometry)
+        self._shift_frames = 0
+        if geometry is not None and self.offset_samples and not warm_up_chunks:
+            chunks = self.offset_samples // geometry.chunk_samples - geometry.chunks(self._endpoint_samples)
+            self._shift_frames = chunks * geometry.chunk_frames
+        requests = self.requests(geometry)
+        unsent = sum(sent.request.is_final for sent in self._sent) - sum(request.is_final for request in requests)
+        self._repeated_ends = max(0, self._told_ends - unsent)
+        return requests
 
     def requests(self, geometry: ChunkGeometry | None = None) -> list[R]:
         """What `restart` would return now."""
         start_samples, warm_up_chunks = self._place(geometry)
         requests: list[R] = []
+        old_ends = self._old_ends
         parameters = {**self._parameters, **({_WARM_UP: warm_up_chunks} if warm_up_chunks else {})}
         for request, end_samples, _ in self._sent:
+            is_old = request.is_final and old_ends > 0
+            old_ends -= is_old
             if end_samples > start_samples or (end_samples == start_samples and not request.samples):
                 samples = min(request.samples, end_samples - start_samples)
-                requests.append(request.again(samples, None if requests else parameters))
+                requests.append(request.again(samples, None if requests else parameters, not is_old))
         return requests
 
     def _place(self, geometry: ChunkGeometry | None) -> tuple[int, int]:
         """Where a new stream begins in the caller's, and its chunks that are the warm-up."""
-        start = self._encoder_start_samples
-        if self._endpoint_samples is None:
-            return start, 0
         if geometry is None:
-            return self._endpoint_samples, 0
+            return self.segment_start_samples, 0
         size = geometry.chunk_samples
-        # The endpoint ends the chunk that covers its segment's last sample, counted from the encoder's start.
-        chunks = -(-(self._endpoint_samples - start) // size)
-        warm_up_chunks = min(-(-WARM_UP_S * SAMPLE_RATE_HZ // size), chunks)
-        return start + (chunks - warm_up_chunks) * size, warm_up_chunks
+        # An endpoint ends the chunk that covers its segment's last sample.
+        chunks = geometry.chunks(self._endpoint_samples)
+        forced_chunk = max(0, self._forced_samples - WARM_UP_S * SAMPLE_RATE_HZ) // size
+        if forced_chunk > chunks or not chunks:
+            return forced_chunk * size, 0
+        warm_up_chunks = min(geometry.chunks(WARM_UP_S * SAMPLE_RATE_HZ), chunks)
+        return (chunks - warm_up_chunks) * size, warm_up_chunks
 
     def _forget_oldest(self) -> _Sent[R]:
         oldest = self._sent.popleft()
         self.held_samples -= oldest.request.samples
         self._forgotten_samples = oldest.end_samples
+        if oldest.request.is_final and self._old_ends:
+            self._old_ends -= 1
+        elif oldest.request.is_final and self._forced_ends:
+            self._forced_ends -= 1
         return oldest
 
     def take(self, result: T) -> T | None:
         """The server's result as the caller's next, or None where the caller has it already."""
+        if self._repeated_ends:
+            self._repeated_ends -= result.is_final and not result.is_endpoint
+            return None
         if self._segment is None:
             self._first_segment = result.segment
         if self._segment_shift is None:
@@ -234,21 +266,23 @@ class Replay(Generic[R]):
         if is_endpoint and self._sent and self._sent[-1].request.is_end:
             return  # the results of an offline model, whose context is the whole stream, come after its end
         self._first_segment = self._segment or 0
+        context_samples = (WARM_UP_S + _MARGIN_S) * SAMPLE_RATE_HZ
         if is_endpoint:
-            self._endpoint_samples = covered_samples
-            first = covered_samples - (WARM_UP_S + _MARGIN_S) * SAMPLE_RATE_HZ
-            while self._sent and self._sent[0].end_samples <= first:
-                self._forget_oldest()
-            return
-        self._endpoint_samples = None
-        while self._sent:
-            request, self._encoder_start_samples, _ = self._forget_oldest()
-            if request.is_final:
-                break
+            self._endpoint_samples, self._forced_samples, self._shift_frames = covered_samples, 0, 0
+            self._old_ends, self._forced_ends = self._told_ends, 0
+        else:
+            ends, told = [sent.end_samples for sent in self._sent if sent.request.is_final], self._told_ends
+            self._forced_samples = ends[told] if told < len(ends) else covered_samples
+            self._forced_ends += 1
+        first = self.segment_start_samples - context_samples
+        if first <= self._endpoint_samples:
+            first = self._endpoint_samples - context_samples
+        while self._sent and self._sent[0].end_samples <= first:
+            self._forget_oldest()
 
     def _shifted(self, result: T, segment: int) -> T:
         delay_s = self._delay_s(result) if self._is_repeating else 0.0
-        if not self.offset_samples and segment == result.segment and not delay_s:
+        if not self.offset_samples and segment == result.segment and not delay_s:  # without an offset, no other shift
             return result
         shift_ms = round(1000 * self.offset_samples / SAMPLE_RATE_HZ)
         return replace(
@@ -256,6 +290,7 @@ class Replay(Generic[R]):
             segment=segment,
             audio_processed_s=result.audio_processed_s + self.offset_samples / SAMPLE_RATE_HZ,
             new_words=_shift(result.new_words, shift_ms),
+            new_timestamps=tuple(frame + self._shift_frames for frame in result.new_timestamps),
             alternatives=tuple(_shift_alternative(each, shift_ms) for each in result.alternatives),
             round_trip_s=result.round_trip_s + delay_s,
         )
