@@ -497,7 +497,7 @@ def _repeated(replay: Replay[Part], geometry: ChunkGeometry | None) -> tuple[Map
 
 
 def _told(parts: Sequence[Part], samples: int) -> list[Part]:
-    """Those before the first one that ends a segment after so many samples."""
+    """Those before the first one that ends a segment after more than `samples` samples."""
     return list(itertools.takewhile(lambda part: not part.is_final or part.end_samples <= samples, parts))
 
 

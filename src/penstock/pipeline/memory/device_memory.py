@@ -25,6 +25,7 @@ from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP, WINDOW_STEP
 from penstock.pipeline.memory.stream_memory import (
     beam_bytes,
     bytes_per_stream,
+    copied_numbers,
     encoder_numbers_per_stream,
     greedy_bytes,
 )
@@ -120,10 +121,10 @@ def _encoder_step_bytes(
     row = 4 * encoder.subsampling_factor * frames * encoder.mel_bins + number_bytes * frames * encoder.d_model + 3 * 8
     if not has_graphs:
         rows = min(slots, MAX_BATCH)
-        return rows * (row + number_bytes * activations(encoder, context))
+        return rows * (row + number_bytes * (activations(encoder, context) + copied_numbers(encoder)))
     largest = next((size for size in BUCKETS if size >= slots), BUCKETS[-1])
     buckets = sum(size for size in BUCKETS if size <= largest)
-    return buckets * row + largest * number_bytes * activations(encoder, context)
+    return buckets * row + largest * number_bytes * (activations(encoder, context) + copied_numbers(encoder))
 
 
 def activations(encoder: EncoderConfig, context: AttentionContext) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.model.bundle import encoder_shapes, tensor_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
-from penstock.pipeline.memory.stream_memory import bytes_per_stream
+from penstock.pipeline.memory.stream_memory import bytes_per_stream, copied_numbers
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.pipeline.slots.table import slot_count
@@ -36,7 +36,8 @@ class ServerMemory(NamedTuple):
     phrases: int
     """Upper bound of the phrase lists; taken as lists come on the CPU, and at once on a GPU."""
     step: int
-    """Temporaries of the largest batch's decoding step, and of an offline model's encoder."""
+    """Temporaries of the largest batch's decoding step, copies of all its streams' states with it, and of an offline
+    model's encoder."""
     audio: int = 0
     """Audio of all open files of an offline model."""
     processes: int = _PROCESSES_BYTES
@@ -61,12 +62,13 @@ def server_memory(
     precision: str = "float32",
 ) -> ServerMemory:
     """The memory of `penstock serve` with these options on a CPU; context: None for an offline model."""
-    slots = slot_count(max_streams)
+    slots, rows = slot_count(max_streams), min(max_streams, MAX_DECODER_STEP)
+    copies = 0 if context is None else rows * copied_numbers(config.encoder) * _FLOAT_BYTES
     return ServerMemory(
         weights=_weight_bytes(config, decoding) - (_saved_by_int8(config.encoder) if precision == "int8" else 0),
         streams=slots * bytes_per_stream(config, context, decoding),
         phrases=decoding.phrase_memory_mib * 2**20,
-        step=step_bytes(config, context, decoding, min(max_streams, MAX_DECODER_STEP)),
+        step=step_bytes(config, context, decoding, rows) + copies,
         audio=max_audio_s * audio_bytes_per_s(config) if context is None else 0,
     )
 

@@ -14,10 +14,14 @@ _CTC_BYTES = 3 * 8 + 4
 def encoder_numbers_per_stream(encoder: EncoderConfig, context: AttentionContext) -> int:
     """Numbers of the encoder's state in its precision."""
     cached_frames = context.left + context.chunk_encoder_frames
-    keys_and_values = 2 * encoder.n_layers * cached_frames * encoder.d_model
+    return 2 * encoder.n_layers * cached_frames * encoder.d_model + copied_numbers(encoder)
+
+
+def copied_numbers(encoder: EncoderConfig) -> int:
+    """Numbers of a stream's state that a step keeps where the client ends a segment: see `SmallState`."""
     conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
     columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
-    return keys_and_values + conv_tails + columns
+    return conv_tails + columns
 
 
 def bytes_per_stream(

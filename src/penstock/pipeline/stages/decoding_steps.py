@@ -126,7 +126,7 @@ class Endpoints:
         return SegmentPart(decoded, min(start - self._virtual_samples, covered_samples), True, start)
 
     def force_end(self, slot: int, decoded: Decoded, tokens: int, covered_samples: int) -> SegmentPart:
-        """The part before an end by the client, whose last tokens, so many, the search itself does not have yet.
+        """The part before an end by the client; the search itself does not have its last `tokens` tokens yet.
 
         Times of the next segment count from where the search began, too.
         """
