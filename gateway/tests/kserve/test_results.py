@@ -37,10 +37,10 @@ def test_audio_counts_as_processed_also_in_silence(results):
     for samples, processed in expected.items():
         results.add(Answer(samples, []))
         assert results.take()[0].audio_processed_s == processed / 16_000
-    end = FIRST + CHUNK + 100
+    border, end = FIRST + CHUNK, FIRST + CHUNK + 100  # the end of a segment moves no border
     results.add(Answer(end, [result(0, "", end / 16_000, True, answers_finalize=True)]))
     results.take()
-    for samples, processed in {end + FIRST - 1: end, end + FIRST: end + FIRST - REST}.items():
+    for samples, processed in {border + CHUNK - 1: end, border + CHUNK: border + CHUNK - REST}.items():
         results.add(Answer(samples, []))
         (now,) = results.take()
         assert (now.segment, now.audio_processed_s) == (1, processed / 16_000)
