@@ -36,7 +36,7 @@ def test_requests_end_with_chunks_and_segments(served_client, recognizer, sample
         stream.send(samples[2500:4300])
         stream.finish(samples[4300:5000])
         results = list(stream)
-    assert sizes(recognizer) == [700, 1000, 800, 1700, 800]
+    assert sizes(recognizer) == [700, 1000, 800, 1200, 1300]
     assert len(results) == 5
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples[:5000])
     assert [segment.is_final for segment in stream.transcript.segments] == [True, True]
@@ -123,7 +123,7 @@ def test_a_resumed_stream_sends_the_chunks_of_the_new_server(protocol, server, r
     wire = Wire(server.port)
     options = ConnectionOptions(reconnect_s=WAIT_S)
     with Client(f"127.0.0.1:{wire.port}", protocol, timeout_s=WAIT_S, connection_options=options) as client:
-        assert client._chunks is not None and client._chunks.get() == ChunkGeometry(FIRST, CHUNK)
+        assert client._chunks is not None and client._chunks.get() == ChunkGeometry(FIRST, CHUNK, 7)
         with client.open_stream() as stream:
             stream.send(samples[:3000])
             assert stream.poll(WAIT_S)

@@ -118,13 +118,11 @@ def test_forced_ends_between_endpoints(server: RunningServer, speech):
             for _ in stream:
                 pass
         before = client.transcribe(speech[:64_000], options=options)
-        behind = client.transcribe(speech[64_000:], options=options)
+        whole = client.transcribe(speech, options=options)
     assert stream.transcript.is_complete
-    assert [s.text for s in stream.transcript.segments] == [s.text for s in [*before.segments, *behind.segments]]
-    assert [(word.text, word.start_ms) for word in stream.transcript.words] == [
-        *((word.text, word.start_ms) for word in before.words),
-        *((word.text, word.start_ms + 4000) for word in behind.words),
-    ]
+    segments = [segment.text for segment in stream.transcript.segments]
+    assert segments[: len(before.segments)] == [segment.text for segment in before.segments]
+    assert "".join(segments).replace(" ", "") == whole.text.replace(" ", "")  # the end may cut a word in two
 
 
 def test_a_server_rejects_a_bad_value_by_name(server: RunningServer, speech):

@@ -65,7 +65,7 @@ def test_subtitles_begin_a_cue_with_each_speaker():
 def test_files_with_speakers(bundle, tmp_path, model):
     path = str(Path(__file__).parents[2] / "models" / model)
     command = ("transcribe", "--model", path, "--speakers", bundle, "--out", str(tmp_path), "--format", "json,rttm")
-    assert main([*command, *RECORDINGS]) == 0
+    assert main([*command, "--processes", "1", *RECORDINGS]) == 0  # a process with threads of gRPC must not fork
     for recording in RECORDINGS:
         document = json.loads((tmp_path / f"{Path(recording).stem}.json").read_text())
         assert {word["speaker"] for word in document["words"]} <= set(range(1, 9))

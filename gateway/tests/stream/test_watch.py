@@ -268,3 +268,16 @@ async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_st
         stalled.set()
         await stream.finish()
         assert [event async for event in stream.events()][-1].is_last
+
+
+async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "realtime")
+        stream._parks = True
+        now_s = time.monotonic() + MAX_IDLE_S + 1
+        stream.last_heard_s = now_s - 5
+        await stream.watch(now_s, KEEP_ALIVE_S)
+        await stream.push(np.zeros(0, np.float32))
+        stream._last_audio_s = stream.last_heard_s = now_s - MAX_IDLE_S - 1
+        await stream.watch(now_s, KEEP_ALIVE_S)
+        assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)

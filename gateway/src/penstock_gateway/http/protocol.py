@@ -193,12 +193,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._room = ExitStack()
         """That of a large message, until the application asks for the next one."""
         self._grow: Callable[[int], None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        """Of a large message, which holds room that others wait for."""
         self._room_until_s = math.inf
         self._is_dropping = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._held.clear()
+        self._end_deadline()
         self._room.close()
         if self._wait is not None:
             self._wait.cancel()
@@ -263,6 +266,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._grow is not None and not self._partial_bytes:
             self._room.close()
             self._grow = None
+            self._end_deadline()
         message = await self.queue.get()
         if self._held:
             self.read_paused = self.read_paused and not self.queue.empty()
@@ -301,6 +305,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._room_until_s = self.loop.time() + limits.MAX_WAIT_S
         try:
             self._grow(3 * limits.MAX_FRAME_BYTES)
+            if self._deadline is None:
+                late = GatewayError(ErrorCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
+                self._deadline = self.loop.call_later(limits.MAX_SILENT_S, self._drop, late)
             return True
         except GatewayError as error:
             if self.loop.time() > self._room_until_s:
@@ -309,8 +316,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 self._wait = self.loop.call_later(_ROOM_S, self._go_on)
             return False
 
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def _drop(self, error: GatewayError) -> None:
         """Tells the application this end of the messages, and takes no more."""
+        self._end_deadline()
         self._is_dropping = True
         self._held.clear()
         self._room.close()

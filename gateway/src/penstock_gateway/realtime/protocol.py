@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.openai_session import ONLY_BETA
 from penstock_gateway.realtime.riva_dialect import RivaDialect
 from penstock_gateway.realtime.riva_session import ONLY_RIVA
 from penstock_gateway.realtime.vllm_dialect import VllmDialect
+from penstock_gateway.security import limits
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.live_stream import Streams
 from penstock_gateway.validation import invalid, parse_object
@@ -29,6 +30,10 @@ _CHOOSING = ("session.update", "transcription_session.update", "input_audio_buff
 def encode(event: ServerEvent) -> str:
     """The JSON text of a server event."""
     return _encode(event)
+
+
+_MAX_LARGE_COMMAS = 100
+"""In an event with audio; base64 has none."""
 
 
 class RealtimeProtocol:
@@ -116,6 +121,11 @@ class RealtimeProtocol:
 
 
 def _parse(text: str | bytes) -> Mapping[str, Any]:
+    if len(text) > limits.LARGE_FRAME_BYTES:  # audio: other events take long to parse
+        commas = text.count(",") if isinstance(text, str) else text.count(b",")
+        if commas > _MAX_LARGE_COMMAS:
+            size = f"a message of {len(text)} bytes that is no audio is too large"
+            raise GatewayError(ErrorCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
     event = parse_object(text)
     if event is None:
         raise invalid("message", "is not JSON with an object; accepted: one event, with its type")

@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from penstock_client.audio.remarks import header
+from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
@@ -109,7 +110,7 @@ class RivaService:
         group = streams.group(config.model)
         request = map_request(config, group, settings)
         ignored = list(request.ignored)
-        if not (is_file or group.takes_live):
+        if not (is_file or group.takes_live or is_live_window(request.options.extra.get("window"))):
             if has_interim_results and settings.strict:
                 group.check_live()
             ignored += ["interim_results"] if has_interim_results else []

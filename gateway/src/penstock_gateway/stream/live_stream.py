@@ -92,6 +92,9 @@ class ModelGroup:
 class LiveStream(Protocol):
     """One stream. One task pushes, one reads events. Every method raises GatewayError once the stream has failed."""
 
+    last_heard_s: float
+    """Of a monotonic clock: when anything but audio came from the client."""
+
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
 

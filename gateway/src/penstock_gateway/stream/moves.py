@@ -16,6 +16,8 @@ from penstock_gateway.stream.stream_report import StreamReport
 
 log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 4
+_WOKEN = "WOKEN"
+"""Reason of the move of a stream that had given its slot back."""
 
 
 @dataclass(eq=False)
@@ -85,6 +87,7 @@ class _Before:
     def __init__(self, place: Place):
         self.address, self.name = place.replica.address, place.upstream.name
         self.replayed = place.upstream.replayed_samples
+        self.is_parked = place.upstream.is_parked
 
 
 class Moves:
@@ -150,7 +153,8 @@ class Moves:
         if turn.cancelled():  # its replica is lost
             return
         try:
-            await self._take_to_any(place)
+            if not place.upstream.is_parked:  # meanwhile
+                await self._take_to_any(place)
         finally:
             leaving.release()
 
@@ -176,6 +180,7 @@ class Moves:
             log.warning("stream %s of %s is lost: %s", before.name, before.address, error)
 
     def _note_moved(self, place: Place, before: "_Before", code: str) -> None:
+        code = _WOKEN if before.is_parked else code
         self._metrics.streams_moved.labels(code).inc()
         self._metrics.replayed_seconds.inc((place.upstream.replayed_samples - before.replayed) / SAMPLE_RATE_HZ)
         to = place.upstream.name

@@ -48,6 +48,8 @@ class ReplicaStream:
         self._over = asyncio.Event()
         self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
         self._is_finished = self._is_cancelled = False
+        self.last_heard_s = self._started_s
+        """When anything but audio came from the client, as a ping of its socket: it may be silent for longer."""
 
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
@@ -171,7 +173,10 @@ class ReplicaStream:
         """Called regularly: keeps the stream open on the server, and finishes one that is too old or silent."""
         if self._over.is_set():
             return
-        silent_s, idle_s = now_s - self._last_audio_s, MAX_IDLE_S if self._parks else self._idle_s
+        silent_s = now_s - self._last_audio_s
+        is_gone = silent_s > self._idle_s
+        if self._parks:
+            is_gone = now_s - max(self._last_audio_s, self.last_heard_s) > MAX_IDLE_S
         if now_s - self._started_s > MAX_AGE_S:
             error = GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {MAX_AGE_S / 3600:g} hours old")
             await self.stop(error)
@@ -179,8 +184,8 @@ class ReplicaStream:
                 self.fail(error)
         elif self._is_finished:
             return
-        elif silent_s > idle_s:
-            await self.stop(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {idle_s:g} s"))
+        elif is_gone:
+            await self.stop(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {silent_s:.0f} s"))
         elif self._parks and silent_s > self._idle_s:
             self._upstream.park()
         elif now_s - self._last_kept_s > keep_alive_s:  # also where samples arrive, which may complete no chunk

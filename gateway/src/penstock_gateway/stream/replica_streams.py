@@ -49,6 +49,7 @@ MODEL_ALIASES = frozenset(
 stand in the address of Realtime connections that transcribe, too."""
 _VARIANT = re.compile(r"(-\d{4}-\d{2}-\d{2}|-diarize|-latest)+$")
 """At the end of such a name."""
+_MAX_NAME = 80
 _WATCH_S = 1.0
 _STALL_S = 0.5
 """A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
@@ -200,11 +201,11 @@ class ReplicaStreams:
         self._check_running()
         groups, first = {group.name: group for group in self._groups}, self._groups[0]
         is_first = (
-            not name or _VARIANT.sub("", name) in MODEL_ALIASES or not first.name
+            not name or _VARIANT.sub("", name[:_MAX_NAME]) in MODEL_ALIASES or not first.name
         )  # without a name it is the only one
         group = groups.get(name, first if is_first else None)
         if group is None:
-            message = f"there is no model {name[:80]!r}; accepted: {', '.join(groups)}"
+            message = f"there is no model {name[:_MAX_NAME]!r}; accepted: {', '.join(groups)}"
             raise GatewayError(ErrorCode.MODEL_NOT_FOUND, message, "model")
         if group.model is None:
             raise _no_room(is_full=False)
