@@ -37,7 +37,7 @@ class Served:
 
 @pytest.fixture
 def serve(open_streams, metrics, monkeypatch):  # noqa: F811
-    """`async with serve(server, ..., keys=[...])`: a gateway; the key "one" is sent as "sk-one". `fields`: of `Config`."""
+    """`async with serve(server, ..., keys=[...])`: a gateway. Clients send the key "one" as "sk-one"."""
 
     @contextlib.asynccontextmanager
     async def make(*servers, keys: list[ApiKey] | None = None, admission=None, groups=None, **fields):  # noqa: F811

@@ -1,4 +1,4 @@
-"""A client of each protocol, all with the same methods and the same outcome, so that a rule of all protocols is one test.
+"""A client of each protocol, all with the same methods and outcome, so that a rule of all protocols is one test.
 
 A driver is one call. A new protocol is one more class, and its name in `ALL`.
 """
@@ -8,7 +8,8 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from queue import SimpleQueue
+from typing import Any, ClassVar, NamedTuple
 
 import grpc
 import httpx2
@@ -75,11 +76,13 @@ class Call:
     """Its audio is recognized as it arrives; else at its end."""
     has_keys = has_words = tells_retry = tells_rest = True
     """It sends an API key; brings the times of words; says when to try again; has its text before a limit's error."""
+    leaves_at_once = True
+    """Its stream ends with its connection; else by silence."""
     large_samples = 0
     """Audio of one message above its limit, for a gateway with --max-upload-mb 10."""
-    wrong: dict[str, Any] = {}
+    wrong: ClassVar[dict[str, Any]] = {}
     """Options that are rejected."""
-    unused: dict[str, Any] = {}
+    unused: ClassVar[dict[str, Any]] = {}
     """Options that are ignored, and named."""
 
     def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
@@ -87,6 +90,7 @@ class Call:
         self.headers = {"authorization": f"Bearer {key}"} if key else {}
         self.outcome = Outcome()
         self._parts: asyncio.Queue[np.ndarray | None] = asyncio.Queue()
+        self._has_end = False
         self._running = asyncio.create_task(self._run())
 
     def send(self, samples: np.ndarray) -> None:
@@ -95,6 +99,7 @@ class Call:
 
     def end(self) -> None:
         """No more audio follows."""
+        self._has_end = True
         self._parts.put_nowait(None)
 
     async def cancel(self) -> None:
@@ -131,12 +136,6 @@ class Call:
     async def _recording(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.float32), *[part async for part in self._audio()]])
 
-    def _add_result(self, result: Any) -> None:
-        """Of Riva."""
-        best = result.alternatives[0]
-        self.outcome.texts.append(best.transcript.strip())
-        self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
-
 
 def pcm(samples: np.ndarray) -> bytes:
     """Samples [n] as 16-bit PCM."""
@@ -151,19 +150,40 @@ class RivaStream(Call):
     wrong, unused = {"profanity_filter": True}, {"enable_automatic_punctuation": True}
 
     async def _run(self) -> None:
-        options = [("grpc.max_send_message_length", -1)]
-        async with grpc.aio.insecure_channel(self.ports.grpc, options=options) as channel:
+        """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
+        messages: SimpleQueue[bytes | None] = SimpleQueue()
+        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.ports.grpc, options) as channel:
             method = channel.stream_stream(f"/{SERVICE}/{self.method}", response_deserializer=self.kind.FromString)
-            call = method(self._messages(), metadata=[*self.headers.items()])
+            call = method(iter(messages.get, None), metadata=[*self.headers.items()])
+            sending = asyncio.create_task(self._send_all(messages))
             try:
-                async for response in call:
-                    for result in response.results:
-                        if getattr(result, "is_final", True):
-                            self._add_result(result)
-                self.outcome.ignored = dict(await call.initial_metadata()).get("penstock-ignored", "")
-            except grpc.aio.AioRpcError as error:
-                trailing = dict(error.trailing_metadata() or ())
-                self.outcome.fail(error.code().name, error.details() or "", trailing.get("retry-after"))
+                await asyncio.to_thread(self._read, call)
+            finally:
+                call.cancel()
+                sending.cancel()
+                messages.put(None)
+
+    async def _send_all(self, messages: "SimpleQueue[bytes | None]") -> None:
+        async for message in self._messages():
+            messages.put(message)
+        messages.put(None)
+
+    def _read(self, call: Any) -> None:
+        try:
+            for response in call:
+                for result in response.results:
+                    if getattr(result, "is_final", True):
+                        self._add_result(result)
+            self.outcome.ignored = dict(call.initial_metadata()).get("penstock-ignored", "")
+        except grpc.RpcError as error:
+            retry_after = dict(error.trailing_metadata() or ()).get("retry-after")
+            self.outcome.fail(error.code().name, error.details() or "", retry_after)
+
+    def _add_result(self, result: Any) -> None:
+        best = result.alternatives[0]
+        self.outcome.texts.append(best.transcript.strip())
+        self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
 
     @property
     def _config(self) -> riva.RecognitionConfig:
@@ -183,6 +203,12 @@ class RivaFile(RivaStream):
     is_live, tells_rest, large_samples = False, False, 6 << 20
     method, kind = "Recognize", riva.RecognizeResponse
 
+    @classmethod
+    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+        """Of a message that is too large: gRPC's own."""
+        own = {("SERVER", code.status.grpc)} if code is ErrorCode.TOO_LARGE else set()
+        return super().errors(code) | own
+
     async def _messages(self) -> AsyncIterator[bytes]:
         audio = pcm(await self._recording())
         yield riva.RecognizeRequest(config=self._config, audio=audio).SerializeToString()
@@ -193,7 +219,7 @@ class OpenAIFile(Call):
 
     protocol, is_live, tells_rest, large_samples = "openai", False, False, 6 << 20
     wrong, unused = {"include[]": "words"}, {"temperature": "0.2"}
-    form = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     @classmethod
     def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
@@ -230,7 +256,8 @@ class OpenAIFile(Call):
 class OpenAIStream(OpenAIFile):
     """A transcription in events. An error that comes behind the first event has no status and no time to try again."""
 
-    form, has_words = {"stream": "true"}, False
+    form: ClassVar = {"stream": "true"}
+    has_words = False
 
     @classmethod
     def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
@@ -250,8 +277,8 @@ class Realtime(Call):
     """OpenAI's Realtime transcription. Its end is a commit, whose item is the last one."""
 
     protocol, large_samples = "realtime", 8 << 20
-    wrong = {"format": {"type": "audio/opus"}}
-    unused = {"noise_reduction": {"type": "near_field"}, "voice": "alloy"}
+    wrong: ClassVar = {"format": {"type": "audio/opus"}}
+    unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy"}
 
     @classmethod
     def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
@@ -271,9 +298,10 @@ class Realtime(Call):
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
         except websockets.InvalidStatus as rejected:
-            error = json.loads(rejected.response.body)["error"]
-            retry_after = rejected.response.headers.get("retry-after")
-            self.outcome.fail(rejected.response.status_code, f"{error['code'].upper()}: {error['message']}", retry_after)
+            reply = rejected.response
+            error = json.loads(reply.body)["error"]
+            text = f"{error['code'].upper()}: {error['message']}"
+            self.outcome.fail(reply.status_code, text, reply.headers.get("retry-after"))
 
     async def _send_all(self, socket: Any) -> None:
         options = dict(self.options)
@@ -317,11 +345,12 @@ class Realtime(Call):
 
 
 class KServeGrpc(Call):
-    """Requests to `asr`: one for each part, one with the end, and polls until all audio is recognized."""
+    """Requests to `asr`: one for each part, of which the last has the end, and polls until all audio is recognized."""
 
     protocol, tells_retry, tells_rest, large_samples = "kserve", False, False, 1 << 20
     module, status_field = triton_grpc, 0
-    wrong = {"finalize": "yes"}
+    leaves_at_once = False
+    wrong: ClassVar = {"finalize": "yes"}
 
     @classmethod
     def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
@@ -333,13 +362,15 @@ class KServeGrpc(Call):
         transcript = Transcript()
         async with self.module.InferenceServerClient(address) as client:
             try:
-                samples = start = 0
-                async for part in self._audio():
-                    samples += len(part)
-                    await self._infer(client, transcript, part, sequence_start=not start)
-                    start = 1
+                samples, has_begun, has_ended = 0, False, False
                 silence = np.zeros(0, np.float32)
-                await self._infer(client, transcript, silence, sequence_start=not start, sequence_end=True)
+                while not has_ended:
+                    part = await self._parts.get()
+                    has_ended = part is None or (self._has_end and self._parts.qsize() == 1)
+                    part = silence if part is None else part
+                    samples += len(part)
+                    await self._infer(client, transcript, part, sequence_start=not has_begun, sequence_end=has_ended)
+                    has_begun = True
                 while transcript.audio_processed_s < np.float32(samples / RATE_HZ):
                     await self._infer(client, transcript, silence)
             except InferenceServerException as error:
@@ -373,7 +404,7 @@ class NativeGrpc(Call):
 
     protocol, has_keys, tells_retry, tells_rest = "kserve", False, False, False
     transport = "grpc"
-    wrong = {"lm_weight": 2.5}
+    wrong: ClassVar = {"lm_weight": 2.5}
 
     @classmethod
     def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
@@ -381,24 +412,26 @@ class NativeGrpc(Call):
 
     async def _run(self) -> None:
         address = self.ports.grpc if self.transport == "grpc" else self.ports.http
-        async with AsyncClient(address, self.transport, timeout_s=60, model=self.model or "asr") as client:
-            async with client.open_stream(options=StreamOptions(**self.options)) as stream:
-                try:
-                    async for part in self._audio():
-                        await stream.send(part)
-                        await stream.poll()
-                    await stream.finish()
-                    async for _ in stream:
-                        pass
-                except ClientError as error:
-                    self.outcome.fail(None, f"{error.code}: {error}")
-                KServeGrpc._take(self, stream.transcript)
+        async with (
+            AsyncClient(address, self.transport, timeout_s=60, model=self.model or "asr") as client,
+            client.open_stream(options=StreamOptions(**self.options)) as stream,
+        ):
+            try:
+                async for part in self._audio():
+                    await stream.send(part)
+                    await stream.poll()
+                await stream.finish()
+                async for _ in stream:
+                    pass
+            except ClientError as error:
+                self.outcome.fail(None, f"{error.code}: {error}")
+            KServeGrpc._take(self, stream.transcript)
 
 
 class NativeHttp(NativeGrpc):
     """The same over HTTP."""
 
-    transport = "http"
+    transport, leaves_at_once = "http", False
 
 
 ALL = [RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime, KServeGrpc, KServeHttp, NativeGrpc, NativeHttp]

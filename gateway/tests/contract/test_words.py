@@ -45,7 +45,8 @@ async def test_files_of_an_offline_model(serve, offline, until, driver):
 async def test_a_wrong_option_or_model_is_rejected(fleet, serve, until, driver):
     server = fleet()
     async with serve(server) as served:
-        for code, arguments in ((ErrorCode.FIELD_INVALID, driver.wrong), (ErrorCode.MODEL_NOT_FOUND, {"model": "none"})):
+        cases = ((ErrorCode.FIELD_INVALID, driver.wrong), (ErrorCode.MODEL_NOT_FOUND, {"model": "none"}))
+        for code, arguments in cases:
             outcome = await driver.of(served.ports, SPEECH, **arguments)
             assert (outcome.code, outcome.status) in driver.errors(code)
             assert not outcome.text
