@@ -1,12 +1,10 @@
-"""A group with an offline model: every protocol for files, and live audio, which is rejected. On real sockets."""
+"""A group with an offline model, on real sockets: what is of one protocol. The rules of all: contract/."""
 
 import asyncio
 import base64
 import contextlib
-import hashlib
 import json
 
-import grpc
 import httpx2
 import numpy as np
 import pytest
@@ -17,16 +15,14 @@ from tritonclient.utils import InferenceServerException
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_offline import SEGMENT, OfflineRecognizer, whole
 from client.tests.helpers.sound_files import sound_file
-from gateway.tests.helpers.riva_client import Client, audio, configuration
 from gateway.tests.helpers.running import running
 from gateway.tests.stream.conftest import metrics, open_streams, servers, until  # noqa: F401
-from penstock_client import AsyncClient
 from penstock_gateway.config import Config, ReplicaGroup
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.kserve import sequences
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
-from penstock_gateway.security.keys import ApiKey, KeyRing
+from penstock_gateway.security.keys import KeyRing
 
 pytestmark = pytest.mark.anyio
 SAMPLES = 3 * SEGMENT + 1000
@@ -73,13 +69,6 @@ async def http(serve, offline):
         yield client
 
 
-@pytest.fixture
-async def riva(serve, offline):
-    async with serve(offline) as ports, grpc.aio.insecure_channel(ports.grpc_address) as channel:
-        with grpc.insecure_channel(ports.grpc_address) as threaded_channel:
-            yield Client(channel, threaded_channel)
-
-
 def upload(client, **fields):
     file = ("speech.wav", sound_file(NOISE, form="WAV"))
     return client.post("/v1/audio/transcriptions", data=fields, files={"file": file})
@@ -110,57 +99,6 @@ async def test_a_model_that_detects_languages_accepts_them(serve, offline, recog
     assert not any("language" in request.parameters for request in recognizer.requests)
 
 
-async def test_openai_events(http):
-    lines = (await upload(http, stream="true")).text.split("\n\n")
-    events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
-    assert "".join(event["delta"] for event in events[:-1]) == events[-1]["text"] == TEXT
-    assert len(events) > 3
-
-
-@pytest.mark.parametrize("stream", ["true", "false"])
-async def test_a_client_that_disconnects_frees_the_work(http, recognizer, until, stream):  # noqa: F811
-    recognizer.step_of = lambda name: 0  # it would be polled for ever
-    request = asyncio.create_task(upload(http, stream=stream))
-    await until(lambda: recognizer.work)
-    request.cancel()
-    await until(lambda: recognizer.cancelled)
-    assert not recognizer.received
-
-
-async def test_riva_recognize(riva):
-    results = (await riva.recognize(PCM, enable_word_time_offsets=True)).results
-    assert [result.alternatives[0].transcript.strip() for result in results] == TEXTS
-    config = await riva.config()
-    assert [one.parameters["type"] for one in config.model_config] == ["offline"]
-
-
-@pytest.mark.parametrize("interim", [False, True])
-async def test_a_file_in_a_stream_of_riva_is_recognized_at_its_end(riva, interim):
-    """As NVIDIA's transcribe_file.py sends it; that there are no interim results is said."""
-    call = riva.stream()
-    for message in (configuration(interim=interim), audio(PCM)):
-        await call.write(message)
-    await call.done_writing()
-    metadata = dict(await call.initial_metadata())
-    assert metadata.get("penstock-ignored") == ("interim_results" if interim else None)
-    results = [response.results[0] async for response in call if response.results[0].is_final]
-    assert [result.alternatives[0].transcript.strip() for result in results] == TEXTS
-
-
-def kserve(**parameters):
-    tensor = {"name": "AUDIO", "shape": [1, SAMPLES], "datatype": "FP32", "data": NOISE.tolist()}
-    return {"inputs": [tensor], "parameters": {"sequence_id": "s", **parameters}}
-
-
-async def test_kserve_requests_of_a_whole_file(http, recognizer):
-    response = await http.post("/v2/models/asr/infer", json=kserve(sequence_start=True, sequence_end=True))
-    found = {output["name"]: output["data"] for output in response.json()["outputs"]}
-    assert found["TEXT"] == TEXTS and found["IS_FINAL"] == [True] * 4
-    assert found["AUDIO_PROCESSED"][-1] == np.float32(SAMPLES / 16_000).item()
-    assert len(found["TOKENS"]) == sum(tokens for _, tokens in whole(SAMPLES))
-    assert not recognizer.received
-
-
 @pytest.fixture
 async def triton(serve, offline):
     """tritonclient's, of gRPC."""
@@ -173,31 +111,6 @@ def kserve_inputs(samples, **parameters):
     tensor = grpc_triton.InferInput("AUDIO", [1, len(samples)], "FP32")
     tensor.set_data_from_numpy(samples[None])
     return {"model_name": "asr", "inputs": [tensor], "sequence_id": 7, **parameters}
-
-
-def whole_file(protocol, http, triton):
-    """One call with a file in one request."""
-    if protocol == "http":
-        return http.post("/v2/models/asr/infer", json=kserve(sequence_start=True, sequence_end=True))
-    request = kserve_inputs(NOISE, sequence_start=True, sequence_end=True)
-    if protocol == "grpc":
-        return triton.infer(**request)
-
-    async def requests():
-        yield request
-        await asyncio.Event().wait()
-
-    return anext(triton.stream_infer(requests()))
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc", "grpc stream"])
-async def test_a_kserve_client_that_disconnects_frees_the_work(http, triton, recognizer, until, protocol):  # noqa: F811
-    recognizer.step_of = lambda name: 0  # it would be polled for ever
-    call = asyncio.create_task(whole_file(protocol, http, triton))
-    await until(lambda: recognizer.work)
-    call.cancel()
-    await until(lambda: recognizer.cancelled)
-    assert not recognizer.received and not recognizer.work
 
 
 async def step(triton, samples=NOISE[:0], **parameters):
@@ -246,84 +159,6 @@ async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recogni
     await step(triton, sequence_end=True)
     await until(lambda: recognizer.cancelled)
     assert await code(step(triton)) == "STREAM_NOT_OPEN"
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-async def test_penstock_client_sends_a_file_in_parts(serve, offline, recognizer, protocol):
-    async with serve(offline) as ports:
-        url = ports.url.removeprefix("http://") if protocol == "http" else ports.grpc_address
-        async with AsyncClient(url, protocol, timeout_s=60) as client, client.open_stream() as stream:
-            for part in np.array_split(NOISE, 4):
-                await stream.send(part)
-            await stream.finish()
-            assert [result.text async for result in stream if result.is_final] == TEXTS
-    assert not recognizer.received and not recognizer.cancelled
-
-
-RING = KeyRing([(ApiKey(name, 4), hashlib.sha256(name.encode()).digest()) for name in ("shop", "lab")])
-
-
-def client_of(ports, key):
-    return httpx2.AsyncClient(base_url=ports.url, timeout=60, headers={"authorization": f"Bearer {key}"})
-
-
-async def openai_file(ports, key):
-    async with client_of(ports, key) as client:
-        response = await upload(client)
-    return response.status_code, response.text
-
-
-async def kserve_file(ports, key, **parameters):
-    parameters = parameters or {"sequence_id": "whole", "sequence_start": True, "sequence_end": True}
-    async with client_of(ports, key) as client:
-        response = await client.post("/v2/models/asr/infer", json=kserve(**parameters))
-    return response.status_code, response.text
-
-
-async def riva_file(ports, key):
-    async with grpc.aio.insecure_channel(ports.grpc_address) as channel:
-        with grpc.insecure_channel(ports.grpc_address) as threaded_channel:
-            try:
-                await Client(channel, threaded_channel).recognize(PCM, (("authorization", f"Bearer {key}"),))
-            except grpc.aio.AioRpcError as error:
-                return error.code().name, error.details()
-    return "OK", ""
-
-
-@pytest.mark.parametrize(
-    ("send", "accepted", "full", "too_long"),
-    [
-        (openai_file, 200, (429, "streams_exhausted"), (413, "too_large")),
-        (kserve_file, 200, (503, "AUDIO_MEMORY_FULL"), (400, "AUDIO_TOO_LONG")),
-        (riva_file, "OK", ("RESOURCE_EXHAUSTED", "STREAMS_EXHAUSTED"), ("RESOURCE_EXHAUSTED", "TOO_LARGE")),
-    ],
-)
-async def test_files_of_a_key_hold_half_of_the_audio(
-    serve,
-    offline,
-    recognizer,
-    until,  # noqa: F811
-    send,
-    accepted,
-    full,
-    too_long,
-):
-    """A file of 1.6 s without an end leaves 0.4 s of the share of 2 s. Another key has its own."""
-    recognizer.server_parameters["max_audio_s"] = "4"
-    async with serve(offline, ring=RING) as ports:
-        assert (await kserve_file(ports, "shop", sequence_start=True))[0] == 200
-        status, text = await send(ports, "shop")
-        assert (status, full[1] in text, "of the API key 'shop'" in text) == (full[0], True, True)
-        assert (await send(ports, "lab"))[0] == accepted
-        assert len(recognizer.received) == 1
-        assert (await kserve_file(ports, "shop", sequence_start=True, sequence_end=True))[0] == 200  # ends that file
-        await until(lambda: not recognizer.received)
-        assert (await send(ports, "shop"))[0] == accepted
-    recognizer.server_parameters["max_audio_s"] = "3"
-    async with serve(offline, ring=RING) as ports:
-        status, text = await send(ports, "shop")
-        assert (status, too_long[1] in text, "half of what the servers hold" in text) == (too_long[0], True, True)
-        await until(lambda: not recognizer.received)
 
 
 async def test_without_keys_files_may_hold_all_of_the_audio(serve, offline, recognizer):

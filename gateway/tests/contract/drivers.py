@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, ClassVar, NamedTuple
@@ -84,6 +85,8 @@ class Call:
     """Options that are rejected."""
     unused: ClassVar[dict[str, Any]] = {}
     """Options that are ignored, and named."""
+    unused_of_files: ClassVar[dict[str, Any]] = {}
+    """The same of an offline model."""
 
     def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
         self.ports, self.model, self.options = ports, model, options
@@ -122,9 +125,14 @@ class Call:
         return await call.ended()
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
-        """What the outcome of an error may be: (code, status)."""
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        """What the outcome of an error may be: (code, status). `server_code`: KServe's, if any."""
         return {(code.name, code.status.grpc)}
+
+    @classmethod
+    def has_retry(cls, outcome: Outcome, code: ErrorCode) -> bool:
+        """Whether this error says when to try again; a socket that is open or closed has no field for it."""
+        return cls.tells_retry and outcome.status in (code.status.http, code.status.grpc)
 
     async def _run(self) -> None:
         raise NotImplementedError
@@ -148,17 +156,18 @@ class RivaStream(Call):
     protocol, large_samples = "riva", 3 << 20
     method, kind = "StreamingRecognize", riva.StreamingRecognizeResponse
     wrong, unused = {"profanity_filter": True}, {"enable_automatic_punctuation": True}
+    unused_of_files: ClassVar = {"interim_results": True}
 
     async def _run(self) -> None:
         """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
         messages: SimpleQueue[bytes | None] = SimpleQueue()
         options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(self.ports.grpc, options) as channel:
+        with ThreadPoolExecutor(1) as thread, grpc.insecure_channel(self.ports.grpc, options) as channel:
             method = channel.stream_stream(f"/{SERVICE}/{self.method}", response_deserializer=self.kind.FromString)
             call = method(iter(messages.get, None), metadata=[*self.headers.items()])
             sending = asyncio.create_task(self._send_all(messages))
             try:
-                await asyncio.to_thread(self._read, call)
+                await asyncio.get_running_loop().run_in_executor(thread, self._read, call)
             finally:
                 call.cancel()
                 sending.cancel()
@@ -191,7 +200,8 @@ class RivaStream(Call):
         return riva.RecognitionConfig(encoding="LINEAR_PCM", sample_rate_hertz=RATE_HZ, **given)
 
     async def _messages(self) -> AsyncIterator[bytes]:
-        config = riva.StreamingRecognitionConfig(config=self._config, interim_results=False)
+        interim = self.options.pop("interim_results", False)
+        config = riva.StreamingRecognitionConfig(config=self._config, interim_results=interim)
         yield riva.StreamingRecognizeRequest(streaming_config=config).SerializeToString()
         async for part in self._audio():
             yield riva.StreamingRecognizeRequest(audio_content=pcm(part)).SerializeToString()
@@ -202,9 +212,10 @@ class RivaFile(RivaStream):
 
     is_live, tells_rest, large_samples = False, False, 6 << 20
     method, kind = "Recognize", riva.RecognizeResponse
+    unused_of_files: ClassVar = {}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
         """Of a message that is too large: gRPC's own."""
         own = {("SERVER", code.status.grpc)} if code is ErrorCode.TOO_LARGE else set()
         return super().errors(code) | own
@@ -222,7 +233,7 @@ class OpenAIFile(Call):
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
         return {(code.name, code.status.http)}
 
     async def _run(self) -> None:
@@ -260,7 +271,7 @@ class OpenAIStream(OpenAIFile):
     has_words = False
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
         return {(code.name, code.status.http), (code.name, 200)}
 
     async def _read(self, response: Any) -> None:
@@ -281,7 +292,7 @@ class Realtime(Call):
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy"}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
         """Of the handshake, of the close, and of an event behind which the socket stays open."""
         return {(code.name, status) for status in (code.status.http, code.status.websocket, None)}
 
@@ -353,8 +364,8 @@ class KServeGrpc(Call):
     wrong: ClassVar = {"finalize": "yes"}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
-        error = GatewayError(code, "")
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        error = GatewayError(code, "", server_code=server_code)
         return {(code_of(error), status_of(error)[cls.status_field])}
 
     async def _run(self) -> None:
@@ -407,8 +418,8 @@ class NativeGrpc(Call):
     wrong: ClassVar = {"lm_weight": 2.5}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
-        return {(code_of(GatewayError(code, "")), None)}
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        return {(code_of(GatewayError(code, "", server_code=server_code)), None)}
 
     async def _run(self) -> None:
         address = self.ports.grpc if self.transport == "grpc" else self.ports.http

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_fleet import speech
-from gateway.tests.contract.drivers import ALL, RivaStream
+from client.tests.helpers.fake_offline import SEGMENT, whole
+from gateway.tests.contract.drivers import ALL, KServeGrpc, Realtime, RivaStream
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.admission import Admission
@@ -15,14 +16,15 @@ from penstock_gateway.stream.admission import Admission
 pytestmark = pytest.mark.anyio
 WITH_KEYS = [driver for driver in ALL if driver.has_keys]
 ONE = ApiKey("one", 4)
+KEYS = [ONE, ApiKey("two", 4)]
+FILE = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
 
 
 def check(driver, outcome, code):
     """The call failed with this code, in its protocol's form."""
     assert (outcome.code, outcome.status) in driver.errors(code)
-    is_later = code in (ErrorCode.STREAMS_EXHAUSTED, ErrorCode.NO_REPLICA, ErrorCode.QUOTA_REACHED)
-    # A socket that is open or closed has no field for it.
-    if driver.tells_retry and outcome.status is not None and outcome.status not in (200, code.status.websocket):
+    if driver.has_retry(outcome, code):
+        is_later = code in (ErrorCode.STREAMS_EXHAUSTED, ErrorCode.NO_REPLICA, ErrorCode.QUOTA_REACHED)
         assert (outcome.retry_after is not None) == is_later
 
 
@@ -75,14 +77,40 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
 
 
 @pytest.mark.parametrize("driver", WITH_KEYS)
-async def test_all_connections_of_a_key_are_open(fleet, serve, driver):
-    async with serve(fleet(), keys=[ONE, ApiKey("two", 4)]) as served:
+async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
+    async with serve(fleet(), keys=KEYS) as served:
         with contextlib.ExitStack() as places:
             for _ in range(4 * 4 + 8):
                 places.enter_context(served.gateway.connections.taken(ONE))
             check(driver, await driver.of(served.ports, speech(1)), ErrorCode.STREAMS_EXHAUSTED)
             assert (await driver.of(served.ports, speech(2), key="sk-two")).text == "w2"
         assert (await driver.of(served.ports, speech(1))).text == "w1"
+        await until(lambda: not served.gateway.connections.open(ONE))
+
+
+@pytest.mark.parametrize("driver", [driver for driver in WITH_KEYS if driver is not Realtime])
+async def test_files_of_a_key_hold_half_of_the_audio(serve, offline, until, driver):
+    """A file of 1.6 s without an end leaves 0.4 s of the share of 2 s. Another key has its own."""
+    recognizer, text = offline.batch.recognizer, " ".join(text for text, _ in whole(len(FILE)))
+    recognizer.server_parameters["max_audio_s"] = "4"
+    async with serve(offline, keys=KEYS) as served:
+        held = KServeGrpc(served.ports)
+        held.send(FILE)
+        await until(lambda: recognizer.received)
+        outcome = await driver.of(served.ports, FILE)
+        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAMS_EXHAUSTED, "AUDIO_MEMORY_FULL")
+        assert "of the API key 'one'" in outcome.message
+        assert (await driver.of(served.ports, FILE, key="sk-two")).text == text
+        held.end()
+        assert (await held.ended()).text == text
+        await until(lambda: not recognizer.received)
+        assert (await driver.of(served.ports, FILE)).text == text
+    recognizer.server_parameters["max_audio_s"] = "3"
+    async with serve(offline, keys=KEYS) as served:
+        outcome = await driver.of(served.ports, FILE)
+        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.TOO_LARGE, "AUDIO_TOO_LONG")
+        assert "half of what the servers hold" in outcome.message
+        await until(lambda: not recognizer.received)
 
 
 @pytest.mark.parametrize("quota", [{"requests_per_minute": 1}, {"audio_minutes_per_day": 1}])

@@ -30,12 +30,13 @@ async def test_words_and_times(fleet, serve, until, driver, size):
 async def test_files_of_an_offline_model(serve, offline, until, driver):
     samples = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
     async with serve(offline) as served:
-        outcome = await driver.of(served.ports, *np.array_split(samples, 4))
+        outcome = await driver.of(served.ports, *np.array_split(samples, 4), **driver.unused_of_files)
         if driver is Realtime:
             assert (outcome.code, outcome.status) == ("FILES_ONLY", 400)
             assert outcome.message.startswith("live audio is not accepted by model")
             return
         assert (outcome.code, outcome.text) == ("", " ".join(text for text, _ in whole(len(samples))))
+        assert outcome.ignored == ",".join(driver.unused_of_files)
         assert len(outcome.words) == -(-len(samples) // 800) * driver.has_words
         await until(lambda: not offline.batch.recognizer.received)
     assert not offline.batch.recognizer.cancelled

@@ -268,20 +268,6 @@ async def test_a_stream_goes_on_where_its_latest_request_was_no_part_of_the_call
     assert values(await client.infer(**request(1), headers=headers()), ["TEXT"]) == [[text(3)]]
 
 
-async def test_all_streams_of_a_key(client):
-    for number in range(MAX_STREAMS):
-        await client.infer(**request(1, number + 1, start=True), headers=headers())
-    with pytest.raises(InferenceServerException) as caught:
-        await client.infer(**request(1, "more", start=True), headers=headers())
-    assert (caught.value.status(), caught.value.message().partition(":")[0]) == (
-        "StatusCode.UNAVAILABLE",
-        "STREAM_LIMIT",
-    )
-    assert await stream(client, [request(1, "more", start=True)]) == ["STREAM_LIMIT"]
-    await client.infer(**request(1, 1, end=True), headers=headers())
-    assert await stream(client, [request(1, "more", start=True, end=True)]) == [text(1)]
-
-
 async def test_calls_of_a_key_are_limited(client):
     async def silence():
         await asyncio.Event().wait()
@@ -309,14 +295,6 @@ async def test_errors_of_the_server_keep_their_code(client, server, until):
         "StatusCode.UNAVAILABLE",
         "SERVER_DRAINING",
     )
-
-
-async def test_a_failure_between_requests_is_that_of_the_next_one(serve, server, until):
-    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
-        await client.infer(**request(1, start=True), headers=headers())
-        server.close()
-        await until(lambda: not served.streams.live)
-        assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_LOST"
 
 
 def message(**changes):
