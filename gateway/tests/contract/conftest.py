@@ -40,7 +40,7 @@ def serve(open_streams, metrics, monkeypatch):  # noqa: F811
     """`async with serve(server, ..., keys=[...])`: a gateway. Clients send the key "one" as "sk-one"."""
 
     @contextlib.asynccontextmanager
-    async def make(*servers, keys: list[ApiKey] | None = None, admission=None, groups=None, **fields):  # noqa: F811
+    async def make(*servers, keys: list[ApiKey] | None = None, admission=None, groups=None, messages=None, **fields):  # noqa: F811
         digests = [(key, hashlib.sha256(f"sk-{key.name}".encode()).digest()) for key in keys or []]
         ring = KeyRing(digests or None)
         access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
@@ -53,7 +53,9 @@ def serve(open_streams, metrics, monkeypatch):  # noqa: F811
                 return opened[-1]
 
             monkeypatch.setattr(streams, "open", note)
-            gateway = Gateway(Config(**fields), streams, access, metrics)
+            gateway = Gateway(
+                Config(**fields), streams, access, metrics, **({"messages": messages} if messages else {})
+            )
             async with running(gateway) as sockets:
                 yield Served(gateway, streams, sockets, opened)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 
 import httpx2
@@ -12,17 +11,10 @@ import tritonclient.grpc.aio as grpc_triton
 import websockets
 from tritonclient.utils import InferenceServerException
 
-from client.tests.helpers.fake_batch_server import BatchServer
-from client.tests.helpers.fake_offline import SEGMENT, OfflineRecognizer, whole
+from client.tests.helpers.fake_offline import SEGMENT, whole
 from client.tests.helpers.sound_files import sound_file
-from gateway.tests.helpers.running import running
-from gateway.tests.stream.conftest import metrics, open_streams, servers, until  # noqa: F401
-from penstock_gateway.config import Config, ReplicaGroup
-from penstock_gateway.gateway import Gateway
+from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.kserve import sequences
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
-from penstock_gateway.security.keys import KeyRing
 
 pytestmark = pytest.mark.anyio
 SAMPLES = 3 * SEGMENT + 1000
@@ -34,38 +26,14 @@ FILES_ONLY = "live audio is not accepted by model"
 
 
 @pytest.fixture
-def recognizer():
-    return OfflineRecognizer()
-
-
-@pytest.fixture
-def offline(recognizer):
-    """Its server."""
-    server = BatchServer(recognizer)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def serve(open_streams, metrics):  # noqa: F811
-    """`async with serve(server, ...)`: the ports of a gateway on real sockets."""
-
-    @contextlib.asynccontextmanager
-    async def make(*replicas, ring=None, **options):
-        ring = ring or KeyRing()
-        access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
-        async with (
-            open_streams(*replicas, **options) as streams,
-            running(Gateway(Config(), streams, access, metrics)) as ports,
-        ):
-            yield ports
-
-    return make
+def recognizer(offline):
+    """Of the server `offline`."""
+    return offline.batch.recognizer
 
 
 @pytest.fixture
 async def http(serve, offline):
-    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+    async with serve(offline) as served, httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as client:
         yield client
 
 
@@ -88,7 +56,7 @@ async def test_openai_files(http, recognizer):
 
 async def test_a_model_that_detects_languages_accepts_them(serve, offline, recognizer):
     recognizer.server_parameters["detected_languages"] = "de,en,pt-BR"
-    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+    async with serve(offline) as served, httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as client:
         for code in ("de", "EN", "pt"):
             body = (await upload(client, response_format="verbose_json", language=code)).json()
             assert (body["text"], body["language"]) == (TEXT, code)
@@ -102,7 +70,7 @@ async def test_a_model_that_detects_languages_accepts_them(serve, offline, recog
 @pytest.fixture
 async def triton(serve, offline):
     """tritonclient's, of gRPC."""
-    async with serve(offline) as ports, grpc_triton.InferenceServerClient(ports.grpc_address) as client:
+    async with serve(offline) as served, grpc_triton.InferenceServerClient(served.sockets.grpc_address) as client:
         yield client
 
 
@@ -140,7 +108,7 @@ async def test_a_kserve_client_polls_a_file_of_several_requests(triton, recogniz
     assert not recognizer.received and not recognizer.cancelled
 
 
-async def test_a_kserve_client_cancels_a_file_by_a_second_end(triton, recognizer, until):  # noqa: F811
+async def test_a_kserve_client_cancels_a_file_by_a_second_end(triton, recognizer, until):
     recognizer.step_of = lambda name: 0
     await step(triton, NOISE, sequence_start=True)
     assert (await step(triton, sequence_end=True))[0] == [False]
@@ -152,7 +120,7 @@ async def test_a_kserve_client_cancels_a_file_by_a_second_end(triton, recognizer
     assert not recognizer.received
 
 
-async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recognizer, until, monkeypatch):  # noqa: F811
+async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recognizer, until, monkeypatch):
     monkeypatch.setattr(sequences, "MAX_SILENT_S", 0.05)
     recognizer.step_of = lambda name: 0
     await step(triton, NOISE, sequence_start=True)
@@ -163,31 +131,31 @@ async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recogni
 
 async def test_without_keys_files_may_hold_all_of_the_audio(serve, offline, recognizer):
     recognizer.server_parameters["max_audio_s"] = "2"
-    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as http:
+    async with serve(offline) as served, httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as http:
         assert (await upload(http)).json()["text"] == TEXT
 
 
 async def test_realtime_is_rejected_at_the_handshake(http, serve, offline):
     response = await http.get("/v1/realtime")
     assert (response.status_code, response.json()["error"]["code"]) == (400, "files_only")
-    async with serve(offline) as ports:
+    async with serve(offline) as served:
         with pytest.raises(websockets.InvalidStatus) as caught:
-            await websockets.connect(ports.ws_url + "/v1/realtime?intent=transcription")
+            await websockets.connect(served.sockets.ws_url + "/v1/realtime?intent=transcription")
         assert caught.value.response.status_code == 400
 
 
-async def test_groups_of_both_kinds(serve, offline, servers):  # noqa: F811
+async def test_groups_of_both_kinds(serve, offline, servers):
     """A session chooses the streaming model; the offline one is rejected by name. Files go to both."""
     streaming = servers(model="streaming")
     groups = (
         ReplicaGroup("files", (f"127.0.0.1:{offline.port}",)),
         ReplicaGroup("live", (f"127.0.0.1:{streaming.port}",)),
     )
-    async with serve(groups=groups) as ports:
-        async with httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+    async with serve(groups=groups) as served:
+        async with httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as client:
             for name in ("files", "live"):
                 assert (await upload(client, model=name)).json()["text"].split()[:3] == TEXT.split()[:3]
-        async with websockets.connect(ports.ws_url + "/v1/realtime?intent=transcription") as socket:
+        async with websockets.connect(served.sockets.ws_url + "/v1/realtime?intent=transcription") as socket:
             for name, kind in (("files", "error"), ("live", "session.updated")):
                 transcription = {"audio": {"input": {"transcription": {"model": name}}}}
                 await socket.send(json.dumps({"type": "session.update", "session": transcription}))
