@@ -30,6 +30,7 @@ from penstock_gateway.riva.service import SERVICE
 
 KEY = "sk-one"
 RATE_HZ = 16_000
+_WAIT_S = 300
 _ITEM = "conversation.item.input_audio_transcription"
 
 
@@ -112,7 +113,7 @@ class Call:
 
     async def ended(self) -> Outcome:
         """Waits until the call is over."""
-        await asyncio.wait_for(self._running, 60)
+        await asyncio.wait_for(self._running, _WAIT_S)
         return self.outcome
 
     @classmethod
@@ -239,7 +240,7 @@ class OpenAIFile(Call):
     async def _run(self) -> None:
         file = sound_file(await self._recording(), RATE_HZ, "WAV", "PCM_16")
         async with (
-            httpx2.AsyncClient(base_url=f"http://{self.ports.http}", timeout=60, headers=self.headers) as client,
+            httpx2.AsyncClient(base_url=f"http://{self.ports.http}", timeout=_WAIT_S, headers=self.headers) as client,
             client.stream(
                 "POST", "/v1/audio/transcriptions", data={"model": self.model} | self.form | self.options,
                 files={"file": ("a.wav", file)},
@@ -424,7 +425,7 @@ class NativeGrpc(Call):
     async def _run(self) -> None:
         address = self.ports.grpc if self.transport == "grpc" else self.ports.http
         async with (
-            AsyncClient(address, self.transport, timeout_s=60, model=self.model or "asr") as client,
+            AsyncClient(address, self.transport, timeout_s=_WAIT_S, model=self.model or "asr") as client,
             client.open_stream(options=StreamOptions(**self.options)) as stream,
         ):
             try:
