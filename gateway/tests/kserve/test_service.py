@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.fakes import confidence, word
 from gateway.tests.helpers.memory import freed_at_once
-from gateway.tests.kserve.conftest import MAX_STREAMS, headers
+from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve.errors import code_of
 from penstock_gateway.kserve.outputs import DATATYPES
@@ -55,7 +55,7 @@ def values(result, names=WITHIN):
 @pytest.fixture
 async def client(serve, server):
     """tritonclient's, of a gateway before `server`."""
-    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
+    async with serve(server, keys=KEYS) as served, triton.InferenceServerClient(served.sockets.grpc_address) as client:
         yield client
 
 
@@ -188,8 +188,8 @@ async def test_a_cancelled_request_counts_whole_or_its_stream_is_lost(serve, ser
             except InferenceServerException as error:
                 return error.message().partition(":")[0]
 
-    async with serve(server) as served:
-        found = await asyncio.to_thread(run, served.ports.grpc_address)
+    async with serve(server, keys=KEYS) as served:
+        found = await asyncio.to_thread(run, served.sockets.grpc_address)
         assert found in ("STREAM_LOST", text(4))
 
 
@@ -200,7 +200,7 @@ async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_it
             sequence_id=stream_id, is_start=start, is_end=False, options={}, samples=samples, outputs=("TEXT",)
         )
 
-    async with serve(server) as served:
+    async with serve(server, keys=KEYS) as served:
         sequences = Sequences(served.streams)
         for stream_id, peer in ((1, "a"), (2, "b"), (3, "")):
             await sequences.infer(made(stream_id, start=True), ANONYMOUS, peer)
@@ -268,20 +268,6 @@ async def test_a_stream_goes_on_where_its_latest_request_was_no_part_of_the_call
     assert values(await client.infer(**request(1), headers=headers()), ["TEXT"]) == [[text(3)]]
 
 
-async def test_all_streams_of_a_key(client):
-    for number in range(MAX_STREAMS):
-        await client.infer(**request(1, number + 1, start=True), headers=headers())
-    with pytest.raises(InferenceServerException) as caught:
-        await client.infer(**request(1, "more", start=True), headers=headers())
-    assert (caught.value.status(), caught.value.message().partition(":")[0]) == (
-        "StatusCode.UNAVAILABLE",
-        "STREAM_LIMIT",
-    )
-    assert await stream(client, [request(1, "more", start=True)]) == ["STREAM_LIMIT"]
-    await client.infer(**request(1, 1, end=True), headers=headers())
-    assert await stream(client, [request(1, "more", start=True, end=True)]) == [text(1)]
-
-
 async def test_calls_of_a_key_are_limited(client):
     async def silence():
         await asyncio.Event().wait()
@@ -309,14 +295,6 @@ async def test_errors_of_the_server_keep_their_code(client, server, until):
         "StatusCode.UNAVAILABLE",
         "SERVER_DRAINING",
     )
-
-
-async def test_a_failure_between_requests_is_that_of_the_next_one(serve, server, until):
-    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
-        await client.infer(**request(1, start=True), headers=headers())
-        server.close()
-        await until(lambda: not served.streams.live)
-        assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_LOST"
 
 
 def message(**changes):
@@ -392,13 +370,13 @@ REJECTED = {
 async def raw_call(served, data):
     """The status and the code of ModelInfer with these bytes."""
     options = [("grpc.max_send_message_length", -1)]
-    async with grpc.aio.insecure_channel(served.ports.grpc_address, options=options) as channel:
+    async with grpc.aio.insecure_channel(served.sockets.grpc_address, options=options) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data, metadata=[*headers().items()])
         return await call.code(), (await call.details()).partition(":")[0]
 
 
 async def test_what_is_not_of_the_models_form_is_rejected(serve, server):
-    async with serve(server) as served:
+    async with serve(server, keys=KEYS) as served:
         assert await raw_call(served, message().SerializeToString()) == (Code.OK, "")
         for name, (change, code) in REJECTED.items():
             status = Code.NOT_FOUND if code == "MODEL_NOT_FOUND" else Code.INVALID_ARGUMENT

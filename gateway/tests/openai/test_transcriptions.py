@@ -280,42 +280,6 @@ async def test_an_upload_that_cannot_be_stored(client, streams, monkeypatch):
     assert not streams.opened
 
 
-async def test_a_lost_stream_is_a_503_or_an_error_event(client, streams):
-    class Losing(list):
-        def append(self, stream):
-            super().append(stream)
-            stream.fail(GatewayError(ErrorCode.STREAM_LOST, "the replica died", retry_after_s=2.0))
-
-    streams.opened = Losing()
-    response = await post(client, encoded())
-    assert error(response, 503)[0] == "stream_lost"
-    assert response.headers["retry-after"] == "2"
-    (last,) = events_of(await post(client, encoded(), stream="true"))
-    assert last["error"]["type"] == "server_error"
-
-
-@pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
-async def test_a_client_that_disconnects_frees_its_stream(gateway, streams, fields):
-    class Stalled(list):
-        def append(self, stream):
-            stream.room.clear()
-            super().append(stream)
-
-    streams.opened = Stalled()
-    async with running(gateway) as served:
-        async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
-            posting = asyncio.create_task(post(client, encoded(), **fields))
-            while not streams.opened:
-                await asyncio.sleep(0.005)
-            posting.cancel()
-            await asyncio.gather(posting, return_exceptions=True)
-        for _ in range(12_000):
-            if streams.opened[0].is_cancelled:
-                break
-            await asyncio.sleep(0.005)
-    assert streams.opened[0].is_cancelled
-
-
 async def test_models(client, streams):
     listed = (await client.get("/v1/models")).json()
     assert [model["id"] for model in listed["data"]] == ["fake-asr"]

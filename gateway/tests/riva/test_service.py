@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from contextlib import asynccontextmanager
 
@@ -22,7 +21,7 @@ from penstock_gateway.riva.service import PROTOCOL, SERVICE, RivaService
 from penstock_gateway.rpc.api import _key, rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
-from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
+from penstock_gateway.security.keys import ANONYMOUS
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
@@ -240,18 +239,6 @@ async def test_a_wrong_message_ends_its_stream(gateway, messages, code, text, ca
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
 
-async def test_statuses_of_a_stream_that_cannot_start(gateway, make_gateway):
-    errors = gateway.streams
-    async with client(gateway) as riva_client:
-        errors.open_error = GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all are open", retry_after_s=2.0)
-        async with rejected(gateway, Code.RESOURCE_EXHAUSTED, "STREAMS_EXHAUSTED") as error:
-            await riva_client.recognize(SILENCE)
-        assert dict(error.value.trailing_metadata())["retry-after"] == "2"
-        errors.open_error = GatewayError(ErrorCode.NO_REPLICA, "none answers", retry_after_s=2.0)
-        async with rejected(gateway, Code.UNAVAILABLE, "NO_REPLICA"):
-            await riva_client.send_all([configuration()])
-
-
 @pytest.mark.parametrize("form", ["RAW", "WAV"])
 async def test_a_recording_is_not_longer_than_the_limit_and_a_live_stream_is(make_gateway, form):
     gateway = make_gateway(max_file_minutes=1)
@@ -276,31 +263,6 @@ async def test_a_fault_is_counted_and_logged_and_not_shown(gateway, caplog):
     faults = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.name for record in faults] == ["penstock_gateway.grpc"] * 2
     assert all(isinstance(record.exc_info[1], ValueError) for record in faults)
-
-
-async def test_keys(make_gateway):
-    gateway = make_gateway(KeyRing([(ApiKey("shop", 5), hashlib.sha256(b"secret").digest())]))
-    async with client(gateway) as riva_client:
-        for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", "secret"),)):
-            for call in (riva_client.config(metadata=metadata), riva_client.recognize(SILENCE, metadata=metadata)):
-                async with rejected(gateway, Code.UNAUTHENTICATED, "INVALID_API_KEY"):
-                    await call
-            async with rejected(gateway, Code.UNAUTHENTICATED, "INVALID_API_KEY"):
-                await riva_client.send_all([configuration()], metadata)
-        await riva_client.recognize(SILENCE, metadata=(("authorization", "Bearer secret"),))
-    assert [stream.key.name for stream in gateway.streams.opened] == ["shop"]
-
-
-async def test_a_lost_stream_ends_the_call_while_the_client_is_silent(gateway):
-    async with client(gateway) as riva_client:
-        call = riva_client.stream()
-        await call.write(configuration())
-        await call.write(audio(speech(0.1)))
-        while not gateway.streams.opened or not gateway.streams.opened[0].pushed:
-            await asyncio.sleep(0.005)
-        gateway.streams.opened[0].fail(GatewayError(ErrorCode.STREAM_IDLE, "no audio arrived for 60 s"))
-        async with rejected(gateway, Code.DEADLINE_EXCEEDED, "STREAM_IDLE"):
-            await responses(call)
 
 
 @pytest.fixture

@@ -238,19 +238,6 @@ async def test_audio_and_requests_of_a_key_are_counted(server, open_streams, met
         assert metrics.registry.get_sample_value(f"penstock_gateway_key_{name}_total", {"key": "shop"}) == value
 
 
-async def test_a_key_has_its_own_limit(server, open_streams):
-    shop, lab = ApiKey("shop", 1), ApiKey("lab", 5)
-    async with open_streams(server, admission=Admission()) as streams:
-        stream = await opened(streams, shop)
-        assert (await rejection(opened(streams, shop))).code is ErrorCode.STREAMS_EXHAUSTED
-        with pytest.raises(GatewayError, match="of the API key 'shop'"):
-            streams.check_room(shop)
-        streams.check_room(lab)
-        await opened(streams, lab)
-        await stream.cancel()
-        await opened(streams, shop)
-
-
 async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
     shop = ApiKey("shop", 8)
     offline, other = servers(windows="file,long,live", max_audio_s="60"), servers(max_audio_s="0")
