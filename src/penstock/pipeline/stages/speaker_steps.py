@@ -5,6 +5,7 @@ import torch
 
 from penstock.decoding.tensors.host_copy import copy_to_host
 from penstock.graphs.driver import Driver
+from penstock.pipeline.memory.speaker_memory import MAX_STEP_ROWS
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.runtime import check_device_works, send_to_device
 from penstock.speakers.captured_step import CapturedStep
@@ -14,8 +15,6 @@ from penstock.speakers.network import SpeakerNetwork
 
 FILE = "file"
 """The mode with the steps of whole recordings."""
-MAX_BATCH = 16
-"""Streams of one step without graphs: on a CPU a larger one is not faster."""
 
 
 def step_sizes(config: SpeakerConfig) -> dict[str, StepSize]:
@@ -106,7 +105,7 @@ class StreamSteps:
 
     def _max_batch(self, slots: np.ndarray) -> int:
         is_live = len(slots) > 0 and self._mode[slots[0]] < len(self._sizes) - 1
-        return self._captured.max_batch if self._captured is not None and is_live else MAX_BATCH
+        return self._captured.max_batch if self._captured is not None and is_live else MAX_STEP_ROWS
 
     def _run(
         self, rows: np.ndarray, slots: np.ndarray, chunk: np.ndarray, right: np.ndarray,
