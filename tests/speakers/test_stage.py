@@ -6,14 +6,17 @@ import torch
 
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.driver import EagerDriver
+from penstock.pipeline.memory.speaker_memory import speaker_memory
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.stages import speakers as speakers_stage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
+from penstock.pipeline.stages.speaker_steps import StreamSteps
 from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
+from penstock.speakers.network import SpeakerNetwork
 from tests.helpers.speaker_models import write_speakers
 from tests.helpers.tensor_memory import TensorMemory
 
@@ -227,3 +230,13 @@ def test_steps_with_a_static_window_are_those_without(bundle, monkeypatch):
         for wanted, found in zip(plain.answer(*requests), static.answer(*requests), strict=True):
             assert found.first_frame == wanted.first_frame
             np.testing.assert_allclose(found.probabilities, wanted.probabilities, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("number_bytes", [4, 2])
+def test_the_memory_is_what_was_computed(bundle, number_bytes):
+    network = SpeakerNetwork(bundle.config, bundle.tensors(), {4: torch.float32, 2: torch.float16}[number_bytes])
+    streams, memory = StreamSteps(network, slot_count(4)), speaker_memory(bundle.config, 4, number_bytes)
+    cache = streams._steps.cache
+    held = (cache.frames, cache.probabilities, cache.queue)
+    assert memory.streams == sum(tensor.nbytes for tensor in held)
+    assert memory.waiting == streams._mel.nbytes

@@ -123,19 +123,19 @@ def show_products(make: MakeMetric, products: Mapping[str, int]) -> None:
 class StreamMetrics:
     """Metrics of a model with a stream table: streams and their audio."""
 
-    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int, prefix: str = "penstock"):
+    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
         self._table = table
         self._sample_rate_hz = sample_rate_hz
-        self._live = _Gauge(make, f"{prefix}_streams_live", "Streams that are open")
-        self._free = _Gauge(make, f"{prefix}_slots_free", "Streams that could start now")
-        self._started = _Counter(make, f"{prefix}_streams_started_total", "Streams that got a slot")
+        self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
+        self._free = _Gauge(make, "penstock_slots_free", "Streams that could start now")
+        self._started = _Counter(make, "penstock_streams_started_total", "Streams that got a slot")
         self._ended = _Counter(
-            make, f"{prefix}_streams_ended_total", "Streams that ended, were restarted or were lost by an error"
+            make, "penstock_streams_ended_total", "Streams that ended, were restarted or were lost by an error"
         )
-        self._expired = _Counter(make, f"{prefix}_streams_expired_total", "Streams that reached the idle timeout")
-        self._rejected = _Counter(make, f"{prefix}_streams_refused_total", "Streams rejected because no slot was free")
-        self._audio = _Counter(make, f"{prefix}_audio_seconds_total", "Seconds of audio in accepted requests")
-        self._held = _Gauge(make, f"{prefix}_audio_held_seconds", "Audio of all open files, of an offline model")
+        self._expired = _Counter(make, "penstock_streams_expired_total", "Streams that reached the idle timeout")
+        self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
+        self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
+        self._held = _Gauge(make, "penstock_audio_held_seconds", "Audio of all open files, of an offline model")
         self.update(0)
 
     def update(self, samples: int, samples_held: int = 0) -> None:
@@ -157,17 +157,20 @@ class SpeakerMetrics:
     """Metrics of the `speakers` model."""
 
     def __init__(self, make: MakeMetric, stage: "SpeakerStage"):
+        def make_own(name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
+            return make(name.replace("penstock_", "penstock_speaker_"), description, kind, labels)
+
         self._stage = stage
-        self._streams = StreamMetrics(make, stage.table, SAMPLE_RATE_HZ, "penstock_speaker")
+        self._streams = StreamMetrics(make_own, stage.table, SAMPLE_RATE_HZ)
         self._steps = _Counter(make, "penstock_speaker_steps_total", "Steps of the speaker model")
-        self._rows = _Counter(make, "penstock_speaker_chunks_total", "Chunks of streams in these steps")
+        self._chunks = _Counter(make, "penstock_speaker_chunks_total", "Chunks of streams in these steps")
         self._busy = _Counter(make, "penstock_speaker_busy_seconds_total", "Seconds that the speaker model worked")
 
     def update(self) -> None:
         """Is called once per batch."""
         self._streams.update(self._stage.samples_taken)
         self._steps.show(self._stage.streams.steps)
-        self._rows.show(self._stage.streams.rows)
+        self._chunks.show(self._stage.streams.rows)
         self._busy.show(self._stage.busy_s)
 
 

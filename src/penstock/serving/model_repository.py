@@ -45,6 +45,9 @@ def copy_models(
     ms, because the encoder does nothing between two polls. has_speakers: with the model `speakers`.
     Configurations are copied; everything else is linked.
     """
+    if has_speakers and not (repository / _SPEAKERS / "config.pbtxt").is_file():
+        flag = ServeOptions.option("speakers").flag
+        raise SettingError(f"{repository}: has no model {_SPEAKERS}, which {flag} needs")
     for config in repository.glob("*/config.pbtxt"):
         model = directory / config.parent.name
         if model.name == _SPEAKERS and not has_speakers:
