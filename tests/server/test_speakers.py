@@ -1,5 +1,6 @@
 """The Triton model `speakers` of a real server, beside the three of the recognizer."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from trials.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.server
 STREAMS = 3
+ROOT = Path(__file__).parents[2]
+PAGES = ("docs/operations.md", "docker/grafana/dashboards/penstock.json")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +91,13 @@ def test_speakers_are_served_beside_words(served: RunningServer, bundle: Speaker
         for name in range(1, STREAMS + 1):
             _, values = send(client, name, samples[:0], "e")
             assert len(values) == 0  # 100 samples are no frame
+
+
+def test_the_documents_and_the_dashboard_name_the_metrics_that_are_shown(served: RunningServer):
+    shown = {f"penstock_{name}" for name in read_metrics(served) if name.startswith("speaker_")}
+    guide, dashboard = ((ROOT / path).read_text(encoding="utf-8") for path in PAGES)
+    assert set(re.findall(r"^\| `(penstock_speaker_\w+)` \|", guide, re.MULTILINE)) == shown
+    assert set(re.findall(r"penstock_speaker_\w+", dashboard)) <= shown
 
 
 def test_a_server_without_a_speaker_model_has_none(server: RunningServer):

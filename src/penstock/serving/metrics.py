@@ -123,7 +123,8 @@ def show_products(make: MakeMetric, products: Mapping[str, int]) -> None:
 class StreamMetrics:
     """Metrics of a model with a stream table: streams and their audio."""
 
-    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
+    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int, may_hold: bool = True):
+        """may_hold: audio of open files."""
         self._table = table
         self._sample_rate_hz = sample_rate_hz
         self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
@@ -135,7 +136,8 @@ class StreamMetrics:
         self._expired = _Counter(make, "penstock_streams_expired_total", "Streams that reached the idle timeout")
         self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
         self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
-        self._held = _Gauge(make, "penstock_audio_held_seconds", "Audio of all open files, of an offline model")
+        held = ("penstock_audio_held_seconds", "Audio of all open files, of an offline model")
+        self._held = _Gauge(make, *held) if may_hold else None
         self.update(0)
 
     def update(self, samples: int, samples_held: int = 0) -> None:
@@ -150,7 +152,8 @@ class StreamMetrics:
         self._expired.show(self._table.expired_streams)
         self._rejected.show(self._table.rejected_starts)
         self._audio.show(samples / self._sample_rate_hz)
-        self._held.show(samples_held / self._sample_rate_hz)
+        if self._held:
+            self._held.show(samples_held / self._sample_rate_hz)
 
 
 class SpeakerMetrics:
@@ -161,7 +164,7 @@ class SpeakerMetrics:
             return make(name.replace("penstock_", "penstock_speaker_"), description, kind, labels)
 
         self._stage = stage
-        self._streams = StreamMetrics(make_own, stage.table, SAMPLE_RATE_HZ)
+        self._streams = StreamMetrics(make_own, stage.table, SAMPLE_RATE_HZ, may_hold=False)
         self._steps = _Counter(make, "penstock_speaker_steps_total", "Steps of the speaker model")
         self._chunks = _Counter(make, "penstock_speaker_chunks_total", "Chunks of streams in these steps")
         self._busy = _Counter(make, "penstock_speaker_busy_seconds_total", "Seconds that the speaker model worked")
