@@ -40,6 +40,13 @@ class SpeakerSteps:
         self.cache.update(rows, window, of_encoder_frames(fine, factor))
         return chunk
 
+    def step_of_mel(self, mel: torch.Tensor, numbers: torch.Tensor, size: int | None = None) -> torch.Tensor:
+        """As `step`, of log-mel [B, L, 8 F] float32 and [4, B] int64: slots, look-back, chunk and all frames."""
+        batch, count, width = mel.shape
+        frames = self.network.embed(mel.view(-1, width // self.network.config.subsampling_factor))
+        slots, left, chunk, lengths = numbers.unbind()
+        return self.step(StepRows(slots, frames.view(batch, count, -1), left, chunk, lengths), size)
+
 
 def of_encoder_frames(fine: torch.Tensor, factor: int) -> torch.Tensor:
     """Probabilities [B, T, K] of encoder frames, the mean of their parts [B, 8 T, K]."""
