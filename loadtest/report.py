@@ -60,8 +60,15 @@ def report_document(options: dict, setup: dict, windows: list[dict]) -> dict:
 
 
 def write_report(path: Path, document: dict) -> None:
-    """Writes the report as JSON and beside it as Markdown. OutputError where it cannot be written."""
+    """Writes the report as JSON and beside it as Markdown, and a picture where it has several numbers of streams.
+
+    OutputError where it cannot be written.
+    """
     reporting.write_report(path, document, to_markdown(document))
+    if len({window["streams"] for window in document["windows"]}) > 1:
+        from loadtest.pictures import draw_load  # matplotlib takes half a second
+
+        draw_load(finite(document), path.with_suffix(".png"))
 
 
 def to_markdown(document: dict) -> str:
