@@ -118,9 +118,11 @@ def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
     return dict(zip(PERCENTILE_NAMES, (1000 * percentiles_s).tolist(), strict=True))
 
 
-def check_writable(path: Path) -> None:
-    """Raises OutputError, before the work, if no report can be written there."""
+def check_writable(path: Path, force: bool) -> None:
+    """Raises OutputError, before the work, if no report can be written there, or unless `force` if there is a file."""
     try:
+        if path.is_file() and not force:
+            raise OutputError(f"--json: {path} exists; --force replaces it")
         if path.is_dir() or not path.parent.is_dir():
             reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
             raise OutputError(f"--json: {path}: {reason}")

@@ -61,6 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and utterance to this file")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--processes", type=int, metavar="N", help="processes that share the utterances (one per core)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (cpu)")
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.reporting import check_writable
 
     if args.json:
-        check_writable(args.json)
+        check_writable(args.json, args.force)
     utterances = [utterance for path in args.manifests for utterance in read_manifest(path, args.limit)]
     _warn_of_durations(utterances)
     results = []
@@ -163,7 +164,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.evaluation.runs import Variant, collect, open_recognizer, recognize_in_process
     from penstock.model.bundle import Checkpoint
     from penstock.model.bundle_files import CONFIG_FILE, sha256_of
-    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
+    from penstock.model.resolve import BUNDLED_MODEL_NOTICE, resolve_or_bundled
     from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
     from penstock.reporting import describe_hardware
@@ -174,7 +175,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     source = MODEL.read(given=MODEL.given(args))
     if not source:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
-    checkpoint = Checkpoint(resolve_model(source or BUNDLED_MODEL))
+    checkpoint = Checkpoint(resolve_or_bundled(source))
     decoders = decoders or [DecoderChoice(offer_decoders(checkpoint.config, DEFAULT_DECODING).default)]
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
