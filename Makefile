@@ -37,7 +37,8 @@ NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tes
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $$(nproc) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# With its progress: one environment has 1.8 GB.
+PIP_INSTALL := -m pip install --disable-pip-version-check
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
@@ -48,6 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
+	@echo "installing Penstock and its tools into $(VENV): 1.8 GB, once, some 5 to 10 minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/pytriton.txt
 	$(BIN)/python $(PIP_INSTALL) torch
@@ -93,168 +95,169 @@ $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 	$(COMPAT_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/compat.txt
 	touch $@
 
-help: ## this list
-	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 16
+help: ## [-] this list
+	@echo "Times are rough, of two idle cores, without the set-up of environments."
+	@sed -n 's/^\([a-z-]*\):.* ## \[\([^]]*\)\] /\1\t\2\t/p' Makefile | expand -t 22,36
 
-setup: $(VENV)/.done ## the environment .venv, for everything below
+setup: $(VENV)/.done ## [10 min] the environment .venv, for everything below
 
-oracle-setup: $(ORACLE_VENV)/.done ## a second environment with NeMo and Transformers, 2 GB
+oracle-setup: $(ORACLE_VENV)/.done ## [10 min] a second environment with NeMo and Transformers, 2 GB
 
-demo: setup ## a server with the bundled model and six recordings in real time
+demo: setup ## [1 min] a server with the bundled model and six recordings in real time
 	$(BIN)/python -m scripts.demo --model $(MODEL) --context $(CONTEXT)
 
-check: setup ## style, types and documents
+check: setup ## [2 min] style, types and documents
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/documents; texts=$$?; wait $$types && exit $$texts
 
-fix: setup ## fix the style and format
+fix: setup ## [seconds] fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 # Tests with limits of time come last, one at a time, and whether or not the others pass: one run names all that fails.
-test: setup ## all tests that need no GPU and no NeMo
+test: setup ## [11 min] all tests that need no GPU and no NeMo
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing"; shared=$$?; \
 	$(PYTEST) -m "$(NOT_HERE) and timing" $(call FILES_OF,timing) && exit $$shared
 
-test-fast: setup ## the tests without a server
+test-fast: setup ## [8 min] the tests without a server
 	$(TEST_SHARED) -m "$(NOT_HERE) and not server"
 
-test-server: setup ## the tests with a server
+test-server: setup ## [5 min] the tests with a server
 	$(PYTEST) -m "$(NOT_HERE) and server"
 
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.
-test-under-load: setup ## tests of servers and clients beside a busy loop per core
+test-under-load: setup ## [15 min] tests of servers and clients beside a busy loop per core
 	loops=; for core in $$(seq $$(nproc)); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing" tests/server tests/serving client/tests gateway/tests
 
 # More seeds, larger graphs and small fault trials; what they cover has a short test in `make test`, so CI does without.
 # The longest runs are `make fault-trials` and `make soak`.
-test-nightly: setup ## tests that take long
+test-nightly: setup ## [30 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
 # failure is traced to one of them.
-test-cpus: setup ## the numeric tests as other CPUs compute
+test-cpus: setup ## [3 min] the numeric tests as other CPUs compute
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OV_CPU_MAX_ISA=AVX2 $(TEST_NUMERIC) -p tests.helpers.other_cpu
 
 # Triton's interpreter stands in for a GPU, in an environment of its own.
-test-kernels: $(KERNELS_VENV)/.done ## GPU kernels in Triton's interpreter; calls of cuda-bindings
+test-kernels: $(KERNELS_VENV)/.done ## [10 min] GPU kernels in Triton's interpreter; calls of cuda-bindings
 	$(KERNELS_VENV)/bin/python -m pytest -q tests/kernels tests/graphs/test_cuda_calls.py tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
 
 # A real server, a gateway and Chromium (Debian: apt-get install chromium); pictures in build/captions.
-captions-test: setup ## the captions page in a browser
+captions-test: setup ## [2 min] the captions page in a browser
 	$(PYTEST) -m browser gateway/tests/captions tests/server
 
-test-gpu-design: setup ## what can be known of a GPU without one: captured steps, launches, precisions
+test-gpu-design: setup ## [2 min] what can be known of a GPU without one: captured steps, launches, precisions
 	$(PYTEST) -n $(TEST_PROCESSES) -m "$(NOT_HERE)" tests/graphs tests/encoder/test_captured_step.py tests/encoder/test_precision.py
 
-test-gpu: setup ## tests and benchmarks on a CUDA device
+test-gpu: setup ## [30 min] tests and benchmarks on a CUDA device
 	$(BIN)/python -m scripts.gpu_run --out $(GPU_OUT)
 
-test-oracle: $(ORACLE_VENV)/.sherpa ## comparison with NeMo and Transformers
+test-oracle: $(ORACLE_VENV)/.sherpa ## [20 min] comparison with NeMo and Transformers
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva, OpenAI and Triton against the gateway
+client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, OpenAI and Triton against the gateway
 	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS))
 
-serve: setup ## serve MODEL with CONTEXT until Ctrl-C
+serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-benchmark: setup oracle-setup ## encoder and recognizer, also beside NeMo
+benchmark: setup oracle-setup ## [15 min] encoder and recognizer, also beside NeMo
 	$(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL) $(BENCHMARK_ARGS)
 
 # The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
-side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-onnx
+side-by-side: $(ORACLE_VENV)/.sherpa ## [10 min] the recognizer beside NeMo and sherpa-onnx
 	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
 
-side-by-side-offline: $(ORACLE_VENV)/.sherpa ## an offline model beside NeMo, Transformers and ONNX Runtime
+side-by-side-offline: $(ORACLE_VENV)/.sherpa ## [1 h] an offline model beside NeMo, Transformers and ONNX Runtime
 	$(ORACLE_VENV)/bin/python -m scripts.random_offline build/side-by-side-offline && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --offline build/side-by-side-offline --json build/side-by-side-offline/offline.json $(BENCHMARK_ARGS)
 
 # Some 15 minutes to write 17 GB of models once, then 12 minutes; BENCHMARK_ARGS="--files 64 --rounds 3" takes 30.
-side-by-side-large: $(ORACLE_VENV)/.sherpa ## 0.6 B models on a CPU, float32 and int8, beside NeMo's export in ONNX Runtime
+side-by-side-large: $(ORACLE_VENV)/.sherpa ## [30 min] 0.6 B models on a CPU, float32 and int8, beside NeMo's export in ONNX Runtime
 	$(ORACLE_VENV)/bin/python -m benchmarks.large build/side-by-side-large --json build/side-by-side-large/large.json $(BENCHMARK_ARGS)
 
 # PAPER_ARGS="--manifest dev.jsonl --train train.jsonl" adds word errors, --quick takes small sizes (docs/papers.md).
-paper-tables: setup oracle-setup ## the tables of the papers, measured here, beside NeMo: docs/papers.md
+paper-tables: setup oracle-setup ## [20 min] the tables of the papers, measured here, beside NeMo: docs/papers.md
 	$(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_VENV)/bin/python --device $(DEVICE) $(PAPER_ARGS)
 
-host-budget: setup ## host work per row of a batched request
+host-budget: setup ## [1 min] host work per row of a batched request
 	$(BIN)/python -m benchmarks.host_budget $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
-loadtest: setup ## STREAMS streams for MINUTES minutes, with a report
+loadtest: setup ## [MINUTES] STREAMS streams for MINUTES minutes, with a report
 	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --shape $(SHAPE) $(LOADTEST_ARGS)
 
-loadtest-ui: setup ## the load test in a browser
+loadtest-ui: setup ## [-] the load test in a browser
 	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
 
 # Direct streams, then the same through a gateway's protocols, on one server.
-gateway-load: setup ## CPU time of a gateway per 100 ms of audio, and the latency that it adds
+gateway-load: setup ## [2 x MINUTES] CPU time of a gateway per 100 ms of audio, and the latency that it adds
 	$(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
 
 # A server and a gateway of its own; the limits are generous, because other programs may be busy.
-gateway-attack: setup ## attacks on a gateway beside a live stream: its latency, memory, errors
+gateway-attack: setup ## [10 min] attacks on a gateway beside a live stream: its latency, memory, errors
 	$(BIN)/python -m trials.gateway_attack $(ATTACK_ARGS)
 
 # HAProxy is Debian's package; what is not installed is named.
-edge-check: setup $(DEPLOY_VENV)/.done ## HAProxy and Envoy before two gateways: words, attacks, failover
+edge-check: setup $(DEPLOY_VENV)/.done ## [5 min] HAProxy and Envoy before two gateways: words, attacks, failover
 	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(BIN)/python -m trials.edge_check $(EDGE_ARGS)
 
 # nginx is Debian's package nginx-light; where it is missing, that is said.
-long-upload: setup ## 45 minutes of silence and then speech, uploaded through nginx with its defaults
+long-upload: setup ## [2 min] 45 minutes of silence and then speech, uploaded through nginx with its defaults
 	$(BIN)/python -m trials.long_upload $(LONG_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
-compose-test: setup ## build the images and walk compose.yaml in containers
+compose-test: setup ## [20 min] build the images and walk compose.yaml in containers
 	PYTEST="$(PYTEST)" scripts/compose_test.sh
 
-chart-check: $(DEPLOY_VENV)/.done ## render and validate the Helm chart without a cluster; scan it and the Dockerfile
+chart-check: $(DEPLOY_VENV)/.done ## [1 min] render and validate the Helm chart without a cluster; scan it and the Dockerfile
 	$(DEPLOY_VENV)/bin/python scripts/chart_check.py
 	$(DEPLOY_VENV)/bin/hadolint docker/Dockerfile && $(DEPLOY_VENV)/bin/python $(DEPLOY_VENV)/bin/checkov --file docker/Dockerfile --framework dockerfile --quiet --compact --skip-download
 
-sbom: $(DEPLOY_VENV)/.done ## a CycloneDX SBOM of each lock file in build/sbom, and a scan where there is an advisory source
+sbom: $(DEPLOY_VENV)/.done ## [1 min] a CycloneDX SBOM of each lock file in build/sbom, and a scan where there is an advisory source
 	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH scripts/sbom.sh
 
-capacity: setup ## the most streams that this machine sustains
+capacity: setup ## [10 min] the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
 # An hour by default: memory slope after warm-up, streams lost, chunks late.
 soak: MINUTES = 60
-soak: setup ## a long load test: memory, lost streams, late chunks
+soak: setup ## [1 h] a long load test: memory, lost streams, late chunks
 	$(BIN)/python -m trials.soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
 
 # Three hours of audio: about half an hour on two cores. SOAK_ARGS="--minutes 20 --files 8" is a small one.
-offline-soak: setup ## one long file beside 32 short ones on a server of an offline model
+offline-soak: setup ## [30 min] one long file beside 32 short ones on a server of an offline model
 	$(BIN)/python -m trials.offline_soak --json build/offline-soak.json $(SOAK_ARGS)
 
-fault-trials: setup ## what clients, networks and servers that fail do to streams
+fault-trials: setup ## [1 h] what clients, networks and servers that fail do to streams
 	$(BIN)/python -m trials.fault_trials --json build/faults/faults.json $(FAULT_ARGS)
 
-fleet-trials: setup ## two servers behind gateways: faults, restarts and scaling under twenty live streams
+fleet-trials: setup ## [30 min] two servers behind gateways: faults, restarts and scaling under twenty live streams
 	$(BIN)/python -m trials.fault_trials --json build/faults/fleet.json --only fleet $(FAULT_ARGS)
 
 # Half an hour by default; CHAOS_ARGS="--json docs/reliability.json" adds the run to the sums.
 SEED ?= 1
 chaos: MINUTES = 30
-chaos: setup ## random faults for MINUTES minutes under twenty live streams; SEED repeats them
+chaos: setup ## [30 min] random faults for MINUTES minutes under twenty live streams; SEED repeats them
 	$(BIN)/python -m trials.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
-train-demo: $(ORACLE_VENV)/.train ## train the bundled models on the release AN4
+train-demo: $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4
 	$(ORACLE_VENV)/bin/python -m recipes.an4.prepare $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python -m recipes.an4.train --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT) $(TRAIN_ARGS)
 
 # After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
-bundled-figures: setup oracle-setup ## tables and golden data of the bundled streaming models
+bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundled streaming models
 	$(ORACLE_VENV)/bin/python scripts/make_golden.py --bundled
 	$(BIN)/python -m recipes.an4.figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
 
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
-lock: ## resolve the locked versions again
+lock: ## [5 min] resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
 
 # Every target in a clean clone: TARGETS names some of them.
-check-targets: ## every target in a clean clone
+check-targets: ## [hours] every target in a clean clone
 	scripts/check_targets.sh $(TARGETS)
 
-clean: ## remove environments and builds
+clean: ## [seconds] remove environments and builds
 	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -31,6 +31,13 @@ def describe_hardware(device: str = "cpu") -> str:
     return f"{torch.cuda.get_device_name(device)}; {host}"
 
 
+def memory_size(size_bytes: float) -> str:
+    """In units of 1,000: "1.25 GB", "537 MB", "1.5 MB"."""
+    if size_bytes >= 1e9:
+        return f"{size_bytes / 1e9:.2f} GB"
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.1f} MB"
+
+
 def core_count() -> int:
     """Cores that this process may use: of its affinity, and by the CPU quota of its container."""
     return max(1, math.floor(min(len(os.sched_getaffinity(0)), _cpu_quota())))

@@ -18,6 +18,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.decoding_files import check_decoding_files
 from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.slots.table import slot_count
+from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information
@@ -272,8 +273,8 @@ def _description(values: ServeOptions, served: _Served, memory: ServerMemory) ->
         f"{checkpoint.directory.name}: {config.head_name}, {_audio(values, served)}",
         f"{values.max_streams} streams, {megabytes:.2f} MB each, "
         f"decoders {', '.join(offer_decoders(config, decoding).names)}",
-        f"memory: weights {memory.weights / 1e9:.2f} GB, phrase lists up to {memory.phrases / 1e9:.2f} GB, "
-        f"a decoding step up to {memory.step / 1e9:.2f} GB",
+        f"memory: weights {memory_size(memory.weights)}, phrase lists up to {memory_size(memory.phrases)}, "
+        f"a decoding step up to {memory_size(memory.step)}",
         *([_file_memory(served, memory)] if served.context is None else []),
         *_speakers(values, memory),
         *([notice] if notice else []),
@@ -308,7 +309,7 @@ def _file_memory(served: _Served, memory: ServerMemory) -> str:
     window_s = window.frames * config.encoder_frame_ms / 1000
     window_bytes = window_s * (audio_bytes_per_s(config) + 4 * config.features.sample_rate_hz)
     return (
-        f"files: {served.max_audio_s} s of audio at a time, up to {memory.audio / 1e9:.2f} GB "
-        f"({hour_bytes / 1e9:.2f} GB per hour of audio); "
+        f"files: {served.max_audio_s} s of audio at a time, up to {memory_size(memory.audio)} "
+        f"({memory_size(hour_bytes)} per hour of audio); "
         f"a live stream counts as {window_s:g} s, {window_bytes / 1e6:.1f} MB"
     )

@@ -42,6 +42,8 @@ class Streamed(NamedTuple):
     """Time from the first audio to the final text; None for audio at the pace of speech."""
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
+    end_s: float | None = None
+    """Of the audio, at the clock of its words; None where it is not known."""
 
     @property
     def missing_from_s(self) -> float | None:
@@ -162,7 +164,7 @@ class SubtitleReport:
 
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Takes the words."""
-        new = cues((segment.words for segment in streamed.transcript.segments), name.channel)
+        new = cues((part.words for part in streamed.transcript.segments), name.channel, end_s=streamed.end_s)
         self._cues = [*(self._cues or ()), *new]
 
     def abort(self) -> None:

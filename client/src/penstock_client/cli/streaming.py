@@ -38,7 +38,8 @@ class Streamer:
         with self._open(audio.start_s) as stream:
             play(stream, recording, self._pacer(), on_progress, self._segment_ends())
         elapsed_s = None if self.args.simulate_realtime else time.monotonic() - start_s
-        return Streamed(stream.transcript, track.samples.size / SAMPLE_RATE_HZ, elapsed_s, audio.remarks)
+        audio_s = track.samples.size / SAMPLE_RATE_HZ
+        return Streamed(stream.transcript, audio_s, elapsed_s, audio.remarks, audio.start_s + audio_s)
 
     def pipe(self, pipe: AudioPipe, on_progress: Sequence[Progress]) -> list[Streamed]:
         """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
@@ -52,7 +53,8 @@ class Streamer:
             audio_s = dictate_each(voices, pipe.blocks(), self._pacer())
         elapsed_s = time.monotonic() - start_s
         offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
-        return [Streamed(stream.transcript, audio_s, offline_s, pipe.remarks) for stream in streams]
+        end_s = pipe.start_s + audio_s
+        return [Streamed(stream.transcript, audio_s, offline_s, pipe.remarks, end_s) for stream in streams]
 
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
@@ -63,7 +65,7 @@ class Streamer:
             self._open() as stream,
         ):
             audio_s = dictate(stream, microphone, on_progress, self._segment_ends(), is_segment_over)
-        return Streamed(stream.transcript, audio_s)
+        return Streamed(stream.transcript, audio_s, end_s=audio_s)
 
     def _check_live(self, is_live: bool) -> None:
         """Raises FilesOnlyError for live audio to an offline model without a live window."""

@@ -28,6 +28,8 @@ class Transcription:
     duration_s: float
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
+    end_s: float | None = None
+    """Of the audio in its file."""
 
     @property
     def text(self) -> str:
@@ -54,7 +56,7 @@ def render(transcription: Transcription, request: TranscriptionRequest) -> str:
         return transcription.text + "\n"
     if form in ("srt", "vtt"):
         write = srt if form == "srt" else vtt
-        return write(cues(map(_subtitled, transcription.finals)))
+        return write(cues(map(_subtitled, transcription.finals), end_s=transcription.end_s))
     body = _json(transcription, request) if form == "json" else _verbose_json(transcription, request)
     return json.dumps(body, ensure_ascii=False)
 
