@@ -12,6 +12,7 @@ from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
 from penstock.speakers.config import QueueSize
 from penstock.speakers.network import SpeakerNetwork
+from penstock.speakers.precision import open_network
 
 
 class SpeakerSteps:
@@ -49,11 +50,12 @@ def of_encoder_frames(fine: torch.Tensor, factor: int) -> torch.Tensor:
 class Diarizer:
     """Who speaks in a recording."""
 
-    def __init__(self, checkpoint: SpeakerCheckpoint):
-        self.config, tensors = checkpoint.config, checkpoint.tensors()
+    def __init__(self, checkpoint: SpeakerCheckpoint, precision: str = "float32"):
+        """precision: as in `open_network`."""
+        self.config, tensors = checkpoint.config, checkpoint.tensors("features.")
         features = self.config.features
         self._mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
-        self.network = SpeakerNetwork(self.config, tensors)
+        self.network = open_network(checkpoint, precision)
         self.hop_s = features.hop_samples / features.sample_rate_hz
         """Seconds between two rows of probabilities."""
 

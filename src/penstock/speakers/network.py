@@ -1,8 +1,11 @@
 """The network of a speaker model: a transformer over the frames of a step, and a head with a logit for each speaker."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
+from penstock.encoder.int8_choice import Int8Choice
 from penstock.encoder.modules import Norm, Tensors, linear, subset
 from penstock.linear import Linear
 from penstock.speakers.config import SpeakerConfig
@@ -11,12 +14,25 @@ from penstock.speakers.config import SpeakerConfig
 class SpeakerNetwork:
     """Without state: the frames of a step come with those of the speaker cache."""
 
-    def __init__(self, config: SpeakerConfig, tensors: Tensors, dtype: torch.dtype = torch.float32):
-        self.config, self.dtype = config, dtype
+    def __init__(
+        self,
+        config: SpeakerConfig,
+        tensors: Tensors,
+        dtype: torch.dtype = torch.float32,
+        int8: Int8Choice | None = None,
+        speech: torch.Tensor | None = None,
+    ):
+        """int8: replaces large products of the layers; speech: log-mel [N, F] on which it chooses them, if it does."""
+        self.config, self.dtype, self.int8 = config, dtype, int8
         self._embedding = linear(subset(tensors, "embedding"), dtype)
         self._norm_in, self._norm_out = (Norm(subset(tensors, name), dtype) for name in ("norm_in", "norm_out"))
-        layers = (subset(tensors, f"layers.{number}") for number in range(config.n_layers))
-        self._layers = [_Layer(config, layer, dtype) for layer in layers]
+        self._layers: list[_Layer] = []
+        inputs = None if speech is None else _SpeechStep(self._norm_in(self.embed(speech)), self)
+        for number in range(config.n_layers):
+            layer = _Layer(config, subset(tensors, f"layers.{number}"), dtype)
+            if int8 is not None:
+                int8.convert(f"layers.{number}", layer, None if inputs is None else partial(inputs.run, layer))
+            self._layers.append(layer)
         self._head = _Head(config, subset(tensors, "head"), dtype)
         self.silence = tensors["silence"].to(dtype)
         """[D], the frame that fills empty places of a speaker cache."""
@@ -31,13 +47,13 @@ class SpeakerNetwork:
         """Returns logits [B, 8 T, K] of frames [B, T, D]; those after a row's length [B] are undefined."""
         batch, count, d = frames.shape
         is_valid = torch.arange(count, device=frames.device) < lengths.unsqueeze(1)  # [B, T]
-        rotation = self._rotation(count, frames.device)
+        rotation = self.rotation(count, frames.device)
         x = self._norm_in(frames).view(-1, d)
         for layer in self._layers:
             x = layer.step(x, is_valid, rotation)
         return self._head(self._norm_out(x).view(batch, count, d), is_valid)
 
-    def _rotation(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def rotation(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine [T, R / 2] of the positions in a step, which begin with 0."""
         config = self.config
         rotated = int(config.d_model // config.n_heads * config.rotary_share)
@@ -69,6 +85,19 @@ class _Layer:
         mixed = F.scaled_dot_product_attention(query, key, value, is_valid[:, None, None])
         x = self._out.add_to(x, mixed.transpose(1, 2).reshape(batch * count, -1))
         return self._down.add_to(x, F.gelu(self._up(self._feed_forward_norm(x))))
+
+
+class _SpeechStep:
+    """Speech as one step, through a network that is being built."""
+
+    def __init__(self, x: torch.Tensor, network: SpeakerNetwork):
+        """x: [T, D], inputs of the first layer."""
+        self._x, self._is_valid = x, x.new_ones(1, len(x), dtype=torch.bool)
+        self._rotation = network.rotation(len(x), x.device)
+
+    def run(self, layer: _Layer) -> None:
+        """The next layer."""
+        self._x = layer.step(self._x, self._is_valid, self._rotation)
 
 
 class _Head:
