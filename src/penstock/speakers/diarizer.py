@@ -54,14 +54,14 @@ class Diarizer:
         """precision: as in `open_network`."""
         self.config, tensors = checkpoint.config, checkpoint.tensors("features.")
         features = self.config.features
-        self._mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
+        self.log_mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
         self.network = open_network(checkpoint, precision)
         self.hop_s = features.hop_samples / features.sample_rate_hz
         """Seconds between two rows of probabilities."""
 
     def open(self) -> "SpeakerRecording":
         """A recording whose samples come in parts."""
-        return SpeakerRecording(self, self._mel.open())
+        return SpeakerRecording(self, self.log_mel.open())
 
     def probabilities(self, samples: torch.Tensor) -> torch.Tensor:
         """Returns [N, K] float32 of samples [L] float32, a row for each log-mel frame: that a speaker speaks in it."""
