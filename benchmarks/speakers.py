@@ -47,15 +47,14 @@ class PenstockSpeakers:
     def open(self, frames: torch.Tensor, counts: list[tuple[int, int]]) -> None:
         """Streams whose cache and queue have `counts` of `frames` [T, D]."""
         network = self.diarizer.network
-        self._counts = torch.tensor(counts).unbind(1)
+        self._frames, self._counts = frames, torch.tensor(counts).unbind(1)
         self._steps = SpeakerSteps(network, network.config.live_queue, len(counts))
-        state = self._steps.cache
-        state.frames[:], state.queue[:] = frames[: state.frames.shape[1]], frames[: state.queue.shape[1]]
 
     @torch.no_grad()
     def run_step(self, mel: torch.Tensor, size: StepSize) -> torch.Tensor:
         """mel: [B, 8 (chunk + look-ahead), F]."""
         state, (cached, queued) = self._steps.cache, self._counts
+        state.frames[:], state.queue[:] = self._frames[: state.frames.shape[1]], self._frames[: state.queue.shape[1]]
         state.cached[:], state.queued[:], state.is_compressed[:] = cached, queued, cached > 0
         frames = self.diarizer.network.embed(mel.flatten(0, 1)).view(len(mel), size.chunk + size.right, -1)
         lengths = torch.full((len(mel),), size.chunk + size.right)
@@ -84,16 +83,18 @@ class TransformersSpeakers:
 
     def open(self, frames: torch.Tensor, counts: list[tuple[int, int]]) -> None:
         """As `PenstockSpeakers.open`."""
-        self._counts, self._streams = counts, [self._cache(self._model.config.streaming_config) for _ in counts]
+        self._frames, self._counts = frames, counts
+        self._streams = [self._cache(self._model.config.streaming_config) for _ in counts]
         for stream in self._streams:
             stream.lazy_initialization(frames[None])
-            stream.embeds[:], stream.fifo[:] = frames[: stream.embeds.shape[1]], frames[: stream.fifo.shape[1]]
 
     @torch.no_grad()
     def run_step(self, mel: torch.Tensor, size: StepSize) -> torch.Tensor:
         """As `PenstockSpeakers.run_step`."""
         found = []
         for stream, (cached, queued), rows in zip(self._streams, self._counts, mel, strict=True):
+            for held in (stream.embeds, stream.fifo):
+                held[:] = self._frames[: held.shape[1]]
             stream.num_cache_frames, stream.num_fifo_frames, stream.is_compressed = cached, queued, cached > 0
             found.append(
                 self._model(rows[None], speaker_cache=stream, num_lookahead_frames=size.right).logits.sigmoid()
