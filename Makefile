@@ -45,7 +45,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline side-by-side-large paper-tables host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check long-upload compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo bundled-figures lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline side-by-side-large side-by-side-speakers paper-tables host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check long-upload compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo bundled-figures lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -176,6 +176,9 @@ side-by-side-offline: $(ORACLE_VENV)/.sherpa ## [1 h] an offline model beside Ne
 # Some 15 minutes to write 17 GB of models once, then 12 minutes; BENCHMARK_ARGS="--files 64 --rounds 3" takes 30.
 side-by-side-large: $(ORACLE_VENV)/.sherpa ## [30 min] 0.6 B models on a CPU, float32 and int8, beside NeMo's export in ONNX Runtime
 	$(ORACLE_VENV)/bin/python -m benchmarks.large build/side-by-side-large --json build/side-by-side-large/large.json $(BENCHMARK_ARGS)
+
+side-by-side-speakers: oracle-setup ## a speaker model on a CPU, float32 and int8, beside Transformers
+	$(ORACLE_VENV)/bin/python -m benchmarks.speakers build/side-by-side-speakers --json build/side-by-side-speakers/speakers.json $(BENCHMARK_ARGS)
 
 # PAPER_ARGS="--manifest dev.jsonl --train train.jsonl" adds word errors, --quick takes small sizes (docs/papers.md).
 paper-tables: setup oracle-setup ## [20 min] the tables of the papers, measured here, beside NeMo: docs/papers.md

@@ -24,6 +24,7 @@ declare -A arguments=(
     [side-by-side]="BENCHMARK_ARGS='--quick --contexts 70,6'"
     [side-by-side-offline]="BENCHMARK_ARGS='--quick --cases short many --files 2'"
     [side-by-side-large]="BENCHMARK_ARGS='--layers 2 --width 512 --rounds 1 --files 2'"
+    [side-by-side-speakers]="BENCHMARK_ARGS='--layers 2 --seconds 30 --streams 3 --rounds 1'"
     [paper-tables]="PAPER_ARGS='--quick --papers 000'"
     [fault-trials]="FAULT_ARGS='--scale 0.1 --only after_the_end started_twice'"
     [train-demo]="AN4=$logs/an4 TRAIN_ARGS='--models rnnt --steps 2 --synthetic 0 --vocabulary 28'"

@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     started_s = time.monotonic()
     transcriber = _open_transcriber(args, streams, decoding, options, channel)
     if args.speakers:
-        transcriber = _with_speakers(transcriber, args.speakers, channel)
+        transcriber = _with_speakers(transcriber, args, channel)
     note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
     if args.watch:
         return _watch(args, transcriber, (results, lattices), channel, (threads, note))
@@ -190,12 +190,13 @@ def _open_transcriber(
     return FileTranscriber(recognizer, request_samples, options, channel)
 
 
-def _with_speakers(transcriber: "Transcriber", bundle: str, channel: Channel) -> "Transcriber":
+def _with_speakers(transcriber: "Transcriber", args: argparse.Namespace, channel: Channel) -> "Transcriber":
     from penstock.speakers.bundle import SpeakerCheckpoint
     from penstock.speakers.diarizer import Diarizer
     from penstock.transcription.speakers import SpeakerTranscriber
 
-    return SpeakerTranscriber(transcriber, Diarizer(SpeakerCheckpoint(bundle)), channel)
+    precision = PRECISION.read({}, PRECISION.given(args))
+    return SpeakerTranscriber(transcriber, Diarizer(SpeakerCheckpoint(args.speakers), precision), channel)
 
 
 def _transcribe(
