@@ -59,8 +59,6 @@ def new_tensors(config: SpeakerConfig, seed: int = 0) -> Tensors:
             if name.endswith(("attention.out.weight", "feed_forward.down.weight")):
                 scale /= math.sqrt(2 * config.n_layers)
             tensors[name] = torch.randn(shape, generator=generator) * scale
-    mean = tensors["embedding.weight"].mean(dim=1, keepdim=True)
-    tensors["embedding.weight"] -= 0.7 * mean  # the level of the recording counts for less at first
     tensors["head.out.bias"] -= 1.0
     tensors["features.window"] = hann_window(features.window_samples)
     tensors["features.mel_filterbank"] = mel_filterbank(
@@ -106,6 +104,17 @@ def loss_of(
     return loss, F.cross_entropy(found @ voices.t(), own)
 
 
+def conditioner(mixer: Mixer, frames: int = 2000) -> torch.Tensor:
+    """A matrix [8 F, 8 F] that makes the directions of stacked log-mel frames equally strong, weak ones less so.
+
+    The embedding is learned after it and stored as one product: level and tilt outweigh all else in log-mel by far.
+    """
+    mel = mixer.batch(frames // 50, 50).mel
+    stacked = mel.reshape(-1, FACTOR * mel.shape[2]).double()
+    values, vectors = torch.linalg.eigh(stacked.t() @ stacked / len(stacked))
+    return ((vectors * (values.clamp_min(0) + 1.0) ** -0.5) @ vectors.t()).float()
+
+
 def train(
     config: SpeakerConfig,
     tensors: Tensors,
@@ -126,6 +135,7 @@ def train(
     matrices.append(voices)
     groups = [{"params": matrices, "weight_decay": 0.02}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
+    condition = conditioner(mixer)
     average = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     random, warm_up = np.random.default_rng(1), min(150, steps // 5)
     for step in range(steps):
@@ -133,7 +143,8 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         frames = int(random.choice(WINDOWS))
-        loss, voice_loss = loss_of(config, tensors, mixer.batch(max(batch_frames // frames, 1), frames), voices)
+        conditioned = _conditioned(tensors, condition)
+        loss, voice_loss = loss_of(config, conditioned, mixer.batch(max(batch_frames // frames, 1), frames), voices)
         (loss + _VOICE_WEIGHT * voice_loss).backward()
         torch.nn.utils.clip_grad_norm_([*matrices, *vectors], 1.0)
         optimizer.step()
@@ -141,8 +152,12 @@ def train(
         share = 1 - min(0.995, (step + 1) / (step + 10))
         for name in names:
             average[name].lerp_(tensors[name].detach(), share)
-        report(step, (float(loss.detach()), float(voice_loss.detach())), average)
-    return average
+        report(step, (float(loss.detach()), float(voice_loss.detach())), _conditioned(average, condition))
+    return _conditioned(average, condition)
+
+
+def _conditioned(tensors: Tensors, condition: torch.Tensor) -> Tensors:
+    return tensors | {"embedding.weight": tensors["embedding.weight"] @ condition}
 
 
 def divided(recordings: list[Recording]) -> tuple[list[Recording], list[Recording]]:
