@@ -243,6 +243,9 @@ async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):
             assert socket.subprotocol == "realtime"
             await append(socket, speech(0.2, rate_hz=24_000))
             await receive(socket, "input_audio_buffer.speech_started")
+        beta = [*offered, "openai-beta.realtime-v1"]  # the header of browsers
+        async with websockets.connect(served.ws_url + PATH, subprotocols=beta, origin=origin) as socket:
+            assert json.loads(await socket.recv())["type"] == "transcription_session.created"
         assert streams.opened[0].key == ApiKey("team", 4)
 
 

@@ -1,5 +1,6 @@
 """OpenAI's transcription session: its fields, the stream options that follow, and how it is shown to the client."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -130,6 +131,8 @@ class SessionFields(ClosedFields):
     expires_at: Any = None
 
 
+_FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
+"""Parts of the names of fields that say how audio is read."""
 _COUNTING = frozenset(("format", "keywords", "language", "languages", "model"))
 _BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _BETA_FIELDS = {
@@ -144,7 +147,7 @@ ONLY_BETA = ("turn_detection", "input_audio_noise_reduction", "include")
 def _counts(place: Sequence[int | str]) -> bool:
     """True for the path of a field that changes the words: a wrong value is rejected."""
     is_section = place[-1] in ("audio", "input", "transcription")
-    is_form = any(part in str(place[-1]) for part in ("format", "rate", "encoding", "channel"))
+    is_form = not _FORMS.isdisjoint(re.sub("(?<=[a-z])(?=[A-Z])", "_", str(place[-1])).lower().split("_"))
     return is_section or is_form or place[0] == "type" or not _COUNTING.isdisjoint(place)
 
 
