@@ -33,6 +33,7 @@ from penstock_client.transport.async_channel import AsyncSignal
 
 log = logging.getLogger("penstock_client")
 R = TypeVar("R", bound=Result)
+OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
 Exchange = Callable[[str, AsyncIterator[Request]], AsyncGenerator[tuple[int, Frames], None]]
 """Sends the requests of the sequence with this id, and yields each reply: the number of its first frame, frames [n, K].
 
@@ -66,7 +67,7 @@ def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
     return SpeakerSettings(most, options.speaker_mode or "low_latency")
 
 
-def of_file(options: StreamOptions | None) -> StreamOptions | None:
+def of_file(options: OptionalOptions) -> OptionalOptions:
     """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
     if options is None or speaker_settings(options) is None or options.speaker_mode is not None:
         return options

@@ -12,6 +12,8 @@ class Word:
     end_ms: int
     confidence: float
     """0 .. 1."""
+    speaker: int | None = None
+    """From 1, in the order in which they first speak; in finals of streams with speakers, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
