@@ -4,8 +4,7 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any
 
 from penstock_client import Word as ClientWord
@@ -15,7 +14,7 @@ from penstock_client.writing import join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest
-from penstock_gateway.stream.events import Final, Word
+from penstock_gateway.stream.events import Final, Word, speaker_turns, split
 
 JSON = "application/json"
 _MEDIA_TYPES = {"json": JSON, "verbose_json": JSON, "diarized_json": JSON, "vtt": "text/vtt"}
@@ -113,11 +112,6 @@ def _diarized_json(transcription: Transcription, request: TranscriptionRequest) 
 _BODIES = {"json": _json, "verbose_json": _verbose_json, "diarized_json": _diarized_json}
 
 
-def speaker_turns(final: Final) -> list[Final]:
-    """A segment for each speaker in turn, with the words; as it is where it has one."""
-    return _split(final, [list(part) for _, part in groupby(final.words, lambda word: word.speaker)])
-
-
 def speaker_segment(index: int, turn: Final, form: TranscriptionForm) -> dict[str, Any]:
     """A turn as OpenAI has it; also an event of a stream."""
     return {
@@ -139,13 +133,7 @@ def _named(form: TranscriptionForm, words: Sequence[Word]) -> dict[str, Any]:
 
 def _sentences(final: Final) -> list[Final]:
     """A segment for each sentence, with its words; as it is where it has one."""
-    return _split(final, list(sentences(final.words)))
-
-
-def _split(final: Final, parts: Sequence[Sequence[Word]]) -> list[Final]:
-    if len(parts) < 2:
-        return [final]
-    return [replace(final, text=join_texts(word.text for word in part), words=tuple(part)) for part in parts]
+    return split(final, list(sentences(final.words)))
 
 
 def _segment(index: int, final: Final) -> dict[str, Any]:

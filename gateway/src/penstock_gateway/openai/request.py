@@ -9,13 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.http.openai_objects import KEYWORD_NATS
+from penstock_gateway.http.openai_objects import KEYWORD_NATS, speaker_name
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem
 
-UNKNOWN_SPEAKER = "unknown"
-"""Where the speaker model has failed."""
 _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
 
 
@@ -107,11 +105,8 @@ class TranscriptionForm(BaseModel):
         return "on" if self.response_format == "diarized_json" else None
 
     def speaker_name(self, speaker: int | None) -> str:
-        """That of the client, else a letter."""
-        if speaker is None:
-            return UNKNOWN_SPEAKER
-        names = self.known_speaker_names
-        return names[speaker - 1] if speaker <= len(names) else chr(ord("A") + speaker - 1)
+        """In replies."""
+        return speaker_name(speaker, self.known_speaker_names)
 
 
 _NAMES = {each.alias or name for name, each in TranscriptionForm.model_fields.items()}
