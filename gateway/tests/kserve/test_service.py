@@ -122,6 +122,19 @@ async def test_alternatives_of_a_whole_recording(client):
     assert json.loads(words[1]) == [[text(1), 0, 80, 0.25]]
 
 
+async def test_speakers_of_the_words_of_a_segment(client, server):
+    await client.infer(**request(2, start=True, speakers=2), headers=headers())
+    ended = await client.infer(**request(2, end=True), headers=headers())
+    assert values(ended, ["WORDS", "WORD_SPEAKER"]) == [[word(1), word(2), word(3)], [1, 1, 1, 1]]
+    without = await client.infer(**request(2, start=True, end=True), headers=headers())
+    assert values(without, ["WORD_SPEAKER"]) == [[]]
+    wrong = client.infer(**request(start=True, speakers=1), headers=headers())
+    assert await rejection(wrong) == ("StatusCode.INVALID_ARGUMENT", "OPTION_INVALID")
+    server.speakers.is_served = False
+    missing = client.infer(**request(start=True, speakers="on"), headers=headers())
+    assert await rejection(missing) == ("StatusCode.INVALID_ARGUMENT", "SPEAKERS_NOT_SERVED")
+
+
 async def test_requests_of_a_call_are_answered_in_their_order(client):
     requests = [
         request(1, "a", start=True), request(2, 9, start=True), request(1, "missing"), request(1, "a"), request(3, 9),

@@ -49,6 +49,8 @@ _KEEP_ALIVE_S = 5.0
 _REPLY_S = 30.0
 _UNKNOWN_MODEL = "unknown model"
 """Of Triton's message for a model that is not served."""
+_NOT_FOUND = "MODEL_NOT_FOUND"
+"""A gateway's code for it: it sends the audio there itself, for streams with the option."""
 
 
 class SpeakerSettings(NamedTuple):
@@ -328,7 +330,8 @@ class SpeakerTrack:
         if self._is_over:
             return
         if not self._is_open:
-            if error.code == StreamError.code and _UNKNOWN_MODEL in error.text.lower():
+            is_missing = error.code == StreamError.code and _UNKNOWN_MODEL in error.text.lower()
+            if is_missing or error.code == _NOT_FOUND:
                 error = SpeakersNotServedError()
         elif not isinstance(error, StreamClosedError):
             log.warning("%s; the words go on without speakers", error)
