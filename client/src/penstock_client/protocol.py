@@ -38,7 +38,7 @@ for each of the 1,024 rows of a batch that all end a segment of 30 s."""
 
 OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
-    "TOKENS", "TIMESTAMPS", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS",
+    "TOKENS", "TIMESTAMPS", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS", "WORD_SPEAKER",
 )  # fmt: skip
 """The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
 requested output costs the server time."""
@@ -362,6 +362,16 @@ def _parse(row: Callable[..., list[Any]]) -> list[Result]:
             )
         )
         word, token, alternative = word + n_words, token + n_tokens, alternative + n_alternatives
+    return _spoken(results, _whole(row, "WORD_SPEAKER", []))
+
+
+def _spoken(results: list[Result], speakers: list[int]) -> list[Result]:
+    """The results with the speakers of their segments, which a gateway sends: the first one's also of words before."""
+    for i in reversed(range(len(results)) if speakers else ()):
+        if results[i].is_final:
+            own = len(results[i].new_words) if any(each.is_final for each in results[:i]) else len(speakers)
+            taken, speakers = speakers[len(speakers) - own :], speakers[: len(speakers) - own]
+            results[i] = replace(results[i], word_speakers=tuple(each or None for each in taken))
     return results
 
 

@@ -27,7 +27,7 @@ from penstock_client.errors import (
     StreamError,
 )
 from penstock_client.options import SPEAKER_FILE, SpeakerMode, StreamOptions
-from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result, Word
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Parameter, Request, Result, Word
 from penstock_client.speakers.probabilities import Frames, Probabilities
 from penstock_client.transport.async_channel import AsyncSignal
 
@@ -49,8 +49,8 @@ _KEEP_ALIVE_S = 5.0
 _REPLY_S = 30.0
 _UNKNOWN_MODEL = "unknown model"
 """Of Triton's message for a model that is not served."""
-_NOT_FOUND = "MODEL_NOT_FOUND"
-"""A gateway's code for it: it sends the audio there itself, for streams with the option."""
+GATEWAY_HAS_IT = "MODEL_NOT_FOUND"
+"""A gateway's code for that model: it sends the audio there itself, for streams with the options."""
 
 
 class SpeakerSettings(NamedTuple):
@@ -59,6 +59,10 @@ class SpeakerSettings(NamedTuple):
     most: int | None
     """Speakers; None: as many as the model tells apart."""
     mode: SpeakerMode
+
+    def options(self) -> "dict[str, Parameter]":
+        """The options of the stream."""
+        return {"speakers": self.most or "on", "speaker_mode": self.mode}
 
 
 def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
@@ -103,7 +107,7 @@ class SpeakerTrack:
         patience: Patience | None = None,
     ):
         is_file = settings.mode == SPEAKER_FILE
-        self._exchange, self._mode, self._timeout_s = exchange, settings.mode, timeout_s
+        self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
         self._connection = connection
         self._patience = patience or (FILE_PATIENCE if is_file else Patience())
         self._least_samples = _FILE_SAMPLES if is_file else _LIVE_SAMPLES
@@ -319,7 +323,7 @@ class SpeakerTrack:
             room -= len(parts[-1])
         audio = np.concatenate(parts).astype("<f4").tobytes() if parts else b""
         is_end = not is_start and self._is_finished and not self._held
-        parameters = {"speaker_mode": self._mode} if is_start else {}
+        parameters = {"speaker_mode": self.settings.mode} if is_start else {}
         request = Request(audio, is_start, is_end, parameters)
         self._held_samples -= request.samples
         self._in_flight.append(request.samples)
@@ -330,8 +334,7 @@ class SpeakerTrack:
         if self._is_over:
             return
         if not self._is_open:
-            is_missing = error.code == StreamError.code and _UNKNOWN_MODEL in error.text.lower()
-            if is_missing or error.code == _NOT_FOUND:
+            if error.code == StreamError.code and _UNKNOWN_MODEL in error.text.lower():
                 error = SpeakersNotServedError()
         elif not isinstance(error, StreamClosedError):
             log.warning("%s; the words go on without speakers", error)

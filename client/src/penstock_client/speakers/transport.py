@@ -2,13 +2,14 @@
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from penstock_client.connection import Endpoint
-from penstock_client.errors import StreamId
-from penstock_client.protocol import Request, Result
-from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+from penstock_client.errors import ClientError, StreamId
+from penstock_client.protocol import Request, Result, with_speakers
+from penstock_client.speakers.track import GATEWAY_HAS_IT, SpeakerSettings, SpeakerTrack
 from penstock_client.speakers.wire import SpeakerLink
 from penstock_client.transport import resuming
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
@@ -53,6 +54,7 @@ class SpeakingTransport:
         self._transport, self._track = transport, track
         self._waiting: tuple[Result, float] | None = None
         """A final result without its speakers, and when it came."""
+        self._is_gateway = False
 
     @property
     def is_complete(self) -> bool:
@@ -62,11 +64,19 @@ class SpeakingTransport:
     async def send(self, request: Request) -> None:
         """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError.
 
-        Before the first request the model `speakers` has to accept the stream.
+        Before the first request the model `speakers` has to accept the stream. A gateway has its own way to it.
         """
         if request.is_start:
-            await self._track.open()
+            try:
+                await self._track.open()
+            except ClientError as error:
+                if error.code != GATEWAY_HAS_IT:
+                    raise
+                self._is_gateway = True
+                request = replace(request, parameters={**request.parameters, **self._track.settings.options()})
         await self._transport.send(request)
+        if self._is_gateway:
+            return
         await self._track.send(np.frombuffer(request.audio, "<f4"))
         if request.is_end:
             self._track.finish()
@@ -81,6 +91,8 @@ class SpeakingTransport:
             result = await self._transport.receive(wait_s)
             if result is None:
                 return None
+            if self._is_gateway:
+                return _placed(result)
             self._waiting = result, time.monotonic()
         if not await self._track.is_due(*self._waiting, deadline_s - time.monotonic()):
             return None
@@ -97,3 +109,9 @@ class SpeakingTransport:
         self._track.cancel()
         await self._transport.close()
         await self._track.close()
+
+
+def _placed(result: Result) -> Result:
+    """A gateway's result, its new words with their speakers."""
+    speakers = result.word_speakers[len(result.word_speakers) - len(result.new_words) :]
+    return replace(result, new_words=tuple(with_speakers(result.new_words, speakers))) if speakers else result
