@@ -24,12 +24,12 @@ from penstock_client import (
     Word,
 )
 from penstock_client.speakers.probabilities import Probabilities
-from penstock_client.speakers.track import Patience, of_file
+from penstock_client.speakers.track import Waits, of_file
 
 ON = StreamOptions(speakers="on")
 AUDIO = voices(0, 2, 2, 1, 1, 1, 2, 2)
 EXPECTED = [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1]
-"""A word has 50 ms. Where nobody speaks, all are equal: the first."""
+"""A word has 50 ms. In silence, all are equal: the first."""
 FULL = "STREAM_LIMIT: .*all slots are taken"
 
 
@@ -190,7 +190,7 @@ def test_a_segment_that_ends_before_its_look_ahead_gets_what_is_known():
 
     async def run(server):
         async with connected(server) as client, await client.open_stream(ON) as stream:
-            stream.track._patience = Patience(0.0, math.inf)
+            stream.track._waits = Waits(0.0, math.inf)
             await stream.end_segment(AUDIO)  # 800 ms, of which 480 are decided
             first = await anext(stream.__aiter__())
             await stream.finish()

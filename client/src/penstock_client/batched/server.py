@@ -86,7 +86,11 @@ class Server:
         track = None
         if (speakers := speaker_settings(options)) is not None:
             track = self._speakers.track(speakers)
-            await track.open()
+            try:
+                await track.open()
+            except BaseException:
+                track.cancel()
+                raise
         stream = BatchedStream(
             link,
             parameters_of(options),

@@ -173,10 +173,10 @@ class BatchedStream:
             self._check_open()
             part = array[start : start + step]
             ready = self._aligner.add(part)
-            if self.track is not None:
-                await self.track.send(as_samples(part))
             if ready is not None or not len(part):
                 self._enqueue(NO_SAMPLES if ready is None else ready)
+            if self.track is not None:
+                await self.track.send(as_samples(part))
 
     async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the segment after what was pushed, and after these samples if given; the stream continues.

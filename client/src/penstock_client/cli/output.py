@@ -226,6 +226,7 @@ def result_document(name: AudioName, result: Result) -> dict[str, object]:
         "is_final": result.is_final,
         "audio_processed_s": round(result.audio_processed_s, 3),  # arrives as float32
         "words": list(map(word_document, result.new_words)),
+        **({"speakers": list(result.word_speakers)} if result.word_speakers else {}),
     }
 
 

@@ -80,7 +80,7 @@ def of_file(options: OptionalOptions) -> OptionalOptions:
     return options.replace(speaker_mode=SPEAKER_FILE)
 
 
-class Patience(NamedTuple):
+class Waits(NamedTuple):
     """How long a final result waits for its speakers where the stream goes on."""
 
     idle_s: float = 1.0
@@ -89,7 +89,7 @@ class Patience(NamedTuple):
     """After the result itself."""
 
 
-FILE_PATIENCE = Patience(10.0, math.inf)
+FILE_WAITS = Waits(10.0, math.inf)
 
 
 class SpeakerTrack:
@@ -104,12 +104,12 @@ class SpeakerTrack:
         settings: SpeakerSettings,
         timeout_s: float,
         connection: ConnectionOptions,
-        patience: Patience | None = None,
+        waits: Waits | None = None,
     ):
         is_file = settings.mode == SPEAKER_FILE
         self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
         self._connection = connection
-        self._patience = patience or (FILE_PATIENCE if is_file else Patience())
+        self._waits = waits or (FILE_WAITS if is_file else Waits())
         self._least_samples = _FILE_SAMPLES if is_file else _LIVE_SAMPLES
         self._probabilities = Probabilities(settings.most)
         self._held: deque[npt.NDArray[np.float32]] = deque()
@@ -189,7 +189,7 @@ class SpeakerTrack:
     async def is_due(self, result: Result, came_s: float, limit_s: float) -> bool:
         """True once `place` has nothing to wait for any more; waits up to `limit_s`.
 
-        Until all is decided that a final result covers, but no longer than `Patience` says.
+        Until all is decided that a final result covers, but no longer than `Waits` says.
         """
         deadline_s = time.monotonic() + limit_s
         while (wait_s := self._wait_s(result, came_s)) > 0:
@@ -241,10 +241,10 @@ class SpeakerTrack:
         if self._is_finished:
             return math.inf
         now_s = time.monotonic()
-        late_s = came_s + self._patience.late_s - now_s
+        late_s = came_s + self._waits.late_s - now_s
         if self._unanswered_samples:
             return max(0.0, late_s)
-        return max(0.0, min(late_s, self._newest_audio_s + self._patience.idle_s - now_s))
+        return max(0.0, min(late_s, self._newest_audio_s + self._waits.idle_s - now_s))
 
     @property
     def is_ended(self) -> bool:
