@@ -17,6 +17,7 @@ from penstock_client import (
     AsyncClient,
     Client,
     ConnectionOptions,
+    Result,
     ServerUnreachableError,
     SpeakersNotServedError,
     StreamOptions,
@@ -24,7 +25,7 @@ from penstock_client import (
     Word,
 )
 from penstock_client.speakers.probabilities import Probabilities
-from penstock_client.speakers.track import Waits, of_file
+from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack, Waits, of_file
 
 ON = StreamOptions(speakers="on")
 AUDIO = voices(0, 2, 2, 1, 1, 1, 2, 2)
@@ -169,6 +170,15 @@ def test_probabilities_have_to_follow_one_another_and_be_probabilities():
     assert known.end_ms == 1000
     known.add(100, np.array([[0.1, 0.9]], np.float32))
     assert known.speakers_of([Word("a", 0, 20), Word("b", 1000, 1010)]) == (1, 2)
+
+
+def test_silence_leaves_no_probabilities_behind():
+    track = SpeakerTrack(None, SpeakerSettings(None, "low_latency"), 1.0, ConnectionOptions())
+    hour = np.full((360_000, 8), 0.125, np.float32)
+    track._probabilities.add(0, hour)
+    track.place(Result(0, "", True, 3600.0, (), (), ()))
+    assert len(track._probabilities._blocks[0]) == 3000
+    assert track._probabilities.end_ms == 3_600_000
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ _LIVE_SAMPLES, _FILE_SAMPLES = SAMPLE_RATE_HZ * 16 // 100, 10 * SAMPLE_RATE_HZ
 _MAX_IN_FLIGHT = 2
 """Meanwhile audio collects, so that a slow server gets fewer, larger requests."""
 _MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
+_KEPT_MS = 30_000
+"""Before the end of a segment without words."""
 _KEEP_ALIVE_S = 5.0
 """After this time without audio an empty request keeps the sequence open."""
 _REPLY_S = 30.0
@@ -220,8 +222,8 @@ class SpeakerTrack:
         alternatives = tuple(
             replace(each, words=tuple(self._spoken(each.words, known_ms))) for each in result.alternatives
         )
-        if words:
-            self._probabilities.forget(words[-1].start_ms)
+        begin_ms = round(1000 * result.audio_processed_s) - _KEPT_MS  # of what comes, at the latest
+        self._probabilities.forget(words[-1].start_ms if words else begin_ms)
         return replace(
             result,
             new_words=tuple(replace(word, speaker=who) for word, who in newest),
