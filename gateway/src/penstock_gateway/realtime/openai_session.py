@@ -68,10 +68,10 @@ class Transcription(ClosedFields):
     @field_validator("speakers")
     @classmethod
     def _check_speakers(cls, speakers: Any) -> str | int | None:
-        for each in (None, "off", "on", *range(2, MAX_SPEAKERS + 1)):
-            if type(speakers) is type(each) and speakers == each:
-                return each
-        raise accepted(ACCEPTED_SPEAKERS)
+        values: list[str | int | None] = [None, "off", "on", *range(2, MAX_SPEAKERS + 1)]
+        if isinstance(speakers, bool) or speakers not in values:
+            raise accepted(ACCEPTED_SPEAKERS)
+        return values[values.index(speakers)]
 
     @property
     def asked_speakers(self) -> str | int | None:
