@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -170,6 +171,31 @@ def test_probabilities_have_to_follow_one_another_and_be_probabilities():
     assert known.end_ms == 1000
     known.add(100, np.array([[0.1, 0.9]], np.float32))
     assert known.speakers_of([Word("a", 0, 20), Word("b", 1000, 1010)]) == (1, 2)
+
+
+def test_words_of_live_audio_do_not_wait_for_a_model_that_is_behind(caplog):
+    async def run(server, goes_on):
+        async with connected(server) as client, await client.open_stream(ON) as stream:
+            stream.track._opened_s -= 3600
+            try:
+                await stream.push(voices(*[1] * 620))  # 62 s, at once
+                await stream.finish()
+                results = [result async for result in stream]
+            finally:
+                goes_on.set()
+            await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
+            return results
+
+    with serving(BatchServer) as server:
+        answer, goes_on = server.speakers.answer, threading.Event()
+
+        def wait(request):
+            assert not request.samples.size or goes_on.wait(WAIT_S)
+            return answer(request)
+
+        server.speakers.answer = wait
+        results = asyncio.run(run(server, goes_on))
+    assert results[-1].is_last and "more than a minute behind; the words go on without speakers" in caplog.text
 
 
 def test_silence_leaves_no_probabilities_behind():

@@ -46,6 +46,8 @@ _MAX_IN_FLIGHT = 2
 _MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
 _KEPT_MS = 30_000
 """Before the end of a segment without words."""
+_MAX_AHEAD_S, _LOOK_S = 10.0, 1.0
+"""Live audio is ahead of its time by no more than the first. What waits looks again after the second."""
 _KEEP_ALIVE_S = 5.0
 """After this time without audio an empty request keeps the sequence open."""
 _REPLY_S = 30.0
@@ -87,7 +89,7 @@ class Waits(NamedTuple):
 
     idle_s: float = 1.0
     """After the newest audio, once all of it is answered: without more audio nothing more is decided."""
-    late_s: float = 5.0
+    late_s: float = 3.0
     """After the result itself."""
 
 
@@ -115,10 +117,10 @@ class SpeakerTrack:
         self._least_samples = _FILE_SAMPLES if is_file else _LIVE_SAMPLES
         self._probabilities = Probabilities(settings.most)
         self._held: deque[npt.NDArray[np.float32]] = deque()
-        self._held_samples = 0
+        self._held_samples = self._samples = 0
         self._in_flight: deque[int] = deque()
         """Samples of each unanswered request."""
-        self._newest_audio_s = time.monotonic()
+        self._newest_audio_s = self._opened_s = time.monotonic()
         self._is_open = self._is_finished = self._is_end_sent = self._is_complete = self._is_pressed = False
         """Finished: no more audio comes. Complete: all of it is decided. Pressed: what is held is sent at once."""
         self._failure: ClientError | None = None
@@ -141,6 +143,7 @@ class SpeakerTrack:
             self._task = asyncio.create_task(self._run(stream_id), name=f"penstock {stream_id} speakers")
             await self._until(lambda: self._is_open or self._failure is not None)
             if (failure := self._failure) is None:
+                self._opened_s = time.monotonic()
                 return
             pauses: Iterator[float] = iter(())
             if isinstance(failure, ServerUnreachableError):
@@ -153,14 +156,25 @@ class SpeakerTrack:
             await asyncio.sleep(pause_s)
 
     async def send(self, samples: npt.NDArray[np.float32]) -> None:
-        """Takes audio [n]. Waits while a minute of it is unanswered."""
+        """Takes audio [n]. Waits while a minute of it is unanswered; live audio fails then."""
         if self._is_finished or not len(samples):
             return
         self._newest_audio_s = time.monotonic()
         self._held.append(samples)
         self._held_samples += len(samples)
         self._to_send.give()
-        await self._until(lambda: self._is_over or self._unanswered_samples <= _MAX_UNANSWERED_SAMPLES)
+        self._samples += len(samples)
+        while self._unanswered_samples > _MAX_UNANSWERED_SAMPLES and not self._is_over:
+            if self._is_live():
+                self._fail(ReplyTimeoutError("speakers", "the model speakers is more than a minute behind"))
+                self.finish()
+                return
+            await self._changed.wait(_LOOK_S)
+
+    def _is_live(self) -> bool:
+        """True where the audio has come no faster than in real time: words would wait."""
+        elapsed_s = time.monotonic() - self._opened_s
+        return self._samples / SAMPLE_RATE_HZ <= elapsed_s + _MAX_AHEAD_S
 
     def finish(self) -> None:
         """No more audio follows."""
