@@ -5,7 +5,7 @@ sentence.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat, zip_longest
+from itertools import groupby, repeat, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock_client.cli.terminal import cells, printable
@@ -36,7 +36,16 @@ class Written(Protocol):
         """With its punctuation."""
 
 
+class Spoken(Protocol):
+    """A word, as a part of a speaker needs it."""
+
+    @property
+    def speaker(self) -> int | None:
+        """From 1; None where it is not known."""
+
+
 W = TypeVar("W", bound=Written)
+S = TypeVar("S", bound=Spoken)
 
 
 class Cue(NamedTuple):
@@ -60,6 +69,15 @@ def sentences(words: Iterable[W]) -> Iterator[list[W]]:
             sentence = []
     if sentence:
         yield sentence
+
+
+def spoken_parts(segments: Iterable[Sequence[S]]) -> list[tuple[str | None, list[S]]]:
+    """The words of each segment, a part for each of its speakers in turn, with their names."""
+    return [
+        (None if who is None else f"Speaker {who}", list(part))
+        for words in segments
+        for who, part in groupby(words, lambda word: word.speaker)
+    ]
 
 
 def cues(

@@ -168,6 +168,18 @@ async def test_a_cut_recording_that_begins_late_gives_its_times_and_a_remark(gat
         assert "penstock-warning" not in dict(await riva_client.recognize(SILENCE).trailing_metadata())
 
 
+async def test_words_have_the_tags_of_their_speakers(gateway):
+    diarization = {"diarization_config": {"enable_speaker_diarization": True, "max_speaker_count": 2}}
+    async with client(gateway) as riva_client:
+        (result,) = (await riva_client.recognize(sound_file(speech(0.4)), **diarization)).results
+        assert [word.speaker_tag for word in result.alternatives[0].words] == [1, 1, 2, 2]
+        streamed = await riva_client.send_all([configuration(**diarization), *pieces(speech(0.4))])
+        assert [word.speaker_tag for word in streamed[-1].results[0].alternatives[0].words] == [1, 1, 2, 2]
+    gateway.streams.open_error = GatewayError(ErrorCode.SPEAKERS_NOT_SERVED, "speakers are not served")
+    async with client(gateway) as riva_client, rejected(gateway, Code.INVALID_ARGUMENT, "SPEAKERS_NOT_SERVED"):
+        await riva_client.recognize(sound_file(speech(0.4)), **diarization)
+
+
 @pytest.mark.parametrize("data", [b"", b"hello there" * 20], ids=["empty", "text"])
 async def test_what_is_no_audio_is_rejected(gateway, data):
     async with client(gateway) as riva_client, rejected(gateway, Code.INVALID_ARGUMENT, "AUDIO_INVALID"):

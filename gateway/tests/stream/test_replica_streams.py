@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pytest
 
+from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import word
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -399,3 +400,38 @@ def test_a_replica_rejects_only_for_a_while(monkeypatch):
     assert not replica.has_room
     now_s[0] = 0.6
     assert replica.has_room
+
+
+async def test_finals_have_the_speaker_of_each_word(server, open_streams):
+    """Its parts, which an endpoint of the server ends, are told apart alike."""
+    async with open_streams(server) as streams:
+        stream = await opened(streams, speakers="on", is_file=True)
+        await stream.push(voices(1, 1))
+        await stream.push(voices(2, 2))
+        await stream.finish()
+        events = await events_of(stream)
+        again = await opened(streams)
+        await again.push(voices(1, 2))
+        await again.finish()
+        plain = await events_of(again)
+    assert [word.speaker for word in events[-1].words] == [1] * 4 + [2] * 4
+    assert {word.speaker for word in plain[-1].words} == {None}
+    assert server.speakers.modes == ["file"]
+
+
+async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams):
+    one, other = servers(), servers()
+    one.speakers.is_served = False
+    async with open_streams(one, other) as streams:
+        for _ in range(4):
+            stream = await opened(streams, speakers=2)
+            await stream.push(voices(1, 1))
+            await stream.finish()
+            assert (await events_of(stream))[-1].words[-1].speaker == 1
+        other.speakers.is_served = False
+        error = await rejection(opened(streams, speakers="on"))
+        assert (error.code, error.server_code) == (ErrorCode.SPEAKERS_NOT_SERVED, "SPEAKERS_NOT_SERVED")
+        assert "--speakers BUNDLE" in error.message
+        error = await rejection(opened(streams, speakers=9))
+        assert error.code is ErrorCode.FIELD_INVALID and "2 to 8" in error.message
+        assert await opened(streams)

@@ -16,6 +16,7 @@ from penstock_client.client import Client
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.speakers.track import of_file
 from penstock_client.stream import Stream
 
 _MAX_OFFLINE_SHARE = 0.8
@@ -46,7 +47,7 @@ class Streamer:
         self._check_live(self.args.simulate_realtime)
         start_s = time.monotonic()
         with contextlib.ExitStack() as opened:
-            streams = [opened.enter_context(self._open(pipe.start_s)) for _ in on_progress]
+            streams = [opened.enter_context(self._open(pipe.start_s, is_live=True)) for _ in on_progress]
             voices = [
                 Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
             ]
@@ -62,7 +63,7 @@ class Streamer:
         with (
             self._segment_end_key() as is_segment_over,
             Microphone(self.args.microphone, self.args.request_ms) as microphone,
-            self._open() as stream,
+            self._open(is_live=True) as stream,
         ):
             audio_s = dictate(stream, microphone, on_progress, self._segment_ends(), is_segment_over)
         return Streamed(stream.transcript, audio_s, end_s=audio_s)
@@ -72,8 +73,9 @@ class Streamer:
         if is_live:
             self.client.check_live(self.options)
 
-    def _open(self, start_s: float = 0.0) -> Stream:
-        stream = self.client.open_stream(self.args.stream_id, self.options)
+    def _open(self, start_s: float = 0.0, is_live: bool = False) -> Stream:
+        is_file = not (is_live or self.args.simulate_realtime)
+        stream = self.client.open_stream(self.args.stream_id, of_file(self.options) if is_file else self.options)
         stream.start_ms = round(1000 * start_s)
         return stream
 

@@ -67,7 +67,8 @@ async def _events(wanted: TranscriptionRequest, start: Start) -> AsyncGenerator[
     job = await start()
     try:
         yield b""
-        events = TranscriptEvents(bool(wanted.form.include))
+        form = wanted.form
+        events = TranscriptEvents(bool(form.include), form if form.response_format == "diarized_json" else None)
         async for event in job.events():
             if (delta := events.add(event)) is not None:
                 yield delta

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator
 
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
+from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
@@ -63,7 +63,22 @@ class Transcription(ClosedFields):
     languages: Array[Text] | None = None
     keywords: Array[Text] | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    speakers: Any = None
     prompt: Ignored = None
+
+    @field_validator("speakers")
+    @classmethod
+    def _check_speakers(cls, speakers: Any) -> str | int | None:
+        values: list[str | int | None] = [None, "off", "on", *range(2, MAX_SPEAKERS + 1)]
+        if isinstance(speakers, bool) or speakers not in values:
+            raise accepted(ACCEPTED_SPEAKERS)
+        return values[values.index(speakers)]
+
+    @property
+    def asked_speakers(self) -> str | int | None:
+        """The option of the stream."""
+        asked: str | int | None = self.speakers
+        return None if asked == "off" else asked
 
 
 class TurnDetection(ClosedFields):
@@ -133,7 +148,7 @@ class SessionFields(ClosedFields):
 
 _FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
 """Parts of the names of fields that say how audio is read."""
-_COUNTING = frozenset(("format", "keywords", "language", "languages", "model"))
+_COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "speakers"))
 _BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
@@ -238,6 +253,7 @@ class OpenAISession:
             language=choose_language(self._language, group, f"{path}.language"),
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),
             endpoint_silence_ms=self.silence_ms or 0,
+            speakers=self.transcription.asked_speakers,
         )
 
     def shown(self, streams: Streams, only_language: str) -> dict[str, Any]:
@@ -247,7 +263,11 @@ class OpenAISession:
         keywords = self.transcription.keywords or ()
         unwritable = frozenset(group.unwritable(keywords))
         boosted = [keyword for keyword in keywords if keyword not in unwritable]
-        optional = {"keywords": boosted, "delay": self.transcription.delay}
+        optional = {
+            "keywords": boosted,
+            "delay": self.transcription.delay,
+            "speakers": self.transcription.asked_speakers,
+        }
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {
             "type": "transcription",
