@@ -125,6 +125,6 @@ PROTOCOLS = [openai_file, diarized_json, riva_file, riva_stream, realtime_openai
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_speakers_are_the_same_in_all_protocols(serve, server, protocol):  # noqa: F811
     async with serve(server) as served:
-        assert await protocol(served.ports) == SPEAKERS
+        assert await protocol(served.sockets) == SPEAKERS
         server.speakers.is_served = False
-        assert (await protocol(served.ports)).upper() == "SPEAKERS_NOT_SERVED"
+        assert (await protocol(served.sockets)).upper() == "SPEAKERS_NOT_SERVED"

@@ -140,7 +140,7 @@ async def test_speakers_of_the_words_of_a_segment(client, server):
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 async def test_the_native_client_gets_speakers_of_a_gateway(serve, server, protocol):
     async with serve(server) as served:
-        address = served.ports.grpc_address if protocol == "grpc" else served.ports.url.removeprefix("http://")
+        address = served.ports.grpc if protocol == "grpc" else served.ports.http
         options = ConnectionOptions(headers=headers())
         async with AsyncClient(address, protocol, timeout_s=60, connection_options=options) as native:
             found = await native.transcribe(voices(1, 2), options=StreamOptions(speakers="on"), request_ms=50)

@@ -71,7 +71,7 @@ class SpeakerSettings(NamedTuple):
 
 def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
     """Those of a stream with these options; None where its speakers are not asked for."""
-    if options is None or options.speakers in (None, "off"):
+    if not isinstance(options, StreamOptions) or options.speakers in (None, "off"):
         return None
     most = options.speakers if isinstance(options.speakers, int) else None
     return SpeakerSettings(most, options.speaker_mode or "low_latency")
