@@ -49,6 +49,8 @@ class Outcome:
     """Of the final segments, without blanks around them."""
     words: list[tuple[str, int, int]] = field(default_factory=list)
     """Word, start and end in ms."""
+    alternatives: list[str] = field(default_factory=list)
+    """Of Riva's last segment, the best first."""
     code: str = ""
     """Stable code of the error; "" for none."""
     message: str = ""
@@ -193,6 +195,7 @@ class RivaStream(Call):
     def _add_result(self, result: Any) -> None:
         best = result.alternatives[0]
         self.outcome.texts.append(best.transcript.strip())
+        self.outcome.alternatives = [each.transcript for each in result.alternatives]
         self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
 
     @property
@@ -362,7 +365,7 @@ class KServeGrpc(Call):
     protocol, tells_retry, tells_rest, large_samples = "kserve", False, False, 1 << 20
     module, status_field = triton_grpc, 0
     leaves_at_once = False
-    wrong: ClassVar = {"finalize": "yes"}
+    wrong: ClassVar = {"lm_weight": 2.5}
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:

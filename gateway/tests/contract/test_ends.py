@@ -33,11 +33,12 @@ async def stop(served):
 
 @pytest.mark.parametrize("driver", ALL)
 async def test_a_client_that_leaves_frees_its_stream(fleet, serve, until, gate, driver):
+    """While a server answers nothing, and its audio waits for room."""
     server = fleet(max_streams=1)
     may_go_on = gate(server)
     async with serve(server) as served:
         call = driver(served.ports)
-        call.send(speech(1, 2))
+        call.send(speech(*range(1, 81)))
         call.end()
         await until(lambda: served.opened)
         await call.cancel()

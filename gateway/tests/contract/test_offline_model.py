@@ -1,18 +1,14 @@
 """A group with an offline model, on real sockets: what is of one protocol. The rules of all: contract/."""
 
-import asyncio
-import base64
-import json
-
 import httpx2
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpc_triton
-import websockets
 from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.fake_offline import SEGMENT, whole
 from client.tests.helpers.sound_files import sound_file
+from gateway.tests.contract.drivers import OpenAIFile, Realtime
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.kserve import sequences
 
@@ -131,42 +127,22 @@ async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recogni
 
 async def test_without_keys_files_may_hold_all_of_the_audio(serve, offline, recognizer):
     recognizer.server_parameters["max_audio_s"] = "2"
-    async with serve(offline) as served, httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as http:
-        assert (await upload(http)).json()["text"] == TEXT
+    async with serve(offline) as served:
+        assert (await OpenAIFile.of(served.ports, NOISE)).text == TEXT
 
 
-async def test_realtime_is_rejected_at_the_handshake(http, serve, offline):
+async def test_a_page_can_ask_why_a_handshake_is_rejected(http):
     response = await http.get("/v1/realtime")
     assert (response.status_code, response.json()["error"]["code"]) == (400, "files_only")
-    async with serve(offline) as served:
-        with pytest.raises(websockets.InvalidStatus) as caught:
-            await websockets.connect(served.sockets.ws_url + "/v1/realtime?intent=transcription")
-        assert caught.value.response.status_code == 400
 
 
 async def test_groups_of_both_kinds(serve, offline, servers):
     """A session chooses the streaming model; the offline one is rejected by name. Files go to both."""
-    streaming = servers(model="streaming")
-    groups = (
-        ReplicaGroup("files", (f"127.0.0.1:{offline.port}",)),
-        ReplicaGroup("live", (f"127.0.0.1:{streaming.port}",)),
-    )
+    made = {"files": offline, "live": servers(model="streaming")}
+    groups = tuple(ReplicaGroup(name, (f"127.0.0.1:{server.port}",)) for name, server in made.items())
     async with serve(groups=groups) as served:
-        async with httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as client:
-            for name in ("files", "live"):
-                assert (await upload(client, model=name)).json()["text"].split()[:3] == TEXT.split()[:3]
-        async with websockets.connect(served.sockets.ws_url + "/v1/realtime?intent=transcription") as socket:
-            for name, kind in (("files", "error"), ("live", "session.updated")):
-                transcription = {"audio": {"input": {"transcription": {"model": name}}}}
-                await socket.send(json.dumps({"type": "session.update", "session": transcription}))
-                while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] == "session.created":
-                    pass
-                assert event["type"] == kind
-                if kind == "error":
-                    assert (event["error"]["code"], FILES_ONLY in event["error"]["message"]) == ("files_only", True)
-            data = base64.b64encode(PCM).decode()
-            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
-            await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
-            while event["type"] != "conversation.item.input_audio_transcription.completed":
-                event = json.loads(await asyncio.wait_for(socket.recv(), 60))
-            assert event["transcript"]
+        for name in made:
+            assert (await OpenAIFile.of(served.ports, NOISE, model=name)).text.split()[:3] == TEXT.split()[:3]
+        outcome = await Realtime.of(served.ports, NOISE, model="files")
+        assert (outcome.code, FILES_ONLY in outcome.message) == ("FILES_ONLY", True)
+        assert (await Realtime.of(served.ports, NOISE, model="live")).text
