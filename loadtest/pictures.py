@@ -14,11 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from loadtest.checks import MAX_LATE_SHARE, MAX_P95_FINAL_S
+from penstock.reporting import PLOT_STYLE
 
-_STYLE: Any = {
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "grid.color": "#e4e4e4", "legend.frameon": False,
-}  # fmt: skip
 _FINAL, _CHUNK, _FAILED, _SUSTAINED = "#1f5fa8", "#c76f1a", "#b3261e", "#2e8540"
 _WIDTH_IN, _DPI, _COLORS = 8.0, 100, 32
 _LATE_FLOOR_PERCENT = 0.05
@@ -27,7 +24,7 @@ _TICKS_MS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
 _RATIO_TICKS = (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 
 
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(PLOT_STYLE)
 def draw_load(document: Mapping[str, Any], path: Path) -> None:
     """Writes a PNG of a report's windows; the report is as JSON has it."""
     figure = Figure(figsize=(_WIDTH_IN, 5.6), layout="constrained")
@@ -80,7 +77,7 @@ def _draw_limit(axes: Axes, value: float, text: str, color: str) -> None:
     )
 
 
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(PLOT_STYLE)
 def draw_ratios(
     ratios: Mapping[str, Mapping[str, Sequence[float]]], path: Path, label: str, facts: Mapping[str, Any]
 ) -> None:
