@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
+from penstock.evaluation.decoder_choice import GREEDY, parse_decoder, sweep_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 
 
@@ -45,6 +45,7 @@ def test_options_are_converted_and_the_text_is_kept():
         ("greedy:boost=101", "boost is '101'; accepted: numbers from -100 to 100"),
         ("greedy:boost=1,boost=1", "'boost' is given twice"),
         ("ctc:boost=1", "'boost' is not an option of ctc"),
+        ("greedy:lm_weight=0.1", "lm_weight needs lm=FILE"),
         ("greedy:lm=x.arpa", "lm needs lm_weight=W, which is 0 by default"),
         ("aes:max_symbols=2", "'max_symbols' is not an option of aes"),
     ],
@@ -53,6 +54,17 @@ def test_what_is_wrong_is_named(text, message):
     with pytest.raises(PenstockError) as error:
         parse_decoder(text)
     assert message in str(error.value)
+
+
+def test_a_sweep_is_each_decoder_with_each_value():
+    decoders = ["greedy", "alsd:beam=4,lm=a.arpa"]
+    swept = sweep_decoders(decoders, "lm_weight=0.1,0.2")
+    assert swept[:2] == ["greedy:lm_weight=0.1", "greedy:lm_weight=0.2"]
+    assert swept[2:] == ["alsd:beam=4,lm=a.arpa,lm_weight=0.1", "alsd:beam=4,lm=a.arpa,lm_weight=0.2"]
+    assert sweep_decoders(["ctc", "ctc"], None) == ["ctc"]
+    for wrong in ("beam", "beam=", "=1", "beam=1,,2"):
+        with pytest.raises(PenstockError, match=f"--sweep is '{wrong}'; accepted: OPTION=VALUE,VALUE"):
+            sweep_decoders(["alsd"], wrong)
 
 
 def test_every_option_of_a_beam():

@@ -57,5 +57,18 @@ def parse_decoder(text: str) -> DecoderChoice:
         raise SettingError(str(error)) from None
     if "lm" in options and "lm_weight" not in options:
         raise SettingError(f"decoder {text!r}: lm needs lm_weight=W, which is 0 by default")
+    if options.get("lm_weight") and "lm" not in options:
+        raise SettingError(f"decoder {text!r}: lm_weight needs lm=FILE")
     boost = options.pop("boost", None)
     return DecoderChoice(name, options, boost, text)
+
+
+def sweep_decoders(decoders: Sequence[str], sweep: str | None) -> list[str]:
+    """The texts of each decoder with each value of "option=value,value", without repetitions; raises SettingError."""
+    if sweep is None:
+        return list(dict.fromkeys(decoders))
+    option, _, values = sweep.partition("=")
+    if not option or not all(values.split(",")):
+        raise SettingError(f"--sweep is {sweep!r}; accepted: OPTION=VALUE,VALUE,...")
+    given = [f"{text}{',' if ':' in text else ':'}" for text in decoders]
+    return list(dict.fromkeys(f"{text}{option}={value}" for text in given for value in values.split(",")))
