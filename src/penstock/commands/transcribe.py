@@ -24,7 +24,7 @@ from penstock.transcription.watching import FolderWatch
 from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.audio.sound_file import open_audio
 from penstock_client.declaration import read_flags
-from penstock_client.options import ENDPOINTS, StreamOptions, is_live_window, parse_phrase
+from penstock_client.options import ENDPOINTS, OWN_OPTIONS, StreamOptions, is_live_window, parse_phrase
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript, Transcriber
@@ -39,7 +39,7 @@ _SETTINGS = tuple(option for option in DecodingConfig.options() if option.decode
 _OF_STREAMS = tuple(
     option
     for option in StreamOptions.options()
-    if option.name not in DecodingConfig.model_fields and option.name != "boosted_phrases"
+    if option.name not in (*DecodingConfig.model_fields, *OWN_OPTIONS, "boosted_phrases")
 )
 """Options that only streams have."""
 
