@@ -14,7 +14,7 @@ from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.speaker_steps import StreamSteps
 from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage
 from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.diarizer import Diarizer
+from penstock.speakers.diarizer import Diarizer, SpeakerSteps
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork
 from tests.helpers.speaker_models import write_speakers
@@ -202,6 +202,31 @@ def test_a_step_that_fails_loses_its_streams_only(bundle, monkeypatch):
     monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", run)
     (end,) = server.answer(AudioRequest("old", noise(0, 0), is_end=True))
     assert len(end.probabilities) == 6000 // 160
+
+
+def test_audio_without_a_log_mel_loses_its_streams(bundle, monkeypatch):
+    server = Server(bundle)
+
+    def fail(*args):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.stage._extractor, "extract", fail)
+        lost, restarted = server.answer(*[AudioRequest("a", noise(3000, 0), True)] * 2)
+    assert (lost.code, restarted.code) == (ErrorCode.STREAM_LOST, ErrorCode.STREAM_LOST)
+    (found,) = server.answer(AudioRequest("a", noise(3000, 0), True, True))
+    assert len(found.probabilities) == 3000 // 160
+
+
+def test_a_captured_step_reads_nothing_on_the_host(bundle):
+    """Tensors without values stand for a CUDA device's: any such read raises an error."""
+    meta = torch.device("meta")
+    network = SpeakerNetwork(bundle.config, {name: one.to(meta) for name, one in bundle.tensors().items()})
+    steps, frames = SpeakerSteps(network, bundle.config.live_queue, 5), 13
+    size = bundle.config.cache.frames + bundle.config.live_queue.frames + frames
+    mel = torch.zeros(4, frames, 8 * bundle.config.features.mel_bins, device=meta)
+    found = steps.step_of_mel(mel, torch.zeros(4, 4, dtype=torch.int64, device=meta), size)
+    assert found.shape == (4, 8 * frames, 8)
 
 
 def test_the_memory_of_a_long_silence_is_flat(bundle):

@@ -17,6 +17,7 @@ from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.frontend.ranks import rounds
 from penstock.graphs.select import AUTO, select_step_driver
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.ledger import STAGES, SlotLedger
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column
@@ -66,7 +67,8 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
         log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
         geometry = ChunkGeometry(self._factor, 0, features.hop_samples, features.window_samples)
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
-        placed = {name: tensor.to(prepare_precision(precision, device)) for name, tensor in tensors.items()}
+        place = prepare_precision(precision, device)
+        placed = {name: tensor.to(place) for name, tensor in tensors.items()}
         network = SpeakerNetwork(config, placed, number_type(precision, device))
         driver = select_step_driver(cuda_graphs, device)
         self.streams = StreamSteps(network, table.slots, driver)
@@ -103,21 +105,26 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
         ticket, options, errors = self._admit(rows._replace(problems={**rows.problems, **problems}))
         slots, flags = ticket[:, Column.SLOT], rows.flags
         admitted = (slots >= 0).nonzero()[0]
+        is_first, is_last = (flags[admitted] & START) > 0, (flags[admitted] & END) > 0
+        lost: dict[int, str] = {}
         # 2) log-mel frames in eights, of the last ones as many as there are
         samples = rows.samples if len(admitted) == len(slots) else self._samples_of(rows, slots >= 0)
-        is_first, is_last = (flags[admitted] & START) > 0, (flags[admitted] & END) > 0
-        mel, chunks, last_valid, _, _ = self._extractor.extract(
-            slots[admitted], samples, rows.lengths[admitted], is_first, is_last
-        )
+        try:
+            mel, chunks, last_valid, _, _ = self._extractor.extract(
+                slots[admitted], samples, rows.lengths[admitted], is_first, is_last
+            )
+        except STEP_ERRORS as error:  # samples of these streams are lost
+            lost = dict.fromkeys(slots[admitted].tolist(), f"its log-mel failed: {error}")
+            mel, chunks = self._extractor.no_chunks(), np.zeros(len(admitted), np.int64)
+            last_valid = chunks
         self.samples_taken += len(samples)
-        eights, ends = mel.numpy(), chunks.cumsum()
+        ends = chunks.cumsum()
         for end, count, valid in zip(ends, chunks, last_valid, strict=True):
             if count and valid < self._factor:
-                eights[end - 1, valid:] = 0.0
+                mel[end - 1, valid:] = 0.0
         parts = np.split(mel.flatten(1).numpy(), ends[:-1])
         # 3) steps, the next request of all streams at a time
         answers: dict[int, SpeakerFrames | StreamError] = dict(errors)
-        lost: dict[int, str] = {}
         for places in rounds(slots[admitted]):
             for row in admitted[places[is_first[places]]].tolist():
                 self.streams.open(int(slots[row]), options[row].decoder)
@@ -138,7 +145,8 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
     ) -> SpeakerFrames | StreamError:
         """missing: frames that the last eight of a stream lack."""
         if isinstance(found, str):
-            self.table.close(stream_id, "was lost by the speaker model", ErrorCode.STREAM_LOST.name)
+            if self.table.stream_in(slot) == stream_id:  # it may have been started again since
+                self.table.close(stream_id, "was lost by the speaker model", ErrorCode.STREAM_LOST.name)
             return StreamError(ErrorCode.STREAM_LOST, f"stream {stream_id!r}: {found}; start it again")
         first = int(self._frames_out[slot])
         found = found[: len(found) - missing]
