@@ -1,4 +1,6 @@
-"""Writes one random offline model in four formats, for `make side-by-side-offline`. Needs NeMo, Transformers and onnx.
+"""Writes one random offline model in four formats, for `make benchmark NAME=side-by-side-offline`.
+
+Needs NeMo, Transformers and onnx.
 
     python -m scripts.random_offline DIR     # DIR/model.nemo, DIR/bundle, DIR/transformers, DIR/onnx/model.onnx
     python -m scripts.random_offline DIR --layers 24 --width 1024 --no-onnx
