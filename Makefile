@@ -128,7 +128,7 @@ test-under-load: setup ## tests of servers and clients beside a busy loop per co
 
 # More seeds, larger graphs and small fault trials; what they cover has a short test in `make test`, so CI does without.
 # The longest runs are `make trials NAME=faults` and `NAME=soak`.
-test-nightly: setup ## tests that take long
+test-nightly: test-cpus ## tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
