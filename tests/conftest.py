@@ -75,7 +75,7 @@ def _starts_servers(file: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "LoadFileScheduling | None":
-    """With `--dist loadfile`, files that share servers go to one process as if they were one file, and long ones first."""
+    """With `--dist loadfile`, files that share servers go to one process as if they were one, and long ones first."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
