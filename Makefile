@@ -13,7 +13,10 @@ AN4 ?= an4
 TRAIN_OUT ?= build/train-demo
 NOISE ?=
 STREAMS ?= 8
-MINUTES ?= 2
+# Of trials and benchmarks; never the environment's.
+NAME :=
+MINUTES ?= $(or $(minutes-$(NAME)),2)
+SEED ?= 1
 SHAPE ?= constant
 GPU_OUT ?= build/gpu
 DEVICE ?= cpu
@@ -45,7 +48,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline side-by-side-large side-by-side-speakers paper-tables host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check long-upload compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo bundled-figures lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-under-load test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -121,17 +124,14 @@ test: setup ## [11 min] all tests that need no GPU and no NeMo
 test-fast: setup ## [8 min] the tests without a server
 	$(TEST_SHARED) -m "$(NOT_HERE) and not server"
 
-test-server: setup ## [5 min] the tests with a server
-	$(PYTEST) -m "$(NOT_HERE) and server"
-
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.
 test-under-load: setup ## [15 min] tests of servers and clients beside a busy loop per core
 	loops=; for core in $$(seq $$(nproc)); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing" tests/server tests/serving client/tests gateway/tests
 
 # More seeds, larger graphs and small fault trials; what they cover has a short test in `make test`, so CI does without.
-# The longest runs are `make fault-trials` and `make soak`.
-test-nightly: setup ## [30 min] tests that take long
+# The longest runs are `make trials NAME=faults` and `NAME=soak`.
+test-nightly: test-cpus ## [40 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
@@ -147,9 +147,6 @@ test-kernels: $(KERNELS_VENV)/.done ## [10 min] GPU kernels in Triton's interpre
 captions-test: setup ## [2 min] the captions page in a browser
 	$(PYTEST) -m browser gateway/tests/captions tests/server
 
-test-gpu-design: setup ## [2 min] what can be known of a GPU without one: captured steps, launches, precisions
-	$(PYTEST) -n $(TEST_PROCESSES) -m "$(NOT_HERE)" tests/graphs tests/encoder/test_captured_step.py tests/encoder/test_precision.py
-
 test-gpu: setup ## [30 min] tests and benchmarks on a CUDA device
 	$(BIN)/python -m scripts.gpu_run --out $(GPU_OUT)
 
@@ -163,52 +160,25 @@ client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-benchmark: setup oracle-setup ## [15 min] encoder and recognizer, also beside NeMo
-	$(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL) $(BENCHMARK_ARGS)
-
-# The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
-side-by-side: $(ORACLE_VENV)/.sherpa ## [10 min] the recognizer beside NeMo and sherpa-onnx
-	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
-
-side-by-side-offline: $(ORACLE_VENV)/.sherpa ## [1 h] an offline model beside NeMo, Transformers and ONNX Runtime
-	$(ORACLE_VENV)/bin/python -m scripts.random_offline build/side-by-side-offline && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --offline build/side-by-side-offline --json build/side-by-side-offline/offline.json $(BENCHMARK_ARGS)
-
-# Some 15 minutes to write 17 GB of models once, then 12 minutes; BENCHMARK_ARGS="--files 64 --rounds 3" takes 30.
-side-by-side-large: $(ORACLE_VENV)/.sherpa ## [30 min] 0.6 B models on a CPU, float32 and int8, beside NeMo's export in ONNX Runtime
-	$(ORACLE_VENV)/bin/python -m benchmarks.large build/side-by-side-large --json build/side-by-side-large/large.json $(BENCHMARK_ARGS)
-
-side-by-side-speakers: oracle-setup ## a speaker model on a CPU, float32 and int8, beside Transformers
-	$(ORACLE_VENV)/bin/python -m benchmarks.speakers build/side-by-side-speakers --json build/side-by-side-speakers/speakers.json $(BENCHMARK_ARGS)
-
-# PAPER_ARGS="--manifest dev.jsonl --train train.jsonl" adds word errors, --quick takes small sizes (docs/papers.md).
-paper-tables: setup oracle-setup ## [20 min] the tables of the papers, measured here, beside NeMo: docs/papers.md
-	$(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_VENV)/bin/python --device $(DEVICE) $(PAPER_ARGS)
-
-host-budget: setup ## [1 min] host work per row of a batched request
-	$(BIN)/python -m benchmarks.host_budget $(BENCHMARK_ARGS)
+# Of each NAME, what runs; without one, encoder and recognizer, also beside NeMo. `papers` measures the tables of the
+# papers (docs/papers.md). `side-by-side` has the bundled model in one process beside the same weights in NeMo and
+# sherpa-onnx; `side-by-side-large` writes 17 GB of models once, 15 minutes, and then takes 12.
+ORACLE_PYTHON := $(ORACLE_VENV)/bin/python
+SIDE := build/$(NAME)
+benchmark- = $(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_PYTHON) --model $(MODEL)
+benchmark-gateway-load = $(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
+benchmark-host-budget = $(BIN)/python -m benchmarks.host_budget
+benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)
+benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) scripts/export_sherpa.py $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
+benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.large $(SIDE) --json $(SIDE)/large.json
+benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m scripts.random_offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
+benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.speakers $(SIDE) --json $(SIDE)/speakers.json
+benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter gateway-load host-budget,$(NAME)),,oracle-setup) ## [1 min to 1 h] NAME: gateway-load, host-budget, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: encoder and recognizer
+	$($@-$(NAME)) $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
 loadtest: setup ## [MINUTES] STREAMS streams for MINUTES minutes, with a report
 	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --shape $(SHAPE) $(LOADTEST_ARGS)
-
-loadtest-ui: setup ## [-] the load test in a browser
-	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
-
-# Direct streams, then the same through a gateway's protocols, on one server.
-gateway-load: setup ## [2 x MINUTES] CPU time of a gateway per 100 ms of audio, and the latency that it adds
-	$(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
-
-# A server and a gateway of its own; the limits are generous, because other programs may be busy.
-gateway-attack: setup ## [10 min] attacks on a gateway beside a live stream: its latency, memory, errors
-	$(BIN)/python -m trials.gateway_attack $(ATTACK_ARGS)
-
-# HAProxy is Debian's package; what is not installed is named.
-edge-check: setup $(DEPLOY_VENV)/.done ## [5 min] HAProxy and Envoy before two gateways: words, attacks, failover
-	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(BIN)/python -m trials.edge_check $(EDGE_ARGS)
-
-# nginx is Debian's package nginx-light; where it is missing, that is said.
-long-upload: setup ## [2 min] 45 minutes of silence and then speech, uploaded through nginx with its defaults
-	$(BIN)/python -m trials.long_upload $(LONG_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
 compose-test: setup ## [20 min] build the images and walk compose.yaml in containers
@@ -224,26 +194,23 @@ sbom: $(DEPLOY_VENV)/.done ## [1 min] a CycloneDX SBOM of each lock file in buil
 capacity: setup ## [10 min] the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
-# An hour by default: memory slope after warm-up, streams lost, chunks late.
-soak: MINUTES = 60
-soak: setup ## [1 h] a long load test: memory, lost streams, late chunks
-	$(BIN)/python -m trials.soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
+# Faults, attacks and long runs, each with servers of its own: `edge` needs HAProxy, `long-upload` nginx (Debian: haproxy,
+# nginx-light). `chaos` takes half an hour and `soak` an hour; SEED repeats the faults of `chaos`.
+minutes-chaos = 30
+minutes-soak = 60
+trials-chaos = $(BIN)/python -m trials.chaos --minutes $(MINUTES) --seed $(SEED)
+trials-edge = PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(BIN)/python -m trials.edge_check
+trials-faults = $(BIN)/python -m trials.fault_trials --json build/faults/faults.json
+trials-fleet = $(BIN)/python -m trials.fault_trials --json build/faults/fleet.json --only fleet
+trials-gateway-attack = $(BIN)/python -m trials.gateway_attack
+trials-long-upload = $(BIN)/python -m trials.long_upload
+trials-offline-soak = $(BIN)/python -m trials.offline_soak --json build/offline-soak.json
+trials-soak = $(BIN)/python -m trials.soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
+trials: setup $(if $(filter edge,$(NAME)),$(DEPLOY_VENV)/.done) ## [2 min to 1 h] NAME: chaos, edge, faults, fleet, gateway-attack, long-upload, offline-soak, soak
+	$($@-$(NAME)) $(TRIAL_ARGS)
 
-# Three hours of audio: about half an hour on two cores. SOAK_ARGS="--minutes 20 --files 8" is a small one.
-offline-soak: setup ## [30 min] one long file beside 32 short ones on a server of an offline model
-	$(BIN)/python -m trials.offline_soak --json build/offline-soak.json $(SOAK_ARGS)
-
-fault-trials: setup ## [1 h] what clients, networks and servers that fail do to streams
-	$(BIN)/python -m trials.fault_trials --json build/faults/faults.json $(FAULT_ARGS)
-
-fleet-trials: setup ## [30 min] two servers behind gateways: faults, restarts and scaling under twenty live streams
-	$(BIN)/python -m trials.fault_trials --json build/faults/fleet.json --only fleet $(FAULT_ARGS)
-
-# Half an hour by default; CHAOS_ARGS="--json docs/reliability.json" adds the run to the sums.
-SEED ?= 1
-chaos: MINUTES = 30
-chaos: setup ## [30 min] random faults for MINUTES minutes under twenty live streams; SEED repeats them
-	$(BIN)/python -m trials.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+# A wrong name is told before any set-up.
+_ := $(foreach target,$(filter benchmark trials,$(MAKECMDGOALS)),$(or $($(target)-$(NAME)),$(error make $(target) knows no NAME=$(NAME); make help lists them)))
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4

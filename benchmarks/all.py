@@ -7,7 +7,7 @@ encoder      one streaming step, with NeMo's as baseline and the same weights (o
 recognizer   samples to text in one process; with baselines in the oracle environment
 
 Real-time streams through a server are measured by `make capacity` (docs/load_testing.md), searches beside NeMo's by
-`make paper-tables` (docs/papers.md).
+`make benchmark NAME=papers` (docs/papers.md).
 
 Each writes its own .json and .md into the folder; summary.md there holds all tables. Nothing else should run at the
 same time. A benchmark that fails does not stop the others; the exit status is then 1.

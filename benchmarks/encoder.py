@@ -16,20 +16,22 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from nemo.collections.asr.modules import ConformerEncoder
 
+from benchmarks.nemo_models import ModelSpec, build_model
+from benchmarks.random_models import ENCODERS, FEATURES
 from benchmarks.results import describe, environment, progress, publish
+from benchmarks.signals import make_signals
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, parse_context
 from penstock.model.nemo.importer import import_nemo
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
-from tests.helpers.oracle.nemo_models import ModelSpec, build_model
-from tests.helpers.oracle.signals import make_signals
 
 CONTEXTS = ("70,0", "70,1", "70,6", "70,13")
 BATCHES = (1, 8, 32)
@@ -196,6 +198,43 @@ def steady_chunks(
         chunk = torch.stack([tape[begin : begin + length] for begin in begins])
         received = torch.cat([received[:, -pre_encode_mel_frames:], chunk], dim=1)
         yield chunk, received.transpose(1, 2).contiguous()
+
+
+def nemo_encoder_steps(
+    size: str, context: AttentionContext, streams: int, dtype: torch.dtype, device: str
+) -> Callable[[int], Callable[[], object]]:
+    """Returns what makes a step of the first n streams, `cache_aware_stream_step` with full caches.
+
+    size: a key of `ENCODERS`. dtype: of weights, activations and caches, as NeMo's pipeline has them without autocast.
+    """
+    sizes = ENCODERS[size]
+    encoder = ConformerEncoder(
+        feat_in=FEATURES.mel_bins, n_layers=sizes.layers, d_model=sizes.width, n_heads=sizes.heads,
+        subsampling="dw_striding", subsampling_factor=8, subsampling_conv_channels=sizes.subsampling_channels,
+        causal_downsampling=True, att_context_style="chunked_limited", att_context_size=list(context),
+        conv_kernel_size=9, conv_context_size="causal", conv_norm_type="batch_norm", xscaling=False,
+        dropout=0.0, dropout_pre_encoder=0.0, dropout_emb=0.0, dropout_att=0.0,
+    )  # fmt: skip
+    encoder = encoder.to(device, dtype).eval()
+    encoder.setup_streaming_params()
+    config = encoder.streaming_cfg
+    frames = config.chunk_size[1] + config.pre_encode_cache_size[1]  # those of any chunk but the first
+    mel = torch.randn(streams, FEATURES.mel_bins, frames, device=device, dtype=dtype)
+    lengths = torch.full((streams,), frames, device=device)
+    keys, tails, ages = encoder.get_initial_cache_state(batch_size=streams, dtype=dtype, device=device)
+    keys.normal_()
+    tails.normal_()
+    ages.fill_(context.left)
+
+    @torch.inference_mode()
+    def step(rows: int) -> object:
+        return encoder.cache_aware_stream_step(
+            processed_signal=mel[:rows], processed_signal_length=lengths[:rows],
+            cache_last_channel=keys[:, :rows], cache_last_time=tails[:, :rows], cache_last_channel_len=ages[:rows],
+            keep_all_outputs=False,
+        )  # fmt: skip
+
+    return lambda rows: lambda: step(rows)
 
 
 def timed(step, mel: torch.Tensor) -> tuple[float, torch.Tensor]:

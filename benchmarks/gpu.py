@@ -126,7 +126,7 @@ def _encoder_steps(
 ) -> Callable[[int], Callable[[], object]]:
     """Returns what makes a step of the first n streams."""
     if engine == NEMO:
-        from benchmarks.nemo_encoder import nemo_encoder_steps
+        from benchmarks.encoder import nemo_encoder_steps
 
         return nemo_encoder_steps(size, context, streams, dtype, device)
     source = RandomEncoder(ENCODERS[size], context, device=device)

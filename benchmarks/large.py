@@ -146,11 +146,11 @@ def _write_model(
     kind: str, folder: Path, contexts: list[AttentionContext | None], arguments: argparse.Namespace
 ) -> None:
     """contexts: to export with; the bundle has all of `CONTEXTS`, and the same weights each time."""
+    from benchmarks.nemo_models import ModelSpec, build_model
+    from benchmarks.random_models import OFFLINE
+    from benchmarks.signals import make_signals
     from penstock.model.nemo.importer import import_nemo
     from scripts.export_sherpa import export, quantize
-    from tests.helpers.offline_models import OFFLINE
-    from tests.helpers.oracle.nemo_models import ModelSpec, build_model
-    from tests.helpers.oracle.signals import make_signals
 
     spec = ModelSpec(
         kind, 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=_MEL_BINS, d_model=arguments.width, n_heads=8,

@@ -12,25 +12,25 @@ cd "$clone"
 logs=$clone.logs
 mkdir "$logs"
 
-# .PHONY names all targets, and `setup` and `oracle-setup` before what needs them.
-read -ra targets <<<"${*:-$(sed -n 's/^\.PHONY: //p' Makefile)}"
+# .PHONY names all targets, and `setup` and `oracle-setup` before what needs them; a NAME stands for its target.
+names=$(sed -n 's/^\(benchmark\|trials\)-\([a-z-]\+\) = .*/\1=\2/p' Makefile | tr '\n' ' ')
+all=$(sed -n 's/^\.PHONY: //p' Makefile)
+read -ra targets <<<"${*:-${all/ trials / $names}}"
 declare -A arguments=(
     [benchmark]="BENCHMARK_ARGS=--quick"
-    [gateway-attack]="ATTACK_ARGS='--seconds 4'"
-    [long-upload]="LONG_ARGS='--minutes 1'"
+    [trials=gateway-attack]="TRIAL_ARGS='--seconds 4'"
+    [trials=long-upload]="TRIAL_ARGS='--minutes 1'"
     [loadtest]="STREAMS=2 MINUTES=0.2"
-    [soak]="STREAMS=2 MINUTES=1 LOADTEST_ARGS='--max-growth 100000'" # a minute is all warm-up
+    [trials=soak]="STREAMS=2 MINUTES=1 TRIAL_ARGS='--max-growth 100000'" # a minute is all warm-up
     [capacity]="LOADTEST_ARGS='--first 1 --max 2 --trial-seconds 5 --confirm-seconds 5'"
-    [side-by-side]="BENCHMARK_ARGS='--quick --contexts 70,6'"
-    [side-by-side-offline]="BENCHMARK_ARGS='--quick --cases short many --files 2'"
-    [side-by-side-large]="BENCHMARK_ARGS='--layers 2 --width 512 --rounds 1 --files 2'"
-    [side-by-side-speakers]="BENCHMARK_ARGS='--layers 2 --seconds 30 --streams 3 --rounds 1'"
-    [paper-tables]="PAPER_ARGS='--quick --papers 000'"
-    [fault-trials]="FAULT_ARGS='--scale 0.1 --only after_the_end started_twice'"
+    [benchmark=side-by-side]="BENCHMARK_ARGS='--quick --contexts 70,6'"
+    [benchmark=side-by-side-offline]="BENCHMARK_ARGS='--quick --cases short many --files 2'"
+    [benchmark=side-by-side-large]="BENCHMARK_ARGS='--layers 2 --width 512 --rounds 1 --files 2'"
+    [benchmark=papers]="BENCHMARK_ARGS='--quick --papers 000'"
+    [trials=faults]="TRIAL_ARGS='--scale 0.1 --only after_the_end started_twice'"
+    [benchmark=side-by-side-speakers]="BENCHMARK_ARGS='--layers 2 --seconds 30 --streams 3 --rounds 1'"
     [train-demo]="AN4=$logs/an4 TRAIN_ARGS='--models rnnt --steps 2 --synthetic 0 --vocabulary 28'"
 )
-# These run until they are interrupted, after they have printed this.
-declare -A ready=([serve]="server: ready after" [loadtest-ui]="Starting web interface")
 
 # The bundled utterances, laid out like the AN4 release; each is there once for training and once for testing.
 make_an4() {
@@ -59,26 +59,26 @@ PYTHON
 run() { # TARGET: its exit status
     local status=0
     case $1 in
-    serve | loadtest-ui)
+    serve)
         make setup || return
-        timeout --signal=INT --kill-after=60 60 make "$1" || status=$?
-        grep -q "${ready[$1]}" "$logs/$1.log" && [ $status -eq 124 ] # 124: interrupted, and ended
+        timeout --signal=INT --kill-after=60 60 make serve || status=$?
+        grep -q "server: ready after" "$logs/serve.log" && [ $status -eq 124 ] # 124: interrupted, and ended
         ;;
     *)
         [ "$1" != train-demo ] || { make oracle-setup && make_an4; } || return
-        eval "make $1 ${arguments[$1]:-}"
+        eval "make ${1/=/ NAME=} ${arguments[$1]:-}"
         ;;
     esac
 }
 
 failed=0
-printf '%-14s %4s %7s  %s\n' target exit seconds "last line"
+printf '%-30s %4s %7s  %s\n' target exit seconds "last line"
 for target in "${targets[@]}"; do
-    [ "$target" != check-targets ] || { printf '%-14s %4s %7s  %s\n' $target - - "skipped: is this script"; continue; }
+    [ "$target" != check-targets ] || { printf '%-30s %4s %7s  %s\n' $target - - "skipped: is this script"; continue; }
     start=$SECONDS status=0
     run "$target" >"$logs/$target.log" 2>&1 || status=$? failed=1
     last=$(tr '\r' '\n' <"$logs/$target.log" | grep -v '^make: \|^[[:space:]]*$' | tail -n 1 || true)
-    printf '%-14s %4s %7s  %.90s\n' "$target" $status $((SECONDS - start)) "$last"
+    printf '%-30s %4s %7s  %.90s\n' "$target" $status $((SECONDS - start)) "$last"
 done
 changed=$(git status --porcelain)
 [ -z "$changed" ] || { echo "The targets changed files of the repository:"; echo "$changed"; failed=1; }

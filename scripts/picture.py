@@ -17,9 +17,9 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from gateway.tests.captions.browser import Page, browser
 from penstock.evaluation.manifest import read_manifest
 from penstock_client import SAMPLE_RATE_HZ, read_audio
+from scripts.browser import Page, browser
 from scripts.demo import MANIFEST
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "images" / "captions.webp"

@@ -1,4 +1,6 @@
-"""Writes one random offline model in four formats, for `make side-by-side-offline`. Needs NeMo, Transformers and onnx.
+"""Writes one random offline model in four formats, for `make benchmark NAME=side-by-side-offline`.
+
+Needs NeMo, Transformers and onnx.
 
     python -m scripts.random_offline DIR     # DIR/model.nemo, DIR/bundle, DIR/transformers, DIR/onnx/model.onnx
     python -m scripts.random_offline DIR --layers 24 --width 1024 --no-onnx
@@ -19,11 +21,10 @@ import torch
 from nemo.collections.asr.models import ASRModel
 from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC, ParakeetProcessor
 
+from benchmarks.nemo_models import ModelSpec, build_ctc_model
+from benchmarks.random_models import EVERYTHING, OFFLINE
+from benchmarks.signals import make_signals
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.offline_models import OFFLINE
-from tests.helpers.oracle.nemo_models import ModelSpec, build_ctc_model
-from tests.helpers.oracle.offline_models import EVERYTHING
-from tests.helpers.oracle.signals import make_signals
 from tests.helpers.oracle.transformers_models import SPECS, make_processor
 from tests.helpers.transformers_files import RENAMED
 

@@ -1,5 +1,6 @@
 """Fixtures of the core's tests: one thread, and the golden checkpoints as bundles, each imported once."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
     from xdist.workermanage import WorkerController
 
+SHARED_SERVERS = "tests/server"
+"""A unit of work: the files of this folder that share its two servers."""
 LONG = (
-    "tests/server",
+    SHARED_SERVERS,
+    *(f"tests/server/test_{name}.py" for name in ("server_process", "offline_clients", "stream_options")),
     *(f"tests/{name}.py" for name in ("pipeline/stages/test_endpointing", "packaging/test_wheel")),
     *(f"tests/{name}.py" for name in ("transcription/test_processes", "commands/test_offline")),
     *(f"gateway/tests/{name}.py" for name in ("process/test_process", "rpc/test_api", "process/test_drain")),
@@ -62,16 +66,24 @@ def bundled_model() -> Path:
     return Path(__file__).parents[1] / "models" / "an4-rnnt-hybrid"
 
 
+@functools.cache
+def _starts_servers(file: str) -> bool:
+    """Whether a file of tests has servers of its own."""
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    return "running_server(" in text or "TritonServer(" in text
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "LoadFileScheduling | None":
-    """With `--dist loadfile`, tests/server goes to one process as if it were one file: its files share two servers."""
+    """With `--dist loadfile`, files that share servers go to one process as if they were one, and long ones first."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/server" if nodeid.startswith("tests/server/") else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            return SHARED_SERVERS if file.startswith(f"{SHARED_SERVERS}/") and not _starts_servers(file) else file
 
         def _assign_work_unit(self, node: "WorkerController") -> None:
             name = next(filter(self.workqueue.__contains__, LONG), None)

@@ -47,6 +47,14 @@ def check_imports(path: Path) -> None:
             assert FLOOR[used] > FLOOR[own], f"{path} imports {name}"
 
 
+def test_no_tool_imports_tests() -> None:
+    """Scripts that write files in Transformers' format share their builders with the tests."""
+    root = SOURCES.parents[1]
+    tools = [path for name in ("benchmarks", "loadtest", "recipes", "trials") for path in (root / name).rglob("*.py")]
+    assert len(tools) > 80
+    assert not {path for path in tools for name in imports(path) if name.startswith("tests") or ".tests." in name}
+
+
 def test_only_what_everything_needs_stands_at_the_top() -> None:
     assert len(list(SOURCES.glob("*.py"))) <= 8, "a new file belongs into a package"
 

@@ -1,4 +1,4 @@
-"""The Helm chart and the proxies agree with the project; `make chart-check` and `make edge-check` run them."""
+"""The Helm chart and the proxies agree with the project; `make chart-check` and `make trials NAME=edge` run them."""
 
 import re
 from pathlib import Path

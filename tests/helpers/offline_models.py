@@ -10,6 +10,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from benchmarks.random_models import OFFLINE
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import EncoderConfig
 from penstock.model.nemo.importer import import_nemo
@@ -18,13 +19,6 @@ from tests.helpers.random_models import random_encoder
 from tests.helpers.transformers_files import RENAMED, processor_document, shared_state, tokenizer_document
 
 BUNDLED = Path(__file__).parents[2] / "models" / "an4-offline"
-OFFLINE = {
-    "att_context_style": "regular",
-    "att_context_size": [-1, -1],
-    "causal_downsampling": False,
-    "conv_context_size": None,
-}
-"""What differs in the section `encoder` of an offline model's configuration."""
 _OUT = "encoder.pre_encode.out.weight"
 _PARAKEET = "tdt_hybrid"
 _TRANSDUCER = ("decoder.", "joint.")

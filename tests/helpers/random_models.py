@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.sentencepiece_proto import with_texts
 from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
 from penstock.model.config import (
     FACTORIZED,
@@ -24,7 +25,6 @@ from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.tokenizer import Tokenizer
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
-from tests.helpers.sentencepiece_proto import with_texts
 
 _VOCABULARY = 48  # tokens of the tokenizer below
 _MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives

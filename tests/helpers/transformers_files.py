@@ -14,9 +14,9 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from benchmarks import sentencepiece_proto
 from penstock.errors import CheckpointError
 from penstock.model.transformers.importer import import_transformers
-from tests.helpers import sentencepiece_proto
 from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, saved, tokenizer_member, write_nemo
 
 LEFT, RIGHTS = 6, (2, 0, 5)

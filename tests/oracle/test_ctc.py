@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from nemo.collections.asr.models import ASRModel
 
+from benchmarks.nemo_models import ModelSpec, build_ctc_model
+from benchmarks.signals import make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
@@ -19,8 +21,6 @@ from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from recipes.an4.export_nemo import export_nemo
 from tests.helpers.oracle.models import OracleModel, long_speech, oracle_model, random_batches, speech
-from tests.helpers.oracle.nemo_models import ModelSpec, build_ctc_model
-from tests.helpers.oracle.signals import make_signals
 
 pytestmark = pytest.mark.oracle
 BUNDLED = Path(__file__).parents[2] / "models" / "an4-rnnt-hybrid"

@@ -8,10 +8,10 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 import torch
 
+from benchmarks.nemo_models import EOU_SPEC
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.model.config import AttentionContext
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model, speech
-from tests.helpers.oracle.nemo_models import EOU_SPEC
 
 pytestmark = pytest.mark.oracle
 TOLERANCE = 1e-4  # derived in tests/encoder/test_encoder.py

@@ -9,11 +9,11 @@ import random
 import torch
 from nemo.collections.asr.models import ASRModel
 
+from benchmarks.nemo_models import EOU_SPEC
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import OracleModel, oracle_model, speech
-from tests.helpers.oracle.nemo_models import EOU_SPEC
 from tests.helpers.recognition import recognize_together
 
 pytestmark = pytest.mark.oracle

@@ -6,13 +6,13 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 import numpy as np
 
+from benchmarks.nemo_models import Greedy
 from penstock.model.config import AttentionContext
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, long_speech, oracle_model, random_batches
-from tests.helpers.oracle.nemo_models import Greedy
 
 pytestmark = pytest.mark.oracle
 LONG_S = {"real_speech": 45.0}

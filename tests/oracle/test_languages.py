@@ -8,10 +8,10 @@ import random
 
 import torch
 
+from benchmarks.nemo_models import PROMPT_SPECS, decode
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import OracleModel, oracle_model, speech
-from tests.helpers.oracle.nemo_models import PROMPT_SPECS, decode
 from tests.helpers.recognition import recognize_together
 
 pytestmark = pytest.mark.oracle

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from nemo.collections.asr.parts.utils.streaming_utils import ContextSize, StreamingBatchedAudioBuffer
 
+from benchmarks.nemo_models import decode
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Chunks
 from penstock.encoder.window.run import WindowEncoder
 from tests.helpers.oracle.models import OracleModel, long_speech, speech
-from tests.helpers.oracle.nemo_models import decode
 from tests.helpers.oracle.offline_models import EVERYTHING, TRANSDUCERS, UNIFIED, offline_model
 
 pytestmark = pytest.mark.oracle

@@ -18,10 +18,10 @@ from nemo.collections.asr.modules import (
 )
 from omegaconf import OmegaConf
 
+from benchmarks.nemo_models import SPECS, ModelSpec, build_model
+from benchmarks.signals import make_signals
 from penstock.model.nemo.config import read_nemo_config
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.oracle.nemo_models import SPECS, ModelSpec, build_model
-from tests.helpers.oracle.signals import make_signals
 
 pytestmark = pytest.mark.oracle
 SIGNALS = {name: samples.astype("float32") / 32768 for name, samples in make_signals().items()}

@@ -9,6 +9,7 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 import numpy as np
 import torch
 
+from benchmarks.nemo_models import Greedy, decode
 from penstock import OfflineRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.encoder.window.run import WindowEncoder
@@ -17,7 +18,6 @@ from penstock.frontend.window_mel import WindowMel
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.results.words import Token
 from tests.helpers.oracle.models import OracleModel, long_speech, speech
-from tests.helpers.oracle.nemo_models import Greedy, decode
 from tests.helpers.oracle.offline_models import CTC, EVERYTHING, NAMES, REAL, TRANSDUCERS, offline_model
 from tests.oracle.test_ctc import nemo_tokens
 from tests.oracle.test_nemo_beam import (

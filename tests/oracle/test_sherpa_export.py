@@ -10,10 +10,10 @@ import onnxruntime
 import torch
 
 from benchmarks.baselines import SherpaOnnx
+from benchmarks.nemo_models import EOU_SPEC, SPECS, ModelSpec, build_model
+from benchmarks.signals import make_signals
 from penstock.model.config import AttentionContext
 from scripts.export_sherpa import export, quantize
-from tests.helpers.oracle.nemo_models import EOU_SPEC, SPECS, ModelSpec, build_model
-from tests.helpers.oracle.signals import make_signals
 
 pytestmark = pytest.mark.oracle
 SIGNALS = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}

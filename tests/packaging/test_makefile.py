@@ -23,6 +23,18 @@ def test_help_lists_every_target_with_a_line():
     assert list(listed) == phony.split()
 
 
+@pytest.mark.parametrize("target", ["benchmark", "trials"])
+def test_help_lists_what_a_target_runs_by_name(target):
+    (line,) = (line for line in make("help").stdout.splitlines() if line.startswith(target))
+    names = re.search(r"NAME: ([a-z, -]+)", line)[1].split(", ")
+    assert sorted(names) == re.findall(rf"^{target}-(\S+) = ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    for name in names:
+        dry = make("--dry-run", target, f"NAME={name}")
+        assert dry.returncode == 0 and name.split("-")[0].rstrip("s") in dry.stdout
+    wrong = make(target, "NAME=other")
+    assert wrong.returncode != 0 and f"make {target} knows no NAME=other" in wrong.stderr and not wrong.stdout
+
+
 @pytest.fixture
 def other_python(tmp_path):
     """Makes an interpreter that takes itself for another version."""

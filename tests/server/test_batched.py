@@ -10,7 +10,8 @@ from tritonclient.utils import InferenceServerException
 
 from penstock import StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
-from tests.helpers.batch_schedule import (
+from tests.helpers.golden import golden_utterances
+from trials.server.batch_schedule import (
     LISTED,
     Row,
     Transcript,
@@ -20,7 +21,6 @@ from tests.helpers.batch_schedule import (
     shuffle_rows,
     split,
 )
-from tests.helpers.golden import golden_utterances
 from trials.server.batched import BatchedConnection, inputs_of
 from trials.server.resources import read_metrics
 from trials.server.running import CONTEXT, RunningServer

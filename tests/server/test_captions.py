@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from gateway.tests.captions.browser import browser
 from penstock_client import Client
+from scripts.browser import browser
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import running_gateway
 from trials.server.running import RunningServer

@@ -166,13 +166,3 @@ def test_a_wrong_choice_is_rejected_by_name_before_the_stream_starts(lm_server, 
             stream.finish()
             list(stream)
         assert _there(client, UTTERANCES[0], StreamOptions())[0]
-
-
-def test_a_server_without_a_language_model_reports_it(server):
-    with (
-        Client(server.url("grpc")) as client,
-        pytest.raises(StreamError, match="no language model is loaded"),
-        client.open_stream(options=StreamOptions(lm_weight=0.5)) as stream,
-    ):
-        stream.finish()
-        list(stream)

@@ -55,8 +55,9 @@ def test_the_transcripts_are_those_of_files_one_by_one(model, paths, tmp_path):
     paths.insert(1, tmp_path / "gone.wav")
     transcriber = transcriber_of(model)
     alone = [outcome(transcript) for path in paths for transcript in transcriber.transcribe([path])]
-    for processes in (1, 3):
-        results, heard_s = in_fresh_process(transcribed, model, paths, processes, [*range(len(paths))][::-1])
+    for processes, order in ((1, None), (3, [*range(len(paths))][::-1])):
+        results, heard_s = in_fresh_process(transcribed, model, paths, processes, order)
+        assert sorted(index for index, _ in results) == [*range(len(paths))], "each is given to one process"
         found = dict(results)
         assert [outcome(transcript) for index in range(len(paths)) for transcript in found[index]] == alone
         assert sum(heard_s) == pytest.approx(sum(audio_s for _, audio_s, *_ in alone))
@@ -64,11 +65,6 @@ def test_the_transcripts_are_those_of_files_one_by_one(model, paths, tmp_path):
     for path, (_, _, _, tokens, *_) in zip(paths, alone, strict=True):
         if path.exists():
             assert [token for token, _ in tokens] == golden_case("rnnt_hybrid").greedy(CONTEXT, path.stem[2:]).tokens
-
-
-def test_a_file_is_given_to_one_process(model, paths):
-    found, _ = in_fresh_process(transcribed, model, paths, 2, None)
-    assert sorted(index for index, _ in found) == list(range(len(paths)))
 
 
 class Dying:

@@ -1,4 +1,4 @@
-"""The audio of the stream beside the attacks; the attacks themselves need a server (`make gateway-attack`)."""
+"""The audio of the stream beside the attacks, which themselves need a server (`make trials NAME=gateway-attack`)."""
 
 import numpy as np
 

@@ -13,8 +13,8 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.helpers.batch_schedule import END, FINALIZE, START, Row, request_arrays
 from trials.faults.streams import SPARE_STREAMS, count_free, wait_until_expired
+from trials.server.batch_schedule import END, FINALIZE, START, Row, request_arrays
 from trials.server.batched import BatchedConnection, errors_of, inputs_of, replies_of
 from trials.server.batched import Reply as BatchedReply
 from trials.server.history import Histories, History

@@ -25,7 +25,7 @@ from trials.server.resources import Figures, read_metrics, wait_until_free
 
 _STREAMS, _SPARE_SLOTS = 20, 6
 _SILENCE_S = 25.0
-"""Two borders of a segment without words; `make chaos` has 3 minutes."""
+"""Two borders of a segment without words; `make trials NAME=chaos` has 3 minutes."""
 _BACK_S, _NOTICED_S = 60.0, 3.0
 _ROUNDS = 3
 _ATTEMPTS_S = 15.0

@@ -17,13 +17,13 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
-from tests.helpers.golden import golden_utterances
 from trials.server.batched import BATCHED, BatchedRawStream, raw_stream
 from trials.server.history import Expected, Histories, History
 from trials.server.killed_client import stream_until_killed
 from trials.server.raw_stream import RawStream, Reply
 from trials.server.running import CONTEXT, RunningServer
 
+SPEECH = Path(__file__).parents[2] / "tests" / "data" / "an4" / "flac"
 REQUEST_SAMPLES = 3200
 NO_SAMPLES = np.zeros(0, np.float32)
 _FORKS = get_context("forkserver")
@@ -41,8 +41,8 @@ def make_recordings(model: Path, seconds: float = 1.6) -> list[Recording]:
     """Returns the beginnings of several utterances with this process's own results."""
     recognizer = StreamingRecognizer(model, CONTEXT, max_streams=1)
     recordings = []
-    for utterance in golden_utterances():
-        samples = read_audio(utterance.path, 16000)[: int(16000 * seconds)]
+    for path in sorted(SPEECH.glob("*.flac")):
+        samples = read_audio(path, 16000)[: int(16000 * seconds)]
         reply = Reply.of_result(recognizer.open_stream().finish(samples))
         recordings.append(Recording(samples, Expected(reply.text, reply.words, reply.tokens)))
     return recordings

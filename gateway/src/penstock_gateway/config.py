@@ -135,9 +135,6 @@ class Config(Options):
     max_upload_mb: Annotated[int, Field(ge=10, le=2000), About("MB")] = Field(
         200, description="largest uploaded file, and largest compressed audio of a gRPC stream, in MB"
     )
-    workers: Annotated[int, Field(ge=1, le=64), About("N")] = Field(
-        1, description="processes; each has an event loop and shares the ports"
-    )
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
         2.5, description="time without a reply after which a server is lost, unless it answers an empty stream"
     )

@@ -1,23 +1,18 @@
-"""Metrics of the gateway in the text format of Prometheus. With several processes, each serves the sums of all."""
+"""Metrics of the gateway in the text format of Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""prometheus_client's variable: a directory that the processes share."""
 _FINAL_BUCKETS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS = ("protocol",)
 
 
 class Metrics:
-    """Counters, gauges and histograms of one process."""
+    """Counters, gauges and histograms."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         name, registry = "penstock_gateway_", self.registry
-        self.streams_live = Gauge(
-            f"{name}streams_live", "Streams open on a replica", _LABELS, registry=registry, multiprocess_mode="livesum"
-        )
+        self.streams_live = Gauge(f"{name}streams_live", "Streams open on a replica", _LABELS, registry=registry)
         self.streams_started = Counter(
             f"{name}streams_started", "Streams accepted by a replica", _LABELS, registry=registry
         )
@@ -37,7 +32,6 @@ class Metrics:
             f"{name}replay_bytes",
             "Audio of live streams kept for moves",
             registry=registry,
-            multiprocess_mode="livesum",
         )
         self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
         self.key_requests = Counter(
@@ -54,18 +48,4 @@ class Metrics:
             f"{name}partial_latency_seconds", "From the last audio of a chunk to its text", _LABELS,
             registry=registry, buckets=_FINAL_BUCKETS,
         )  # fmt: skip
-        self.replicas_up = Gauge(
-            f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry, multiprocess_mode="livemax"
-        )
-
-    @staticmethod
-    def merged() -> CollectorRegistry:
-        """A registry with the sums of all processes that share a directory."""
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return registry
-
-
-def forget_process(process_id: int) -> None:
-    """Drops the gauges of a process that has ended."""
-    mark_process_dead(process_id)  # type: ignore[no-untyped-call]
+        self.replicas_up = Gauge(f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry)

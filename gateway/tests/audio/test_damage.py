@@ -55,9 +55,9 @@ async def read(path: Path) -> tuple[float, list]:
     return len(samples) / RATE_HZ - added_s, recording.remarks
 
 
-async def check(form: str, whole, folder: Path, seed: int) -> None:
+async def check(form: str, data: bytes, whole_s: float, folder: Path, seed: int) -> None:
     path = folder / form
-    path.write_bytes(damage(whole[form].read_bytes(), seed))
+    path.write_bytes(damage(data, seed))
     ffmpeg_s = len(decode(path)) / RATE_HZ
     try:
         seconds, remarks = await read(path)
@@ -67,7 +67,6 @@ async def check(form: str, whole, folder: Path, seed: int) -> None:
         assert ffmpeg_s < MOST_LOST_S, (form, seed, str(error))
         return
     assert seconds >= ffmpeg_s - MOST_LOST_S, (form, seed, remarks)
-    whole_s = len(decode(whole[form])) / RATE_HZ
     assert remarks or seconds >= whole_s - MOST_LOST_S, (form, seed, seconds)
 
 
@@ -78,8 +77,9 @@ def descriptors() -> int:
 async def check_all(form: str, whole, folder: Path, seeds: range) -> None:
     await read(whole[form])  # starts the process
     before = descriptors(), len(os.listdir(f"/proc/{DECODERS.pid}/fd"))
+    data, whole_s = whole[form].read_bytes(), len(decode(whole[form])) / RATE_HZ
     for seed in seeds:
-        await check(form, whole, folder, seed)
+        await check(form, data, whole_s, folder, seed)
     assert (descriptors(), len(os.listdir(f"/proc/{DECODERS.pid}/fd"))) == before
 
 

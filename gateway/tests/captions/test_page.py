@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from gateway.tests.captions.browser import browser
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey, KeyRing
+from scripts.browser import browser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 RATE_HZ = 16_000

@@ -65,9 +65,8 @@ def get(port, path):
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_it_serves_until_a_signal(replica, workers):
-    with started("--replicas", replica, "--workers", str(workers)) as (process, http_port, metrics_port):
+def test_it_serves_until_a_signal(replica):
+    with started("--replicas", replica) as (process, http_port, metrics_port):
         status, body = get(http_port, "/health/ready")
         assert (status, json.loads(body)) == (200, {"status": "ready", "models": ["fake"]})
         assert "penstock_gateway_replicas_up" in get(metrics_port, "/metrics")[1]
@@ -75,34 +74,19 @@ def test_it_serves_until_a_signal(replica, workers):
         assert process.wait(60) == 0
 
 
-def test_a_signal_to_all_processes_lets_live_streams_end(replica):
-    with started("--replicas", replica, "--workers", "2") as (process, http_port, _):
+def test_a_signal_that_comes_twice_lets_live_streams_end(replica):
+    with started("--replicas", replica) as (process, http_port, _):
         get(http_port, "/health/ready")
         with connect(f"ws://127.0.0.1:{http_port}/v1/realtime") as socket:
             socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(SECOND).decode()}))
             while not json.loads(socket.recv(60))["type"].endswith("speech_started"):
                 pass
-            os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
-            time.sleep(2.0)
+            for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # both at the same time
+                process.send_signal(number)
             socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
             while "transcript" not in (event := json.loads(socket.recv(60))):
                 assert event["type"] != "error"
         assert process.wait(60) == 0
-
-
-def workers_of(process):
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def test_a_signal_while_a_worker_starts_again(replica):
-    with started("--replicas", replica, "--workers", "2") as (process, http_port, _):
-        get(http_port, "/health/ready")
-        os.kill(workers_of(process)[0], signal.SIGKILL)
-        while "starting another one" not in process.stderr.readline():
-            pass
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
 
 
 def test_without_a_replica_it_is_live_but_not_ready():
@@ -147,7 +131,7 @@ def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
         (["--tls-cert", str(tmp_path), "--tls-key", str(fifo)], f"--tls-cert is '{tmp_path}': it is a directory"),
         (["--tls-cert", str(secret), "--tls-key", str(tmp_path / "none")], "none"),
         (["--tls-cert", str(secret), "--tls-key", str(keys)], f"--tls-cert {secret}, --tls-key {keys}: no PEM"),
-        (["--workers", "2", "--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(keys)], "no PEM"),
+        (["--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(keys)], "no PEM"),
     ):
         done = run("--replicas", replica, *words)
         assert (done.returncode, done.stdout) == (2, "")
@@ -156,7 +140,7 @@ def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [["--http-port"], ["--grpc-port"], ["--workers", "2", "--metrics-port"]])
+@pytest.mark.parametrize("words", [["--http-port"], ["--grpc-port"], ["--metrics-port"]])
 def test_a_port_in_use_is_named(replica, words):
     port = replica.rpartition(":")[2]
     done = run("--replicas", replica, *words, port)

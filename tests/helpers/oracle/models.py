@@ -20,10 +20,7 @@ import soundfile
 import torch
 from nemo.collections.asr.models import ASRModel
 
-from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext
-from penstock.model.nemo.importer import import_nemo
-from tests.helpers.oracle.nemo_models import (
+from benchmarks.nemo_models import (
     EOU_SPEC,
     MARKS_SPEC,
     PROMPT_SPECS,
@@ -33,7 +30,10 @@ from tests.helpers.oracle.nemo_models import (
     decode,
     mel_float64,
 )
-from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
+from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.nemo.importer import import_nemo
 
 AN4 = Path(__file__).parents[2] / "data" / "an4"
 MAX_REQUEST_SAMPLES = 25 * SAMPLE_RATE_HZ

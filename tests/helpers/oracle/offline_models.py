@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 from nemo.collections.asr.models import ASRModel
 
+from benchmarks.nemo_models import ModelSpec, build_ctc_model, build_model
+from benchmarks.random_models import EVERYTHING, OFFLINE
+from benchmarks.signals import make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
 from recipes.an4.export_nemo import export_nemo
-from tests.helpers.offline_models import BUNDLED, OFFLINE
+from tests.helpers.offline_models import BUNDLED
 from tests.helpers.oracle.models import OracleModel, speech
-from tests.helpers.oracle.nemo_models import ModelSpec, build_ctc_model, build_model
-from tests.helpers.oracle.signals import make_signals
 
-EVERYTHING = [-1, -1]
-"""The attention context of an offline model, in NeMo."""
 CTC = "offline_ctc"
 _PARAKEET_V3 = {"use_bias": False, "xscaling": False, "mel_bins": 128, "front_end": "mel128"}
 _workspace = tempfile.TemporaryDirectory(prefix="penstock-oracle-")

@@ -23,10 +23,10 @@ from transformers import (
     ParakeetTDTConfig,
 )
 
+from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
-from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
 from tests.helpers.oracle.transformers_models import SPECS as STREAMING
 from tests.helpers.oracle.transformers_models import _random_tensor, make_processor
 

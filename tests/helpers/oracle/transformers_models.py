@@ -22,11 +22,11 @@ from transformers import (
 )
 from transformers.utils import sentencepiece_model_pb2_new
 
+from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
-from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
 
 # By itself Transformers takes the message module of sentencepiece, which needs a newer protobuf.
 # The module by its name, because the package has a function of the same name.

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
+from benchmarks.sentencepiece_proto import parse
 from penstock.errors import CheckpointError
 from penstock.model.transformers.tokenizer import convert_tokenizer
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
-from tests.helpers.sentencepiece_proto import parse
 from tests.helpers.transformers_files import tokenizer_document
 
 BUNDLED = Path(__file__).parents[3] / "models" / "an4-rnnt-hybrid" / "tokenizer.model"

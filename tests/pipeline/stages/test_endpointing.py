@@ -99,39 +99,52 @@ def speech() -> np.ndarray:
     return speech_with_pauses()
 
 
-@pytest.mark.parametrize(("model", "options", "state"), CASES)
-def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(recognizers, model, speech, options, state):
-    """At each of its endpoints, with the same stream resumed at the other endpoints beside it."""
-    recognizer = recognizers(model)
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def case(request, recognizers, speech) -> tuple[StreamingRecognizer, dict, list]:
+    """A recognizer, the options of a stream, and its segments in one request beside no other stream."""
+    model, options, state = request.param
     chosen = options | ENDPOINTS | {"endpoint_state": state}
-    whole = segments(recognize(recognizer, speech, [slice(None)], chosen))
+    return recognizers(model), chosen, segments(recognize(recognizers(model), speech, [slice(None)], chosen))
+
+
+def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(case, speech):
+    """At each of its endpoints, with the same stream resumed at the other endpoints beside it."""
+    recognizer, chosen, whole = case
     assert 3 < len(whole) <= recognizer.table.max_streams
     rows = []
     for _, processed_s, *_ in whole[:-1]:
         border = round(processed_s * SAMPLE_RATE_HZ) + VIRTUAL_SAMPLES
         assert border % CHUNK_SAMPLES == 0
         rows.append((speech, chosen | {"warm_up_chunks": border // CHUNK_SAMPLES}))
-    resumed = recognize_together(recognizer, rows, random.Random(str(options)))
+    resumed = recognize_together(recognizer, rows, random.Random(str(chosen)))
     for number, entries in enumerate(resumed, start=1):
         assert segments(entries) == whole[number:]
 
 
-MARKS = {"\u2581four": ".", "\u2581t": "\u2581?", "\u2581eight": "!"}
-JAPANESE = {"\u2581one": "今", "\u2581o": "日", "h": "は", "\u2581four": "。", "\u2581seven": "七"}
+TEXTS = {
+    "marks": {"\u2581four": ".", "\u2581t": "\u2581?", "\u2581eight": "!"},
+    "japanese": {"\u2581one": "今", "\u2581o": "日", "h": "は", "\u2581four": "。", "\u2581seven": "七"},
+}
 
 
-@pytest.mark.parametrize("options", [each for each in DECODERS if each.get("decoder") != "wfst"], ids=str)
-@pytest.mark.parametrize("name", [RNNT, TDT])
-def test_marks_come_late_and_scripts_have_no_spaces(bundled_model, tmp_path, speech, name, options):
-    """Models with the labels of the bundled ones: "four" of the first segment, and more, are marks."""
-    (spoken, *_), (marked, *others), (japanese, *_) = (
-        segments(recognize(StreamingRecognizer(each, (70, 6), 1), speech, pieces(speech, 560), options | SILENCE))
-        for each in (
-            bundled_model.parent / name,
-            with_piece_texts(bundled_model.parent / name, tmp_path / "marks", MARKS).directory,
-            with_piece_texts(bundled_model.parent / name, tmp_path / "japanese", JAPANESE).directory,
-        )
+@pytest.fixture(scope="module", params=[RNNT, TDT])
+def as_marks_and_japanese(request, bundled_model, tmp_path_factory, speech) -> list[list]:
+    """Of each decoder without a graph: the segments of a bundled model, and of ones whose labels have other texts:
+    "four" of the first segment, and more, are marks.
+    """
+    folder, model = tmp_path_factory.mktemp("texts"), bundled_model.parent / request.param
+    rows = [(speech, options | SILENCE) for options in DECODERS[:-1]]
+    models = [with_piece_texts(model, folder / name, texts).directory for name, texts in TEXTS.items()]
+    found = (
+        recognize_together(StreamingRecognizer(each, (70, 6), len(rows)), rows, random.Random(1))
+        for each in (model, *models)
     )
+    return [list(map(segments, each)) for each in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize("decoder", range(len(DECODERS) - 1), ids=[str(each) for each in DECODERS[:-1]])
+def test_marks_come_late_and_scripts_have_no_spaces(as_marks_and_japanese, decoder):
+    (spoken, *_), (marked, *others), (japanese, *_) = as_marks_and_japanese[decoder]
     text, processed_s, words, tokens, _ = spoken
     assert (text, marked[0], japanese[0]) == ("enter one oh four", "enter one oh.", "enter今日は。")
     assert marked[1] == japanese[1] == processed_s - 0.56, "silence counts from the word before the mark"
@@ -156,19 +169,17 @@ def test_a_wrong_warm_up_is_rejected_by_name(recognizer, wrong):
     assert error.value.code == ErrorCode.OPTION_INVALID
 
 
-@pytest.mark.parametrize(("model", "options", "state"), CASES)
-def test_segments_do_not_depend_on_requests_and_batches(recognizers, model, speech, options, state):
-    recognizer = recognizers(model)
-    chosen = options | ENDPOINTS | {"endpoint_state": state}
+def test_segments_do_not_depend_on_requests_and_batches(case, speech):
+    recognizer, chosen, whole = case
     signals = [speech, speech[70_000:]]
-    expected = [segments(recognize(recognizer, signal, [slice(None)], chosen)) for signal in signals]
+    expected = [whole, segments(recognize(recognizer, signals[1], [slice(None)], chosen))]
     assert min(map(len, expected)) > 2
     # Mates have other decoders or the other state, and some no endpoints.
-    other_state = chosen | {"endpoint_state": RESET if state == CARRY else CARRY}
+    other_state = chosen | {"endpoint_state": RESET if chosen["endpoint_state"] == CARRY else CARRY}
     mates = [other | {"endpoint_tokens": "off"} for other in DECODERS[:3]]
     rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in mates]
     rows.append((signals[1], other_state))
-    entries = recognize_together(recognizer, rows, random.Random(str(options)))
+    entries = recognize_together(recognizer, rows, random.Random(str(chosen)))
     assert [segments(found) for found in entries[:2]] == expected
     assert all(len(segments(found)) == 1 for found in entries[2:-1])
     assert segments(entries[-1]) == segments(recognize(recognizer, signals[1], [slice(None)], other_state))

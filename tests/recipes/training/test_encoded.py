@@ -24,6 +24,7 @@ def _recordings() -> list[np.ndarray]:
     return [read_audio(path, 16_000) for path in paths]
 
 
+@pytest.mark.nightly
 def test_frames_equal_those_of_streams(monkeypatch):
     recordings = _recordings()
     recognizer = StreamingRecognizer(MODEL, CONTEXT)

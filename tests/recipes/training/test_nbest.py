@@ -18,6 +18,7 @@ from recipes.training.mwer import hypothesis_scores
 from recipes.training.nbest import NBestSearch
 from recipes.training.standard_head import StandardHead
 
+pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
 """Its head is in training here."""

@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
         # After the flags, which are then checked without a pause.
         from penstock_gateway.process.logs import configure_logs
-        from penstock_gateway.process.processes import run_gateway
+        from penstock_gateway.process.serving import run_gateway
 
         configure_logs(config.log_format)
         for warning in unknown_variables(Config.prefix, config.variables()):

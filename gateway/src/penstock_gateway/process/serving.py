@@ -1,4 +1,4 @@
-"""One process of a gateway: both ports in one event loop, until a signal; then live streams have time to end."""
+"""A gateway: both ports in one event loop, until a signal; then live streams have time to end."""
 
 import asyncio
 import ctypes
@@ -6,14 +6,16 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
+from wsgiref.simple_server import WSGIServer
 
 import grpc
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, start_http_server
 
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
@@ -21,13 +23,14 @@ from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.protocol import HttpProtocol
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.process.startup import PORT_UNAVAILABLE, Files, StartError
 from penstock_gateway.process.tls import Certificate
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.connections import Connections
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.stream.admission import Admission, Counts
+from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.tracing import configure_tracing
 
@@ -47,37 +50,74 @@ _NEW_OBJECTS = 20_000
 """Between two collections of garbage. Python's 700 are less than the messages of 200 streams in 100 ms."""
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What the processes of a gateway share."""
+def run_gateway(config: Config, files: Files) -> None:
+    """Serves until a signal. StartError for ports that cannot be used."""
+    with _claim(config, "http_port") as http, _claim(config, "grpc_port") as rpc:
+        ports, metrics = Ports(http.getsockname()[1], rpc.getsockname()[1]), Metrics()
+        server = _serve_metrics(config, metrics.registry)
+        log.info(
+            "gateway at %s://%s:%d (OpenAI, Realtime) and %s:%d (Riva), metrics at port %d",
+            "http" if config.tls_cert is None else "https", config.host, ports.http, config.host, ports.grpc,
+            server.server_port,
+        )  # fmt: skip
+        run_in_loop(serve(config, files, ports, metrics))
+        server.shutdown()
 
-    config: Config
-    keys: KeyRing
-    signing_key: bytes
-    http_port: int
-    grpc_port: int
-    counts: Counts | None = None
-    """Of the keys in each process; None for one process."""
+
+def _claim(config: Config, name: str) -> socket.socket:
+    try:
+        return claim_port(config.host, getattr(config, name))
+    except OSError as error:
+        raise _port_unavailable(name, error) from error
 
 
-async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None) -> None:
+def _port_unavailable(name: str, error: OSError) -> StartError:
+    option = Config.option(name)
+    return StartError(PORT_UNAVAILABLE, f"{error}; choose another port with {option.flag} or {option.variable}")
+
+
+def _serve_metrics(config: Config, registry: CollectorRegistry) -> WSGIServer:
+    """Serves metrics in a thread. StartError names a port in use."""
+    try:
+        server, _ = start_http_server(config.metrics_port, config.metrics_host, registry)
+    except OSError as error:
+        raise _port_unavailable("metrics_port", port_error(config.metrics_host, config.metrics_port, error)) from error
+    return server
+
+
+def run_in_loop(work: Coroutine[None, None, None]) -> None:
+    """Runs it in uvloop's event loop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+class Ports(NamedTuple):
+    """Those of clients; both are claimed."""
+
+    http: int
+    grpc: int
+
+
+async def serve(config: Config, files: Files, ports: Ports, metrics: Metrics) -> None:
     """Serves until SIGTERM or SIGINT; a second signal, at least 1 s later, ends live streams at once."""
-    config, metrics = shared.config, metrics or Metrics()
-    admission = Admission(shared.counts or Counts.of(len(config.replicas)), process)
-    streams = ReplicaStreams(config, admission, metrics)
-    access = Access(shared.keys, ClientSecrets(shared.signing_key, shared.keys), Origins(config.origins))
+    streams = ReplicaStreams(config, Admission(), metrics)
+    access = Access(files.keys, ClientSecrets(files.signing_key, files.keys), Origins(config.origins))
     gateway = Gateway(config, streams, access, metrics)
     http, rpc = http_server(build_app(gateway), config), build_grpc_server(gateway)
     configure_tracing()
     DECODERS.start()
     await streams.start()
     certificate = Certificate.of(config)
-    add_grpc_port(rpc, config, shared.grpc_port, certificate)
+    add_grpc_port(rpc, config, ports.grpc, certificate)
     await rpc.start()
     prepare_process()
     stop = _Stop()
-    serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
-    following = asyncio.create_task(_follow_files(shared.keys, certificate, http))
+    serving = asyncio.create_task(http.serve([open_port(config.host, ports.http)]))
+    following = asyncio.create_task(_follow_files(files.keys, certificate, http))
     trimming = asyncio.create_task(_trim_memory())
     try:
         await stop.asked.wait()
@@ -181,7 +221,7 @@ def port_error(host: str, port: int, error: OSError) -> OSError:
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A socket bound to the port, which the processes share."""
+    """A socket bound to the port, beside the one that has claimed it."""
     bound = _socket(host)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Connections inherit it: the kernel drops a client that takes no bytes for 20 s, even while it is being closed.
@@ -207,7 +247,7 @@ def add_grpc_port(server: grpc.aio.Server, config: Config, port: int, certificat
 class _Stop:
     """The first signal asks to stop, the second to stop at once.
 
-    One of a process group reaches a worker twice: from its sender and from the supervisor.
+    One of a process group may come twice: from its sender, and from a parent that passes it on.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class ClientSecrets:
     """Makes and checks secrets that stand for a key, and the settings of a session, until they expire."""
 
     def __init__(self, signing_key: bytes, keys: KeyRing, now_s: Callable[[], float] = time.time):
-        """`signing_key`: 32 bytes or more, the same in all processes of a gateway."""
+        """`signing_key`: 32 bytes or more, the same in all gateways of an address."""
         self._signing_key = signing_key
         self._keys = keys
         self._now_s = now_s

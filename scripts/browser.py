@@ -62,15 +62,18 @@ class Page:
         return found["result"].get("value")
 
     async def open(self, url: str) -> None:
+        """Opens a page and waits until it is loaded."""
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
         await self.call("Page.navigate", url=url)
         await self.wait("document.readyState === 'complete'")
 
     async def click(self, name: str) -> None:
+        """Clicks the element with this id."""
         await self.evaluate(f"document.getElementById('{name}').click()")
 
     async def text(self, name: str) -> str:
+        """The text of the element with this id."""
         return await self.evaluate(f"document.getElementById('{name}').textContent")
 
     async def wait(self, condition: str, timeout_s: float = 60.0) -> None:

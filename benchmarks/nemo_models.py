@@ -26,7 +26,7 @@ from nemo.collections.asr.models import (
 from nemo.utils import logging
 from omegaconf import OmegaConf
 
-from tests.helpers.sentencepiece_proto import with_texts
+from benchmarks.sentencepiece_proto import with_texts
 
 _LABELS_PER_FRAME = 0.4
 _LOGIT_DEVIATION = 3.0
