@@ -8,7 +8,8 @@ import httpx2
 import numpy as np
 import pytest
 
-from gateway.tests.contract.drivers import Call, OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
+from gateway.tests.contract.call import Call
+from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
 from penstock.frontend.audio_file import read_audio
 from penstock_client import Client
 from penstock_gateway.errors import ErrorCode

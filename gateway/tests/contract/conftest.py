@@ -7,7 +7,7 @@ import pytest
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_offline import OfflineRecognizer
-from gateway.tests.contract.drivers import Ports
+from gateway.tests.contract.call import Ports
 from gateway.tests.helpers.running import Running, running
 from gateway.tests.stream.conftest import fleet, metrics, open_streams, servers, until  # noqa: F401
 from penstock_gateway.config import Config

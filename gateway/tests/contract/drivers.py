@@ -8,9 +8,8 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import grpc
 import httpx2
@@ -21,6 +20,7 @@ import websockets
 from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.sound_files import sound_file
+from gateway.tests.contract.call import RATE_HZ, WAIT_S, Call, pcm
 from penstock_client import AsyncClient, ClientError, StreamOptions, Transcript
 from penstock_client.protocol import parse_reply
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -28,129 +28,7 @@ from penstock_gateway.kserve.errors import code_of, status_of
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
-KEY = "sk-one"
-RATE_HZ = 16_000
-_WAIT_S = 300
 _ITEM = "conversation.item.input_audio_transcription"
-
-
-class Ports(NamedTuple):
-    """HOST:PORT of a gateway, as of those in processes of their own."""
-
-    http: str
-    grpc: str
-
-
-@dataclass
-class Outcome:
-    """Of a call, in the terms of no protocol."""
-
-    texts: list[str] = field(default_factory=list)
-    """Of the final segments, without blanks around them."""
-    words: list[tuple[str, int, int]] = field(default_factory=list)
-    """Word, start and end in ms."""
-    alternatives: list[str] = field(default_factory=list)
-    """Of Riva's last segment, the best first."""
-    code: str = ""
-    """Stable code of the error; "" for none."""
-    message: str = ""
-    status: Any = None
-    """The protocol's own, of an error."""
-    retry_after: str | None = None
-    ignored: str = ""
-    """Names of the fields without an effect."""
-
-    @property
-    def text(self) -> str:
-        """Of all segments."""
-        return " ".join(text for text in self.texts if text)
-
-    def fail(self, status: Any, text: str, retry_after: str | None = None) -> None:
-        """An error "CODE: message"."""
-        self.code, _, self.message = text.partition(": ")
-        self.status, self.retry_after = status, retry_after
-
-
-class Call:
-    """One call. `options`: the protocol's own, such as those in `wrong`."""
-
-    protocol = ""
-    """In metrics and logs."""
-    is_live = True
-    """Its audio is recognized as it arrives; else at its end."""
-    has_keys = has_words = tells_retry = tells_rest = True
-    """It sends an API key; brings the times of words; says when to try again; has its text before a limit's error."""
-    leaves_at_once = True
-    """Its stream ends with its connection; else by silence."""
-    large_samples = 0
-    """Audio of one message above its limit, for a gateway with --max-upload-mb 10."""
-    wrong: ClassVar[dict[str, Any]] = {}
-    """Options that are rejected."""
-    unused: ClassVar[dict[str, Any]] = {}
-    """Options that are ignored, and named."""
-    unused_of_files: ClassVar[dict[str, Any]] = {}
-    """The same of an offline model."""
-
-    def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
-        self.ports, self.model, self.options = ports, model, options
-        self.headers = {"authorization": f"Bearer {key}"} if key else {}
-        self.outcome = Outcome()
-        self._parts: asyncio.Queue[np.ndarray | None] = asyncio.Queue()
-        self._has_end = False
-        self._running = asyncio.create_task(self._run())
-
-    def send(self, samples: np.ndarray) -> None:
-        """Audio [n] at 16 kHz, in one message."""
-        self._parts.put_nowait(samples)
-
-    def end(self) -> None:
-        """No more audio follows."""
-        self._has_end = True
-        self._parts.put_nowait(None)
-
-    async def cancel(self) -> None:
-        """The client leaves."""
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
-
-    async def ended(self) -> Outcome:
-        """Waits until the call is over."""
-        await asyncio.wait_for(self._running, _WAIT_S)
-        return self.outcome
-
-    @classmethod
-    async def of(cls, ports: Ports, *parts: np.ndarray, **arguments: Any) -> Outcome:
-        """A whole call."""
-        call = cls(ports, **arguments)
-        for part in parts:
-            call.send(part)
-        call.end()
-        return await call.ended()
-
-    @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
-        """What the outcome of an error may be: (code, status). `server_code`: KServe's, if any."""
-        return {(code.name, code.status.grpc)}
-
-    @classmethod
-    def has_retry(cls, outcome: Outcome, code: ErrorCode) -> bool:
-        """Whether this error says when to try again; a socket that is open or closed has no field for it."""
-        return cls.tells_retry and outcome.status in (code.status.http, code.status.grpc)
-
-    async def _run(self) -> None:
-        raise NotImplementedError
-
-    async def _audio(self) -> AsyncIterator[np.ndarray]:
-        while (part := await self._parts.get()) is not None:
-            yield part
-
-    async def _recording(self) -> np.ndarray:
-        return np.concatenate([np.zeros(0, np.float32), *[part async for part in self._audio()]])
-
-
-def pcm(samples: np.ndarray) -> bytes:
-    """Samples [n] as 16-bit PCM."""
-    return (samples * 32768).astype("<i2").tobytes()
 
 
 class RivaStream(Call):
@@ -158,7 +36,8 @@ class RivaStream(Call):
 
     protocol, large_samples = "riva", 3 << 20
     method, kind = "StreamingRecognize", riva.StreamingRecognizeResponse
-    wrong, unused = {"profanity_filter": True}, {"enable_automatic_punctuation": True}
+    wrong: ClassVar = {"profanity_filter": True}
+    unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
 
     async def _run(self) -> None:
@@ -220,7 +99,7 @@ class RivaFile(RivaStream):
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
-        """Of a message that is too large: gRPC's own."""
+        """A message that is too large has gRPC's own error."""
         own = {("SERVER", code.status.grpc)} if code is ErrorCode.TOO_LARGE else set()
         return super().errors(code) | own
 
@@ -233,7 +112,7 @@ class OpenAIFile(Call):
     """A transcription in one reply."""
 
     protocol, is_live, tells_rest, large_samples = "openai", False, False, 6 << 20
-    wrong, unused = {"include[]": "words"}, {"temperature": "0.2"}
+    wrong, unused = {"include[]": "words"}, {"temperature": "0.2", "surprise": "1"}
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     @classmethod
@@ -243,7 +122,7 @@ class OpenAIFile(Call):
     async def _run(self) -> None:
         file = sound_file(await self._recording(), RATE_HZ, "WAV", "PCM_16")
         async with (
-            httpx2.AsyncClient(base_url=f"http://{self.ports.http}", timeout=_WAIT_S, headers=self.headers) as client,
+            httpx2.AsyncClient(base_url=f"http://{self.ports.http}", timeout=WAIT_S, headers=self.headers) as client,
             client.stream(
                 "POST", "/v1/audio/transcriptions", data={"model": self.model} | self.form | self.options,
                 files={"file": ("a.wav", file)},
@@ -293,11 +172,11 @@ class Realtime(Call):
 
     protocol, large_samples = "realtime", 8 << 20
     wrong: ClassVar = {"format": {"type": "audio/opus"}}
-    unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy"}
+    unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
-        """Of the handshake, of the close, and of an event behind which the socket stays open."""
+        """Statuses of the handshake, of the close, and None: of an event behind which the socket stays open."""
         return {(code.name, status) for status in (code.status.http, code.status.websocket, None)}
 
     async def _run(self) -> None:
@@ -428,7 +307,7 @@ class NativeGrpc(Call):
     async def _run(self) -> None:
         address = self.ports.grpc if self.transport == "grpc" else self.ports.http
         async with (
-            AsyncClient(address, self.transport, timeout_s=_WAIT_S, model=self.model or "asr") as client,
+            AsyncClient(address, self.transport, timeout_s=WAIT_S, model=self.model or "asr") as client,
             client.open_stream(options=StreamOptions(**self.options)) as stream,
         ):
             try:

@@ -23,7 +23,7 @@ FILES_ONLY = "live audio is not accepted by model"
 
 @pytest.fixture
 def recognizer(offline):
-    """Of the server `offline`."""
+    """The one of the server `offline`."""
     return offline.batch.recognizer
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer, word
-from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Ports, Realtime, RivaFile, RivaStream
+from gateway.tests.contract.call import Ports
+from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
 from loadtest.fresh_gateway import fresh_gateway
 from penstock_gateway.errors import ErrorCode
 

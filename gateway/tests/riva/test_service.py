@@ -193,17 +193,6 @@ async def test_raw_samples_that_begin_as_mpeg_audio_are_raw(gateway):
     assert sum(map(len, gateway.streams.opened[0].pushed)) == len(data) // 2
 
 
-async def test_ignored_fields_are_named_in_the_initial_metadata(gateway):
-    async with client(gateway) as riva_client:
-        call = riva_client.recognize(
-            SILENCE, enable_automatic_punctuation=True, custom_configuration={"neural_vad.onset": "1"}
-        )
-        assert dict(await call.initial_metadata())["penstock-ignored"] == (
-            "enable_automatic_punctuation,custom_configuration.neural_vad.onset"
-        )
-        assert "penstock-ignored" not in dict(await riva_client.recognize(SILENCE).initial_metadata())
-
-
 async def test_the_models(gateway):
     async with client(gateway) as riva_client:
         found = (await riva_client.config()).model_config

@@ -1,0 +1,133 @@
+"""A call of any protocol, and its outcome in the terms of none."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from penstock_gateway.errors import ErrorCode
+
+KEY = "sk-one"
+RATE_HZ = 16_000
+WAIT_S = 300
+
+
+class Ports(NamedTuple):
+    """HOST:PORT of a gateway, as of those in processes of their own."""
+
+    http: str
+    grpc: str
+
+
+@dataclass
+class Outcome:
+    """What a call has brought, in the terms of no protocol."""
+
+    texts: list[str] = field(default_factory=list)
+    """The final segments, without blanks around them."""
+    words: list[tuple[str, int, int]] = field(default_factory=list)
+    """Word, start and end in ms."""
+    alternatives: list[str] = field(default_factory=list)
+    """Riva's last segment, the best first."""
+    code: str = ""
+    """Stable code of the error; "" for none."""
+    message: str = ""
+    status: Any = None
+    """The protocol's own, of an error."""
+    retry_after: str | None = None
+    ignored: str = ""
+    """Names of the fields without an effect."""
+
+    @property
+    def text(self) -> str:
+        """All segments."""
+        return " ".join(text for text in self.texts if text)
+
+    def fail(self, status: Any, text: str, retry_after: str | None = None) -> None:
+        """An error "CODE: message"."""
+        self.code, _, self.message = text.partition(": ")
+        self.status, self.retry_after = status, retry_after
+
+
+class Call:
+    """One call. `options`: the protocol's own, such as those in `wrong`."""
+
+    protocol = ""
+    """In metrics and logs."""
+    is_live = True
+    """Its audio is recognized as it arrives; else at its end."""
+    has_keys = has_words = tells_retry = tells_rest = True
+    """It sends an API key; brings the times of words; says when to try again; has its text before a limit's error."""
+    leaves_at_once = True
+    """Its stream ends with its connection; else by silence."""
+    large_samples = 0
+    """Audio of one message above its limit, for a gateway with --max-upload-mb 10."""
+    wrong: ClassVar[dict[str, Any]] = {}
+    """Options that are rejected."""
+    unused: ClassVar[dict[str, Any]] = {}
+    """Options that are ignored, and named."""
+    unused_of_files: ClassVar[dict[str, Any]] = {}
+    """The same of an offline model."""
+
+    def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
+        self.ports, self.model, self.options = ports, model, options
+        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.outcome = Outcome()
+        self._parts: asyncio.Queue[np.ndarray | None] = asyncio.Queue()
+        self._has_end = False
+        self._running = asyncio.create_task(self._run())
+
+    def send(self, samples: np.ndarray) -> None:
+        """Audio [n] at 16 kHz, in one message."""
+        self._parts.put_nowait(samples)
+
+    def end(self) -> None:
+        """No more audio follows."""
+        self._has_end = True
+        self._parts.put_nowait(None)
+
+    async def cancel(self) -> None:
+        """The client leaves."""
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+    async def ended(self) -> Outcome:
+        """Waits until the call is over."""
+        await asyncio.wait_for(self._running, WAIT_S)
+        return self.outcome
+
+    @classmethod
+    async def of(cls, ports: Ports, *parts: np.ndarray, **arguments: Any) -> Outcome:
+        """A whole call."""
+        call = cls(ports, **arguments)
+        for part in parts:
+            call.send(part)
+        call.end()
+        return await call.ended()
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        """What the outcome of an error may be: (code, status). `server_code`: KServe's, if any."""
+        return {(code.name, code.status.grpc)}
+
+    @classmethod
+    def has_retry(cls, outcome: Outcome, code: ErrorCode) -> bool:
+        """Whether this error says when to try again; a socket that is open or closed has no field for it."""
+        return cls.tells_retry and outcome.status in (code.status.http, code.status.grpc)
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def _audio(self) -> AsyncIterator[np.ndarray]:
+        while (part := await self._parts.get()) is not None:
+            yield part
+
+    async def _recording(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.float32), *[part async for part in self._audio()]])
+
+
+def pcm(samples: np.ndarray) -> bytes:
+    """Samples [n] as 16-bit PCM."""
+    return (samples * 32768).astype("<i2").tobytes()
