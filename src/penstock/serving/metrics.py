@@ -161,7 +161,7 @@ class SpeakerMetrics:
 
     def __init__(self, make: MakeMetric, stage: "SpeakerStage"):
         def make_own(name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
-            return make(name.replace("penstock_", "penstock_speaker_"), description, kind, labels)
+            return make(f"penstock_speaker_{name.removeprefix('penstock_')}", description, kind, labels)
 
         self._stage = stage
         self._streams = StreamMetrics(make_own, stage.table, SAMPLE_RATE_HZ, may_hold=False)
