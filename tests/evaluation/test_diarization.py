@@ -42,7 +42,10 @@ def test_a_file_of_its_own_may_have_no_turns(tmp_path):
     [
         (rttm(("A", 0, 1), name="other"), "m.jsonl:7: {path} has no turns of a_call, the recording a call.wav"),
         ("a_call 1 0.5 1.0 A", "{path}:1: 'a_call', expected a line of RTTM, which begins with SPEAKER"),
-        (rttm(("A", 0, 1)) + rttm(("Ann Lee", 0, 1)), "{path}:2: has 11 fields, expected 9 or 10; names have no blanks"),
+        (
+            rttm(("A", 0, 1)) + rttm(("Ann Lee", 0, 1)),
+            "{path}:2: has 11 fields, expected 9 or 10; names have no blanks",
+        ),
         ("SPEAKER a_call 1 0.5", "{path}:1: has 4 fields"),
         (rttm(("A", 0, 1)).replace("0.00", "zero"), "{path}:1: start is 'zero', expected seconds"),
         (rttm(("A", 2, 1)), "{path}:1: duration is '-1.00', expected seconds"),
