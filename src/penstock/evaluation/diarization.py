@@ -16,6 +16,9 @@ from penstock.evaluation.normalizers import Normalizer
 COLLARS_S = (0.0, 0.25)
 """Times before and after each boundary of a reference turn that are not scored, each for a DER of its own."""
 
+_TOUCHING_S = 1e-6
+"""Between two turns that touch: an RTTM has durations, whose sums are rounded."""
+
 
 class SpeakerTurn(NamedTuple):
     """A speaker speaks without a break."""
@@ -163,7 +166,7 @@ def _joined(turns: Iterable[tuple[Hashable, float, float]]) -> list[SpeakerTurn]
     found: dict[Hashable, list[SpeakerTurn]] = {}
     for speaker, start_s, end_s in sorted(turns, key=lambda turn: turn[1]):
         own = found.setdefault(speaker, [])
-        if own and start_s <= own[-1].end_s:
+        if own and start_s <= own[-1].end_s + _TOUCHING_S:
             own[-1] = own[-1]._replace(end_s=max(end_s, own[-1].end_s))
         elif end_s > start_s:
             own.append(SpeakerTurn(speaker, start_s, end_s))
