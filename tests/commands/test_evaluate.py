@@ -12,10 +12,12 @@ import soundfile
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
 from penstock.evaluation.runs import Outcome
+from penstock.speakers.importer import import_speakers
 from penstock.transcription.files import FileTranscript
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.reference.edit_distance import edit_distance
+from tests.helpers.speaker_models import write_speakers
 
 MANIFEST = str(AN4 / "manifest.jsonl")
 
@@ -259,3 +261,72 @@ def test_a_model_in_the_environment_does_not_stand_in_the_way_of_a_server(bundle
     monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))
     with pytest.raises(PenstockError, match=r"cannot reach a server at 127\.0\.0\.1:9"):
         run("--url", "127.0.0.1:9", MANIFEST)
+
+
+@pytest.fixture(scope="module")
+def speakers(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("speakers")
+    return str(import_speakers(write_speakers(folder / "source"), folder / "bundle").directory)
+
+
+@pytest.fixture
+def conversation(tmp_path) -> Path:
+    """A manifest of three recordings with what each speaker says."""
+    path, lines = tmp_path / "conversation.jsonl", Path(MANIFEST).read_text().splitlines()[:3]
+    for line in lines:
+        entry = json.loads(line)
+        entry["audio_filepath"] = str(AN4 / entry["audio_filepath"])
+        first, _, rest = entry["text"].partition(" ")
+        entry["segments"] = [
+            {"speaker": "A", "text": first},
+            {"speaker": 2, "text": rest},
+            {"speaker": "A", "text": ""},
+        ]
+        with path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+    return path
+
+
+def test_errors_of_who_spoke(speakers, conversation, tmp_path, capsys):
+    """The turns that `transcribe` finds are the reference; then one recording has none."""
+    files = [json.loads(line)["audio_filepath"] for line in conversation.read_text().splitlines()]
+    found, report = tmp_path / "rttm", tmp_path / "report.json"
+    done = run_penstock("transcribe", "--speakers", speakers, "--out", found, "--format", "rttm", *files)
+    assert done.returncode == 0, done.stderr
+    arguments = ("--speakers", speakers, "--rttm", found, "--json", report, "--force", "--processes", 1, conversation)
+    assert run(*arguments) == 0
+    assert "DER %, collar 0.25 s | cpWER %" in capsys.readouterr().out
+    (result,) = read(report)["results"]
+    assert [each["collar_s"] for each in result["diarization"]] == [0.0, 0.25]
+    assert result["diarization"][0]["der"] < 1e-6 < result["diarization"][0]["speech_s"]
+    words = result["speaker_words"]
+    assert words["words"] == result["speech"]["words"] and words["wer"] == pytest.approx(
+        sum(words[name] for name in ("substitutions", "deletions", "insertions")) / words["words"]
+    )
+    speech_s = [each["diarization"][0]["speech_s"] for each in result["utterances"]]
+    assert sum(speech_s) == pytest.approx(result["diarization"][0]["speech_s"])
+    (found / f"{Path(files[1]).stem}.rttm").write_text("")
+    assert run(*arguments) == 0
+    (changed,) = read(report)["results"]
+    assert changed["diarization"][0]["false_alarm_s"] == pytest.approx(speech_s[1])
+
+
+def test_texts_of_speakers_without_turns(speakers, conversation, capsys):
+    assert run("--speakers", speakers, "--processes", 1, conversation) == 0
+    assert "cpWER" in (text := capsys.readouterr().out) and "DER" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rttm", "x.rttm"], "--rttm needs --speakers BUNDLE"),
+        (["--speakers", "x"], "--speakers needs --rttm PATH, or `segments`"),
+        (["--speakers", "x", "--join", "2"], "--speakers is given with --join"),
+        (["--speakers", "x", "--url", "localhost:1"], "--speakers cannot be combined with --url"),
+        (["--speakers", "x", "--rttm", "none.rttm"], "none.rttm: No such file"),
+    ],
+)
+def test_speaker_options_that_are_rejected(arguments, message):
+    with pytest.raises(PenstockError) as error:
+        run(*arguments, MANIFEST)
+    assert message in str(error.value)

@@ -52,6 +52,36 @@ def test_the_header_tells_the_length(manifest):
     assert [utterance.is_stated_wrongly for utterance in (right, wrong, unstated)] == [False, True, False]
 
 
+def test_what_each_speaker_says(manifest):
+    segments = [
+        {"speaker": "Ann", "text": "a", "start": 0},
+        {"speaker": 2, "text": "b"},
+        {"speaker": "Ann", "text": "c"},
+    ]
+    path = manifest(entry(segments=segments), entry(segments=None), entry(segments=[]))
+    assert [u.speaker_texts for u in read_manifest(path, has_segments=True)] == [{"Ann": "a c", "2": "b"}, {}, {}]
+    assert [u.speaker_texts for u in read_manifest(path)] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("segments", "message"),
+    [
+        ("Ann", "segments[0]: 'Ann', expected an object with speaker and text in a list"),
+        ({"speaker": "Ann", "text": "a"}, "segments[0]: "),
+        ([{"speaker": "Ann", "text": "a"}, ["b"]], "segments[1]: ['b'], expected an object"),
+        ([{"text": "a"}], "segments[0]: speaker: is missing"),
+        ([{"speaker": ["x"], "text": "a"}], "segments[0]: speaker: ['x'], expected a name"),
+        ([{"speaker": "Ann"}], "segments[0]: text: is missing"),
+    ],
+)
+def test_wrong_segments_are_named(manifest, segments, message):
+    path = manifest(entry(segments=segments))
+    with pytest.raises(ManifestError) as error:
+        read_manifest(path, has_segments=True)
+    assert f"{path}:1: {message}" in str(error.value)
+    read_manifest(path)  # other programs' segments mean something else
+
+
 def test_languages(manifest):
     path = manifest(entry(lang="de-DE"), entry(lang=None), entry())
     assert [u.language for u in read_manifest(path)] == ["de-DE", None, None]

@@ -119,7 +119,7 @@ def utterances(count: int) -> list[Utterance]:
 def test_all_utterances_are_recognized_concurrently():
     client = StandIn()
     outcomes = list(recognize_through_server(client, utterances(30), streams=7))
-    assert sorted(outcomes) == [(i, f"text of {i}.wav", None) for i in range(30)]
+    assert sorted(outcomes) == [(i, f"text of {i}.wav", None, None) for i in range(30)]
     assert 2 <= client.peak_live <= 7
 
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +26,25 @@ if TYPE_CHECKING:
     from penstock.evaluation.runs import RunResult
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import AttentionContext, EncoderConfig
+    from penstock.speakers.diarizer import Diarizer
 
 _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
 _WINDOW = StreamOptions.option("window")
-_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "sweep", "threads", "processes", "device", "precision")
+_IN_PROCESS_ONLY = (
+    "model",
+    "context",
+    "attention",
+    "decoder",
+    "sweep",
+    "speakers",
+    "threads",
+    "processes",
+    "device",
+    "precision",
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -74,6 +87,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write one page with plots, aligned errors and the recordings"
     )
+    parser.add_argument("--speakers", metavar="BUNDLE", help="a speaker model, for errors of who spoke")
+    parser.add_argument(
+        "--rttm", type=Path, metavar="PATH", help="with --speakers: a file or a folder of turns, for the DER"
+    )
     parser.add_argument("--processes", type=int, metavar="N", help="processes that share the utterances (one per core)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (cpu)")
@@ -91,8 +108,11 @@ def run(args: argparse.Namespace) -> int:
     for flag, path in (("--json", args.json), ("--html", args.html)):
         if path:
             check_writable(path, args.force, flag)
-    utterances = [utterance for path in args.manifests for utterance in read_manifest(path, args.limit)]
+    utterances = [
+        utterance for path in args.manifests for utterance in read_manifest(path, args.limit, bool(args.speakers))
+    ]
     _warn_of_durations(utterances)
+    utterances = _with_turns(args, utterances)
     results: list[RunResult] = []
     with TemporaryDirectory() as folder:
         if args.join:
@@ -114,6 +134,18 @@ def run(args: argparse.Namespace) -> int:
     for failure in dict.fromkeys(failures):
         print(f"penstock: error: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _with_turns(args: argparse.Namespace, utterances: list["Utterance"]) -> list["Utterance"]:
+    """The utterances with the turns of `--rttm`. Checks that a speaker model has something to be compared with."""
+    from penstock.evaluation.rttm import reference_turns
+
+    if args.rttm:
+        found = reference_turns(args.rttm, utterances)
+        return [replace(utterance, turns=turns) for utterance, turns in zip(utterances, found, strict=True)]
+    if args.speakers and not any(utterance.speaker_texts for utterance in utterances):
+        raise SettingError("--speakers needs --rttm PATH, or `segments` with speaker and text in a manifest")
+    return utterances
 
 
 def _write_page(args: argparse.Namespace, conditions: "Conditions", results: list["RunResult"]) -> None:
@@ -192,6 +224,10 @@ def _check(args: argparse.Namespace) -> None:
         for name in _IN_PROCESS_ONLY:
             if getattr(args, name) is not None:
                 raise SettingError(f"--{name} cannot be combined with --url, which uses the server's own settings")
+    if args.rttm and not args.speakers:
+        raise SettingError("--rttm needs --speakers BUNDLE")
+    if args.speakers and args.join:
+        raise SettingError("--speakers is given with --join; accepted: recordings as they are")
     _check_packages("jiwer", *(("matplotlib",) if args.html else ()))
 
 
@@ -271,6 +307,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         left_out=left_out,
         **_streams_made(args),
     )
+    diarizer = _diarizer(args.speakers, precision) if args.speakers else None
     for context in contexts:
         for decoder in decoders:
             decoding = decoder.decoding.replace(**endpointing)
@@ -278,8 +315,17 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
                 checkpoint, context, streams, device, decoding, args.attention, window, precision
             )
             first_step = FirstStep()
-            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, window, first_step)
+            outcomes = recognize_in_process(
+                recognizer, utterances, decoder, processes, threads, window, first_step, diarizer
+            )
             yield conditions, collect(Variant(context, decoder), utterances, outcomes, normalizer, first_step)
+
+
+def _diarizer(bundle: str, precision: str) -> "Diarizer":
+    from penstock.speakers.bundle import SpeakerCheckpoint
+    from penstock.speakers.diarizer import Diarizer
+
+    return Diarizer(SpeakerCheckpoint(bundle), precision)
 
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:

@@ -1,7 +1,7 @@
 """Errors of who spoke: the diarization error rate (DER), and the cpWER of words with speakers.
 
-pyannote.metrics and meeteval find the same (tests/oracle/test_diarization.py). Neither is used here: the one needs a
-numpy that the server does not run with, the other downloads its DER as a Perl script when it runs.
+pyannote.metrics and meeteval find the same (tests/oracle/test_diarization_errors.py). Neither is used here: the one
+needs a numpy that the server does not run with, the other downloads its DER as a Perl script when it runs.
 """
 
 import math
@@ -10,10 +10,14 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from penstock.evaluation.errors import NO_NORMALIZER, EditCounts, compare, total
+from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
 
 COLLARS_S = (0.0, 0.25)
 """Times before and after each boundary of a reference turn that are not scored, each for a DER of its own."""
+
+_TOUCHING_S = 1e-6
+"""Between two turns that touch: an RTTM has durations, whose sums are rounded."""
 
 
 class SpeakerTurn(NamedTuple):
@@ -90,6 +94,40 @@ def word_errors(
     return total(row[place] for row, place in zip(counts, chosen, strict=True) if place is not None)
 
 
+class Spoken(NamedTuple):
+    """Who speaks in a recording, as it was found."""
+
+    turns: Sequence[tuple[int, float, float]]
+    """Speaker, start_s, end_s."""
+    texts: Mapping[int, str]
+    """By speaker."""
+
+
+@dataclass(frozen=True)
+class SpeakerErrors:
+    """Of one utterance, or of several."""
+
+    diarization: tuple[DiarizationErrors, ...] = ()
+    """For each of `COLLARS_S`; empty without reference turns."""
+    words: EditCounts | None = None
+    """None without a reference of who says what."""
+
+
+def speaker_errors(utterance: Utterance, spoken: Spoken, normalizer: Normalizer = NO_NORMALIZER) -> SpeakerErrors:
+    """The errors that the utterance has references for."""
+    turns, texts = utterance.turns, utterance.speaker_texts
+    times = () if turns is None else tuple(diarization_errors(turns, spoken.turns, each) for each in COLLARS_S)
+    return SpeakerErrors(times, word_errors(texts, spoken.texts, normalizer) if texts else None)
+
+
+def sum_errors(errors: Iterable[SpeakerErrors | None]) -> SpeakerErrors:
+    """Those of all utterances."""
+    found = [each for each in errors if each is not None]
+    times = zip(*(each.diarization for each in found if each.diarization), strict=True)
+    words = [each.words for each in found if each.words is not None]
+    return SpeakerErrors(tuple(sum(each, DiarizationErrors()) for each in times), total(words) if words else None)
+
+
 def assign(costs: Sequence[Sequence[float]]) -> list[int | None]:
     """The column of each row, different ones, so that the sum of costs is smallest; None for rows without a column.
 
@@ -128,7 +166,7 @@ def _joined(turns: Iterable[tuple[Hashable, float, float]]) -> list[SpeakerTurn]
     found: dict[Hashable, list[SpeakerTurn]] = {}
     for speaker, start_s, end_s in sorted(turns, key=lambda turn: turn[1]):
         own = found.setdefault(speaker, [])
-        if own and start_s <= own[-1].end_s:
+        if own and start_s <= own[-1].end_s + _TOUCHING_S:
             own[-1] = own[-1]._replace(end_s=max(end_s, own[-1].end_s))
         elif end_s > start_s:
             own.append(SpeakerTurn(speaker, start_s, end_s))

@@ -2,10 +2,11 @@
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import AudioError, ManifestError
+from penstock.errors import AudioError, ManifestError, shown
 from penstock.frontend.audio_file import audio_seconds
 
 _DURATION_TOLERANCE_S = 0.5
@@ -24,6 +25,10 @@ class Utterance:
     line: int
     """Line number from 1."""
     speaker: str | None = None
+    speaker_texts: Mapping[str, str] = field(default_factory=dict)
+    """What each speaker says, from `segments`."""
+    turns: Sequence[tuple[str, float, float]] | None = None
+    """Who speaks when: speaker, start_s, end_s; not in manifests."""
     language: str | None = None
     """`lang`, for models with language prompts."""
     boosted_phrases: tuple[str | tuple[str, float], ...] = ()
@@ -37,10 +42,11 @@ class Utterance:
         return self.stated_s is not None and abs(self.stated_s - self.audio_s) > _DURATION_TOLERANCE_S
 
 
-def read_manifest(manifest: Path, limit: int | None = None) -> list[Utterance]:
+def read_manifest(manifest: Path, limit: int | None = None, has_segments: bool = False) -> list[Utterance]:
     """The utterances of a manifest (the first `limit`). Relative audio paths start from the manifest's folder.
 
     Reads the header of every audio file, so that a missing file is found before the work. Raises ManifestError.
+    has_segments: reads `segments`, too.
     """
     try:
         lines = manifest.read_text(encoding="utf-8-sig").split("\n")  # JSON strings may have other line ends
@@ -51,10 +57,10 @@ def read_manifest(manifest: Path, limit: int | None = None) -> list[Utterance]:
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][:limit]
     if not numbered:
         raise ManifestError(f"{manifest}: has no utterances")
-    return [_parse(manifest, number, line) for number, line in numbered]
+    return [_parse(manifest, number, line, has_segments) for number, line in numbered]
 
 
-def _parse(manifest: Path, number: int, line: str) -> Utterance:
+def _parse(manifest: Path, number: int, line: str, has_segments: bool) -> Utterance:
     where = f"{manifest}:{number}"
     entry = _entry(where, line)
     audio = manifest.parent / _required_text(where, entry, "audio_filepath")
@@ -71,10 +77,26 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
         manifest=manifest,
         line=number,
         speaker=_speaker(where, entry),
+        speaker_texts=_speaker_texts(where, entry) if has_segments else {},
         language=_required_text(where, entry, "lang") if entry.get("lang") is not None else None,
         boosted_phrases=_boosted_phrases(where, entry),
         stated_s=_duration(where, entry),
     )
+
+
+def _speaker_texts(where: str, entry: dict) -> dict[str, str]:
+    """The texts of `segments` by speaker, in their order."""
+    value = entry.get("segments")
+    texts: dict[str, list[str]] = {}
+    for number, segment in enumerate(value if isinstance(value, list) else () if value is None else (value,)):
+        place = f"{where}: segments[{number}]"
+        if not isinstance(value, list) or not isinstance(segment, dict):
+            raise ManifestError(f"{place}: {shown(segment)}, expected an object with speaker and text in a list")
+        speaker = _speaker(place, segment)
+        if speaker is None:
+            raise ManifestError(f"{place}: speaker: is missing")
+        texts.setdefault(speaker, []).append(_required_text(place, segment, "text"))
+    return {speaker: " ".join(parts) for speaker, parts in texts.items()}
 
 
 def _entry(where: str, line: str) -> dict:

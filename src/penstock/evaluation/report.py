@@ -1,10 +1,11 @@
 """The report of an evaluation: every figure and utterance as JSON, and a Markdown table with the worst words."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from penstock import reporting
+from penstock.evaluation.diarization import COLLARS_S, SpeakerErrors, sum_errors
 from penstock.evaluation.errors import (
     RESAMPLES,
     SEED,
@@ -98,11 +99,24 @@ def _result(result: RunResult) -> dict:
         "speech_free": _speech_free(result.score.speech_free),
         "confusions": _confusions(result.score.confusions),
         "speakers": [{"speaker": name} | _words(counts) for name, counts in result.score.speakers.items()],
+        **_by_speaker(sum_errors(result.speaker_errors)),
         "utterances": [
-            _utterance(utterance, outcome.error, error)
-            for utterance, outcome, error in zip(result.utterances, result.outcomes, result.errors, strict=True)
+            _utterance(utterance, outcome.error, error) | _by_speaker(by_speaker or SpeakerErrors())
+            for utterance, outcome, error, by_speaker in zip(
+                result.utterances, result.outcomes, result.errors, result.speaker_errors, strict=True
+            )
         ],
     }
+
+
+def _by_speaker(errors: SpeakerErrors) -> dict:
+    """What there are references for."""
+    times = [
+        {"collar_s": collar_s, "der": found.rate} | asdict(found)
+        for collar_s, found in zip(COLLARS_S, errors.diarization, strict=False)
+    ]
+    words = {} if errors.words is None else {"speaker_words": _words(errors.words)}
+    return ({"diarization": times} if times else {}) | words
 
 
 def _words(counts: EditCounts) -> dict:
@@ -189,6 +203,7 @@ _SPEECH_COLUMNS: list[_Column] = [
 _SPEECH_FREE_COLUMNS: list[_Column] = [
     ("words/min without speech", lambda result: f"{result.score.speech_free.inserted_words_per_minute or 0.0:.1f}"),
 ]
+_SPEAKER_WORD_COLUMNS: list[_Column] = [("cpWER %", lambda result: _percent(_cp_wer(result)))]
 _LAST_COLUMNS: list[_Column] = [
     ("RTFx", lambda result: "-" if result.rtfx is None else f"{result.rtfx:.{0 if result.rtfx >= 100 else 1}f}"),
 ]
@@ -233,10 +248,25 @@ def summary_cells(results: Sequence[RunResult]) -> tuple[list[str], list[list[st
         columns += _SPEECH_COLUMNS
     if any(result.score.speech_free.utterances for result in results):
         columns += _SPEECH_FREE_COLUMNS
+    by_speaker = [sum_errors(result.speaker_errors) for result in results]
+    if all(each.diarization for each in by_speaker):
+        columns += [(f"DER %, collar {each:g} s", _der(number)) for number, each in enumerate(COLLARS_S)]
+    if any(each.words for each in by_speaker):
+        columns += _SPEAKER_WORD_COLUMNS
     columns += _LAST_COLUMNS
     if any(result.failures for result in results):
         columns.append(("failed", lambda result: str(len(result.failures))))
     return [title for title, _ in columns], [[value(result) for _, value in columns] for result in results]
+
+
+def _der(number: int) -> Callable[[RunResult], str]:
+    """A cell for one of `COLLARS_S`."""
+    return lambda result: _percent(sum_errors(result.speaker_errors).diarization[number].rate)
+
+
+def _cp_wer(result: RunResult) -> float | None:
+    words = sum_errors(result.speaker_errors).words
+    return None if words is None else words.rate
 
 
 def _details(result: RunResult) -> str:

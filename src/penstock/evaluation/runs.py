@@ -15,18 +15,22 @@ import numpy as np
 
 from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
 from penstock.evaluation.decoder_choice import DecoderChoice
+from penstock.evaluation.diarization import SpeakerErrors, Spoken, speaker_errors
 from penstock.evaluation.errors import NO_NORMALIZER, Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
 from penstock.model.config import AttentionContext
 from penstock.transcription.progress import Progress
+from penstock_client.audio.channels import MIX
 from penstock_client.options import is_live_window
+from penstock_client.writing import join_texts
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.pipeline.options.decoding_config import DecodingConfig
     from penstock.recognizer import StreamingRecognizer
-    from penstock.transcription.files import Transcriber
+    from penstock.speakers.diarizer import Diarizer
+    from penstock.transcription.files import FileTranscript, Transcriber
     from penstock.transcription.offline import OfflineRecognizer
     from penstock_client import Client, ServerInfo
 
@@ -47,6 +51,8 @@ class Outcome(NamedTuple):
     text: str
     error: str | None = None
     """Why there is no text."""
+    spoken: Spoken | None = None
+    """With a speaker model."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ class RunResult:
     """None for a failed utterance."""
     score: Score
     """Score of the utterances that did not fail."""
+    speaker_errors: Sequence[SpeakerErrors | None] = ()
+    """Of each utterance; None for one that failed, and all None without a speaker model."""
 
     @property
     def failures(self) -> list[str]:
@@ -124,11 +132,15 @@ def collect(
     recognized = [(utterance, error) for utterance, error in zip(utterances, errors, strict=True) if error]
     if not recognized:
         raise RunError(f"no utterance could be recognized; the first: {collected[0].error}")
+    by_speaker = [
+        None if outcome.error or outcome.spoken is None else speaker_errors(utterance, outcome.spoken, normalizer)
+        for utterance, outcome in zip(utterances, collected, strict=True)
+    ]
     score = summarize(*map(list, zip(*recognized, strict=True)))
     measured_audio_s = score.speech.audio_s + score.speech_free.audio_s - first_step.audio_s
     measured_s = end_s - (first_step.begin_s if first_step.end_s is None else first_step.end_s)
     rtfx = measured_audio_s / measured_s if measured_audio_s >= _LEAST_AUDIO_S else None
-    return RunResult(variant, utterances, end_s - first_step.begin_s, rtfx, collected, errors, score)
+    return RunResult(variant, utterances, end_s - first_step.begin_s, rtfx, collected, errors, score, by_speaker)
 
 
 def open_recognizer(
@@ -158,13 +170,15 @@ def recognize_in_process(
     threads: int = 1,
     window: str | None = None,
     on_audio: Callable[[float], None] = lambda audio_s: None,
+    diarizer: "Diarizer | None" = None,
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
     processes, threads, on_audio: as in `penstock.transcription.processes.transcribe_files`. window: the option of every
-    stream.
+    stream. diarizer: says who speaks.
     """
     from penstock.transcription.processes import longest_first, transcribe_files
+    from penstock.transcription.speakers import SpeakerTranscriber
 
     has_languages = recognizer.config.prompt is not None  # `lang` of other models' manifests changes nothing
     own = {} if window is None else {"window": window}
@@ -176,8 +190,17 @@ def recognize_in_process(
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
     transcriber = _transcriber(recognizer, options)
+    if diarizer is not None:
+        transcriber = SpeakerTranscriber(transcriber, diarizer, MIX)
     for index, (transcript,) in transcribe_files(transcriber, paths, processes, on_audio, order, threads):
-        yield Outcome(index, transcript.text, transcript.error)
+        yield Outcome(index, transcript.text, transcript.error, None if diarizer is None else _spoken(transcript))
+
+
+def _spoken(transcript: "FileTranscript") -> Spoken:
+    words: dict[int, list[str]] = {}
+    for word, speaker in zip(transcript.words, transcript.speakers, strict=False):
+        words.setdefault(speaker, []).append(word.text)
+    return Spoken(transcript.turns or [], {speaker: join_texts(texts) for speaker, texts in words.items()})
 
 
 def _transcriber(recognizer: "StreamingRecognizer | OfflineRecognizer", options: Sequence[dict]) -> "Transcriber":
