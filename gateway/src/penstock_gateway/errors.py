@@ -1,9 +1,11 @@
 """The errors that a client of the gateway can get, with their status in each protocol. Codes are stable."""
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
 _MAX_SHOWN_CHARS = 60
+_MAX_NAME_CHARS, _MAX_NAMES_CHARS = 90, 1000
 
 
 class ErrorStatus(NamedTuple):
@@ -88,6 +90,23 @@ class GatewayError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+def shown_names(names: Iterable[str], max_chars: int = _MAX_NAMES_CHARS) -> list[str]:
+    """Names of fields without an effect, in printable ASCII, for a header or an event: they are the client's.
+
+    As many as have room, with a comma each, and how many more there are.
+    """
+    every, listed = list(dict.fromkeys(names)), list[str]()
+    left = max_chars - len(f",and {len(every):,} more")
+    for place, name in enumerate(every):
+        text = name if name.isascii() and name.isprintable() else ascii(name)[1:-1]
+        text = text if len(text) <= _MAX_NAME_CHARS else f"{text[:_MAX_NAME_CHARS]}..."
+        left -= len(text) + 1
+        if left < 0:
+            return [*listed, f"and {len(every) - place:,} more"]
+        listed.append(text.strip() or "''")
+    return listed
 
 
 def shown(value: object) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import grpc
@@ -19,10 +20,10 @@ from gateway.tests.helpers.memory import freed_at_once
 from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
 from penstock_client import AsyncClient, ClientError, ConnectionOptions, StreamOptions
 from penstock_gateway.errors import GatewayError
+from penstock_gateway.kserve import service
 from penstock_gateway.kserve.errors import code_of
 from penstock_gateway.kserve.outputs import DATATYPES
 from penstock_gateway.kserve.request import InferRequest
-from penstock_gateway.kserve.sequences import Sequences
 from penstock_gateway.kserve.service import KServeService, _Call
 from penstock_gateway.security.keys import ANONYMOUS
 
@@ -221,7 +222,21 @@ async def test_a_cancelled_request_counts_whole_or_its_stream_is_lost(serve, ser
         assert found in ("STREAM_LOST", text(4))
 
 
-async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_its_connection(serve, server):
+async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_its_client(serve, server, monkeypatch):
+    """Of one behind a proxy, which sends the calls of several over one connection."""
+
+    def context(client):
+        metadata = [("x-forwarded-for", client)] if client else []
+        return SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:1", invocation_metadata=lambda: metadata)
+
+    @asynccontextmanager
+    async def cancelled(*_):
+        raise asyncio.CancelledError
+        yield
+
+    monkeypatch.setattr(service, "only_message", cancelled)
+    monkeypatch.setattr(service, "call_key", lambda: ANONYMOUS)
+
     def made(stream_id, start=False):
         samples = np.full(WORD_SAMPLES, 0.25, np.float32)
         return InferRequest(
@@ -229,10 +244,12 @@ async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_it
         )
 
     async with serve(server, keys=KEYS) as served:
-        sequences = Sequences(served.streams)
-        for stream_id, peer in ((1, "a"), (2, "b"), (3, "")):
-            await sequences.infer(made(stream_id, start=True), ANONYMOUS, peer)
-        await sequences.lose(ANONYMOUS, "a")
+        kserve = KServeService(SimpleNamespace(streams=served.streams))
+        sequences = kserve._sequences
+        for stream_id, client in ((1, "a"), (2, "b"), (3, "")):
+            await sequences.infer(made(stream_id, start=True), ANONYMOUS, service._client(context(client)))
+        with pytest.raises(asyncio.CancelledError):
+            await kserve._infer(context("a"))
         for code in ("STREAM_LOST", "STREAM_NOT_OPEN"):
             with pytest.raises(GatewayError) as caught:
                 await sequences.infer(made(1), ANONYMOUS, "a")

@@ -198,6 +198,17 @@ def test_a_wrong_field_is_named_and_changes_nothing(protocol, session):
     assert append(protocol) == [Audio(base64.b64decode(AUDIO))]
 
 
+def test_names_of_ignored_fields_are_bounded(protocol):
+    names = update(protocol, **{"x" * 1000: 1, "\r\n": 1, " ": 1, "ü": 1, **{f"field{i}": 1 for i in range(999)}})[-1]
+    first, *others, last = names["penstock_ignored"]
+    assert (first, others[:3], last) == (
+        "x" * 90 + "...",
+        [r"\r\n", "''", r"\xfc"],
+        f"and {999 + 3 - len(others):,} more",
+    )
+    assert sum(map(len, names["penstock_ignored"])) <= 1000
+
+
 def test_a_lost_stream(protocol):
     (event,) = protocol.failed(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
     assert event["error"]["code"] == "stream_lost"

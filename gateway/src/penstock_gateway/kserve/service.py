@@ -27,6 +27,8 @@ SERVICE = "inference.GRPCInferenceService"
 _MAX_UNANSWERED = 64
 """Requests of one call; the next one is read when one of them is answered."""
 _SPARE_CALLS = 8
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+"""Metadata in which proxies name their client."""
 _T = TypeVar("_T")
 
 
@@ -109,12 +111,12 @@ class KServeService:
 
         try:
             async with only_message(context, self._gateway, read) as (request_id, request):
-                results = await self._sequences.infer(request, call_key(), context.peer())
+                results = await self._sequences.infer(request, call_key(), _client(context))
                 return write_response(request_id, request.outputs, results)
         except (asyncio.CancelledError, GatewayError) as error:
             is_cut = not isinstance(error, GatewayError) or error.code is ErrorCode.FIELD_INVALID  # no message
             if is_cut and not is_read:  # cancelled: its audio is missing, and its stream is not known
-                await self._sequences.lose(call_key(), context.peer())
+                await self._sequences.lose(call_key(), _client(context))
             raise
 
     async def stream_infer(self, _: object, context: Context) -> None:
@@ -200,6 +202,13 @@ class _Call:
         self.room = asyncio.Semaphore(_MAX_UNANSWERED)
         self.answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
         """In the order of the requests; None after the last one."""
+
+
+def _client(context: Context) -> str:
+    """Names the connection, and behind a proxy, which sends the calls of many clients over one, also the client."""
+    metadata = context.invocation_metadata() or ()
+    named = [str(value) for name, value in metadata if name in _FORWARDED]
+    return " ".join([context.peer(), *named])
 
 
 def _rejected(error: GatewayError) -> "asyncio.Future[Results]":

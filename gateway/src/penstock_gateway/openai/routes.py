@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock_gateway.errors import shown_names
 from penstock_gateway.http.api import ERRORS, GatewayOf, KeyOf, UploadKeyOf, body_schema, limited
 from penstock_gateway.openai.form import read_form
 from penstock_gateway.openai.job import TranscriptionJob
@@ -19,7 +20,6 @@ from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.live_stream import ModelGroup
 
 IGNORED_HEADER = "penstock-ignored"
-_MAX_IGNORED_CHARS = 1000
 _CONTENTS = ("application/json", "text/plain", "text/vtt", "text/event-stream")
 router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=ERRORS)
 
@@ -87,7 +87,6 @@ _UploadOf = Annotated[_Upload, Depends(_upload)]
 async def transcribe(request: Request, gateway: GatewayOf, upload: _UploadOf) -> Response:
     """Transcribes the uploaded file, in the format that the form asks for. Stops where the client disconnects."""
     wanted, recording = await read_form(gateway, upload.request, upload.reduce)
-    ignored = ",".join(wanted.ignored)[:_MAX_IGNORED_CHARS]
-    headers = {IGNORED_HEADER: ascii(ignored)[1:-1]} if ignored else {}  # names are the client's
+    headers = {IGNORED_HEADER: ",".join(shown_names(wanted.ignored))} if wanted.ignored else {}
     start = partial(TranscriptionJob.start, gateway, wanted, recording, upload.key)
     return await reply_to(request, gateway, wanted, start, headers)

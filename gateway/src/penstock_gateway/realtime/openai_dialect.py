@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import ErrorCode, GatewayError, shown, shown_names
 from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
@@ -122,7 +122,7 @@ class OpenAIDialect:
             session = self._session.update(read_fields(SessionUpdate, event, "").session or {}, self._config)
             configured = Configure(session.format.raw, session.options(self._streams, self._config.language))
         self._session = session
-        named = {"penstock_ignored": session.ignored} if session.ignored else {}
+        named = {"penstock_ignored": shown_names(session.ignored)} if session.ignored else {}
         updated = self._event(f"{self._beta}session.updated", session=self._shown_session(), **named)
         if configured == self._configured:
             return [updated]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayError, shown
+from penstock_gateway.errors import GatewayError, shown, shown_names
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     FINISH,
@@ -120,8 +120,8 @@ class RivaDialect:
             session = merge(self._session, given)
             configured, ignored = self._configuration(session)
         self._session = session
-        ignored = [*(name[:60] for name in given if name not in (*session, *_OWN)), *ignored]
-        named = {"penstock_ignored": ignored} if ignored else {}
+        ignored = [*(name for name in given if name not in (*session, *_OWN)), *ignored]
+        named = {"penstock_ignored": shown_names(ignored)} if ignored else {}
         return [configured, self._event("transcription_session.updated", session=session, **named)]
 
     def _configuration(self, session: Mapping[str, Any]) -> tuple[Configure, Sequence[str]]:

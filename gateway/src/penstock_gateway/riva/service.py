@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock_client.audio.remarks import header
 from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError, shown_names
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.call import Call, Write
@@ -117,7 +117,7 @@ class RivaService:
             is_file = True
         live = await streams.open(replace(request.options, is_file=is_file), call_key(), PROTOCOL)
         try:
-            names = ",".join(ignored)[:MAX_METADATA_CHARS]
+            names = ",".join(shown_names(ignored, MAX_METADATA_CHARS))
             await context.send_initial_metadata(((IGNORED, names),) if names else ())
             with self._gateway.recordings.growing(call_key().name) as grow:
                 keep, max_seconds = partial(_keep, grow, settings), settings.max_file_minutes * 60
