@@ -106,6 +106,7 @@ def _prepare(environment: Environment, **_: object) -> None:
     global _test
     environment.stop_timeout = _STOP_TIMEOUT_S
     if environment.parsed_options and environment.parsed_options.headless:
+        logging.getLogger("locust.runners").setLevel(logging.WARNING)  # how it adds users is the plan's
         _end_by_sigterm()
     try:
         _test = LoadTest(environment)

@@ -204,7 +204,8 @@ def _capitalized(text: str) -> str:
 
 
 def window_lines(window: dict) -> list[str]:
-    """Returns a window's result: passed or why not, the check of the load generator, bottlenecks, CPU steal."""
+    """Returns a window's result: passed or why not, the check of the load generator, CPU steal; bottlenecks where
+    it failed."""
     words = window["words"]
     wer = "no words" if words["wer"] is None else f"WER {100 * words['wer']:.1f} %"
     lines = [
@@ -222,7 +223,7 @@ def window_lines(window: dict) -> list[str]:
     if (gateway_us := window["gateway_us_per_100_ms"]) is not None:
         lines.append(f"  {number(gateway_us)} us of CPU time of the gateway per 100 ms of audio")
     lines.append(f"  {window['generator']['text']}")
-    for found in window["bottlenecks"]:
+    for found in () if window["passed"] else window["bottlenecks"]:
         why = "" if found["text"] == window["generator"]["text"] else f" ({found['text']})"
         lines.append(f"  bottleneck: {found['resource']}{why}")
     if window["metrics_problem"]:

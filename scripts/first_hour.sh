@@ -95,7 +95,7 @@ echo "Penstock $(git rev-parse --short HEAD), $("$python" --version), constraint
 step "build both wheels" build_wheels
 LINES_SHOWN=7 step "install them into an empty environment, with penstock[server]" install_wheels
 LINES_SHOWN=16 step "penstock serve, from another folder" serve
-step "penstock health" "$folder/venv/bin/penstock" health --url "$(url HTTP)"
+step "penstock health" "$folder/venv/bin/penstock" health --http-url "$(url HTTP)"
 step "penstock-client over gRPC" expect "$folder/venv/bin/penstock-client" "$recording" --url "$(url gRPC)"
 step "penstock-client over HTTP" expect "$folder/venv/bin/penstock-client" "$recording" --protocol http --url "$(url HTTP)"
 step "curl" expect curl_request

@@ -78,11 +78,16 @@ def test_columns_are_aligned_with_numbers_on_the_right():
 
 
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path):
-    check_writable(tmp_path / "new.json")
+    check_writable(tmp_path / "new.json", force=False)
     for path, match in [
         (tmp_path, "is a directory"),
         (tmp_path / "a" / "b.json", "there is no directory"),
         (tmp_path / ("a" * 300), "OUTPUT_FAILED: --json: .*: File name too long"),
     ]:
         with pytest.raises(PenstockError, match=match):
-            check_writable(path)
+            check_writable(path, force=True)
+    report = tmp_path / "old.json"
+    report.write_text("{}")
+    check_writable(report, force=True)
+    with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: --json: .*old\.json exists; --force replaces it"):
+        check_writable(report, force=False)

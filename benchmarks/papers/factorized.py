@@ -66,7 +66,7 @@ def _fusion(settings: Settings, train: Path, utterances: list[Utterance]) -> Ite
     yield from score(RNNT, rnnt, [(1.0, 0.0)], lm, LM_WEIGHT)
     head = make("ft", "--pair", "1,0", "--epochs", str(settings.epochs))
     yield from score(FACTORIZED, head, PAIRS)
-    yield from score(UNNORMALIZED, head, [BEST], DecodingConfig(length_normalisation=False))
+    yield from score(UNNORMALIZED, head, [BEST], DecodingConfig(length_normalization=False))
     further = ("--init", str(head), "--pair", pair)
     control = make("control", *further, "--epochs", str(epochs), "--learning-rate", _MWER_RATE)
     yield from score(CONTROL, control, [BEST])

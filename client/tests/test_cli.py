@@ -129,7 +129,7 @@ def test_stream_id_reaches_the_server(run, audio_file, recognizer, given, sent):
 def test_options_reach_the_server(run, audio_file, recognizer, tmp_path):
     phrases = tmp_path / "phrases.txt"
     phrases.write_text("\ufeffnew york\n\n  λέξη : 3 \n", encoding="utf-8")
-    beam = ["--decoder", "aes", "--beam-size", 3, "--n-best", 2, "--lm-weight", 0]
+    beam = ["--decoder", "aes:beam=3,lm_weight=0", "--n-best", 2]
     beam += ["--ilm-alpha", 0.6, "--ilm-beta", 0.5]
     boosts = ["--boost-phrase", "a b:-1.5", "--boost-phrase", "c", "--boosted-phrases", phrases, "--boost", 4]
     assert run(audio_file, audio_file, *beam, *boosts)[0] == 0
@@ -274,6 +274,10 @@ def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
         (["a.wav", "--connect-retry", "-1"], "--connect-retry: '-1' is not a number from 0"),
         (["a.wav", "--boosted-words", "a:x"], "'x' in 'a:x' is not a number"),
         (["a.wav", "--decoder", "beam"], "--decoder is 'beam'; accepted: greedy, alsd"),
+        (["a.wav", "--decoder", "beam:beam=2"], "'beam' is not known; known: greedy, alsd"),
+        (["a.wav", "--decoder", "alsd:lm=a"], "'lm' is not an option of alsd; options: beam_size, n_best, lm_weight"),
+        (["a.wav", "--decoder", "alsd:beam=33"], "'alsd:beam=33': beam is '33'; accepted: integers from 1 to 32"),
+        (["a.wav", "--decoder", "alsd:beam=2", "--beam-size", "3"], "'beam_size' is also a flag; accepted: one of"),
         (["a.wav", "--beam-size", "4"], "beam_size needs decoder alsd, aes or ctc_beam"),
         (["a.wav", "--decoder", "alsd", "--beam-size", "0"], "--beam-size is '0'; accepted: integers from 1 to 32"),
         (["a.wav", "--decoder", "aes", "--beam-size", "2", "--n-best", "3"], "n_best is 3"),

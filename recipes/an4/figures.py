@@ -73,7 +73,7 @@ class Bench:
         command = [PENSTOCK, "evaluate", str(manifest), "--model", str(ROOT / "models" / model)]
         command += [word for context in contexts.split() for word in ("--context", context)]
         command += [word for decoder in decoders for word in ("--decoder", decoder)]
-        subprocess.run([*command, *options, "--json", str(report)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, *options, "--json", str(report), "--force"], check=True, stdout=subprocess.DEVNULL)
         results = json.loads(report.read_text(encoding="utf-8"))["results"]
         return {("[{},{}]".format(*one["context"]), one["decoder"]): one for one in results}
 
@@ -185,7 +185,9 @@ def _language_model(train: Path, folder: Path) -> Path:
     text, lm = folder / "train.txt", folder / "lm.arpa"
     text.write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     command = [PENSTOCK, "lm", "build", "--model", str(ROOT / "models" / MODELS["RNN-T"])]
-    subprocess.run([*command, "--order", "3", "--out", str(lm), str(text)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, "--order", "3", "--out", str(lm), "--force", str(text)], check=True, stdout=subprocess.DEVNULL
+    )
     return lm
 
 

@@ -118,17 +118,19 @@ def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
     return dict(zip(PERCENTILE_NAMES, (1000 * percentiles_s).tolist(), strict=True))
 
 
-def check_writable(path: Path) -> None:
-    """Raises OutputError, before the work, if no report can be written there."""
+def check_writable(path: Path, force: bool, flag: str = "--json") -> None:
+    """Raises OutputError, before the work, if no report can be written there, or unless `force` if there is a file."""
     try:
+        if path.is_file() and not force:
+            raise OutputError(f"{flag}: {path} exists; --force replaces it")
         if path.is_dir() or not path.parent.is_dir():
             reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
-            raise OutputError(f"--json: {path}: {reason}")
+            raise OutputError(f"{flag}: {path}: {reason}")
         is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
     except OSError as error:
-        raise OutputError(f"--json: {path}: {error.strerror}") from error
+        raise OutputError(f"{flag}: {path}: {error.strerror}") from error
     if not is_writable:
-        raise OutputError(f"--json: {path}: cannot be written")
+        raise OutputError(f"{flag}: {path}: cannot be written")
 
 
 def write_report(path: Path, document: object, markdown: str | None = None) -> None:

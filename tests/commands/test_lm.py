@@ -44,7 +44,7 @@ def test_build_prints_counts_and_perplexity(bundled_model, text, tmp_path, capsy
     assert lines[2].startswith("2-grams: ")
     assert lines[3].startswith("perplexity ")
     assert "over 4 sentences" in lines[3]
-    assert captured.err.startswith("penstock: warning: too little text for the discounts of order 1, 2")
+    assert captured.err.startswith("penstock: warning: too little text for the discounts of order 2")
     assert load_ngram_lm(out, read_token_names(bundled_model / "tokenizer.model")).order == 2
 
 
@@ -72,7 +72,10 @@ def test_compile_makes_the_quick_form(bundled_model, text, tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"{quick}: order 3, ")
     assert load_ngram_lm(quick, read_token_names(bundled_model / "tokenizer.model")).order == 3
     with pytest.raises(PenstockError, match=r"another vocabulary: .* read as offset"):
-        run("compile", "--model", bundled_model, "--tokens", "offset", "--out", quick, arpa)
+        run("compile", "--model", bundled_model, "--tokens", "offset", "--out", quick, "--force", arpa)
+    for command in (["build", "--out", arpa, text], ["compile", "--out", quick, arpa]):
+        with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: .*lm\..* exists; --force replaces it"):
+            run(*command, "--model", bundled_model)
 
 
 @pytest.mark.parametrize(

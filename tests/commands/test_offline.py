@@ -116,7 +116,9 @@ def test_evaluate(model, tmp_path):
     found = OfflineRecognizer(model).transcribe([read(str(AN4 / each["audio_filepath"])) for each in entries])
     assert [each["hypothesis"] for each in runs[0]["utterances"]] == [one.text for one in found]
     window = {"window": "1.6,0.8,0.4"}
-    live = run_penstock("evaluate", "--model", model, "--window", window["window"], "--json", report, manifest)
+    live = run_penstock(
+        "evaluate", "--model", model, "--window", window["window"], "--json", report, "--force", manifest
+    )
     assert live.returncode == 0, live.stderr
     document = json.loads(report.read_text())
     samples = [read(str(AN4 / each["audio_filepath"])) for each in entries]

@@ -151,14 +151,14 @@ def test_every_variable_reaches_the_models_as_its_flag_does(launched, monkeypatc
     (tmp_path / "lm.arpa").write_text(ARPA, encoding="utf-8")
     values = {**VALUES, "lm": str(tmp_path / "lm.arpa")}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-    assert main(["serve", *flags, "--no-length-normalisation"]) == 0
-    monkeypatch.setenv("PENSTOCK_LENGTH_NORMALISATION", "0")
+    assert main(["serve", *flags, "--no-length-normalization"]) == 0
+    monkeypatch.setenv("PENSTOCK_LENGTH_NORMALIZATION", "0")
     for name, value in values.items():
         monkeypatch.setenv(f"PENSTOCK_{name.upper()}", value)
     assert main(["serve"]) == 0
     by_flags, by_variables = (options.environment for options in launched)
     expected = {f"PENSTOCK_{name.upper()}": value for name, value in values.items()}
-    expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_LENGTH_NORMALISATION": "False"}
+    expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_LENGTH_NORMALIZATION": "False"}
     assert by_flags == by_variables
     assert by_flags.items() >= expected.items()
 

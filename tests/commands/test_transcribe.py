@@ -281,6 +281,7 @@ def test_a_wrong_manifest_is_named(model, tmp_path, line):
             ["--model", "MODEL", "--wfst-beam", "8", AUDIO],
             "--wfst-beam is given, but the decoder is greedy; accepted with: wfst",
         ),
+        (["--model", "MODEL", "--decoder", "aes:max_symbols=2", AUDIO], "'max_symbols' is not an option of aes; opt"),
         (["--model", "MODEL", "--decoder", "aes", "--max-symbols", "2", AUDIO], "--max-symbols is given, but the"),
         (
             ["--model", "MODEL", "--lattices", "o", "--n-best", "2", "--endpoint-silence-ms", "800", "a.wav"],

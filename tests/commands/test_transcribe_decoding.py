@@ -27,12 +27,14 @@ def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
         return real(*given, decoding=decoding, **more)
 
     monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
-    chosen = {"lm_fusion": "eq2-late", "length_normalisation": False, "aes_expansions": 1, "aes_margin": 3.0,
+    chosen = {"lm_fusion": "eq2-late", "length_normalization": False, "aes_expansions": 1, "aes_margin": 3.0,
               "aes_extra_labels": 1}  # fmt: skip
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items() if value is not False]
-    flags.append("--no-length-normalisation")
+    flags.append("--no-length-normalization")
     assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
-    assert made == [DecodingConfig(**chosen)]
+    short = "aes:lm_fusion=eq2-late,length_normalization=0,expansions=1,margin=3,extra_labels=1,beam=2"
+    assert run("--model", model, "--decoder", short, audio[1]) == 0
+    assert made == [DecodingConfig(**chosen), DecodingConfig(**chosen, beam_size=2)]
 
 
 def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):

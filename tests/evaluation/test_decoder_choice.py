@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
+from penstock.evaluation.decoder_choice import GREEDY, parse_decoder, sweep_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 
 
@@ -34,17 +34,18 @@ def test_options_are_converted_and_the_text_is_kept():
         ("alsd:kernels=fused", "'kernels' is not an option of alsd"),
         ("alsd:beam=4,beam=5", "'beam' is given twice"),
         ("alsd:beam_size=4,beam=5", "'beam' is given twice"),
-        ("alsd:beam=wide", "beam: 'wide': accepted: integers from 1 to 32"),
-        ("alsd:ilm_beta=11", "ilm_beta: '11': accepted: numbers from 0 to 10"),
+        ("alsd:beam=wide", "beam is 'wide'; accepted: integers from 1 to 32"),
+        ("alsd:ilm_beta=11", "ilm_beta is '11'; accepted: numbers from 0 to 10"),
         ("ctc:ilm_beta=0", "'ilm_beta' is not an option of ctc"),
-        ("alsd:beam", "beam: '': accepted: integers from 1 to 32"),
-        ("alsd:lm_fusion=late", "lm_fusion: 'late': accepted: eq2-early, eq2-late, eq3-early, eq3-late"),
-        ("aes:aes_margin=nan", "aes_margin: 'nan': accepted: numbers from 0 to 100"),
+        ("alsd:beam", "beam is ''; accepted: integers from 1 to 32"),
+        ("alsd:lm_fusion=late", "lm_fusion is 'late'; accepted: eq2-early, eq2-late, eq3-early, eq3-late"),
+        ("aes:aes_margin=nan", "aes_margin is 'nan'; accepted: numbers from 0 to 100"),
         ("alsd:aes_margin=2", "'aes_margin' is not an option of alsd"),
-        ("greedy:boost=much", "boost: 'much': accepted: numbers from -100 to 100"),
-        ("greedy:boost=101", "boost: '101': accepted: numbers from -100 to 100"),
+        ("greedy:boost=much", "boost is 'much'; accepted: numbers from -100 to 100"),
+        ("greedy:boost=101", "boost is '101'; accepted: numbers from -100 to 100"),
         ("greedy:boost=1,boost=1", "'boost' is given twice"),
         ("ctc:boost=1", "'boost' is not an option of ctc"),
+        ("greedy:lm_weight=0.1", "lm_weight needs lm=FILE"),
         ("greedy:lm=x.arpa", "lm needs lm_weight=W, which is 0 by default"),
         ("aes:max_symbols=2", "'max_symbols' is not an option of aes"),
     ],
@@ -55,9 +56,20 @@ def test_what_is_wrong_is_named(text, message):
     assert message in str(error.value)
 
 
+def test_a_sweep_is_each_decoder_with_each_value():
+    decoders = ["greedy", "alsd:beam=4,lm=a.arpa"]
+    swept = sweep_decoders(decoders, "lm_weight=0.1,0.2")
+    assert swept[:2] == ["greedy:lm_weight=0.1", "greedy:lm_weight=0.2"]
+    assert swept[2:] == ["alsd:beam=4,lm=a.arpa,lm_weight=0.1", "alsd:beam=4,lm=a.arpa,lm_weight=0.2"]
+    assert sweep_decoders(["ctc", "ctc"], None) == ["ctc"]
+    for wrong in ("beam", "beam=", "=1", "beam=1,,2"):
+        with pytest.raises(PenstockError, match=f"--sweep is '{wrong}'; accepted: OPTION=VALUE,VALUE"):
+            sweep_decoders(["alsd"], wrong)
+
+
 def test_every_option_of_a_beam():
-    shared = "beam=2,lm=x.arpa,lm_weight=0.5,lm_fusion=eq2-early,length_normalisation=0"
-    given = {"beam_size": 2, "lm": "x.arpa", "lm_weight": 0.5, "lm_fusion": "eq2-early", "length_normalisation": False}
+    shared = "beam=2,lm=x.arpa,lm_weight=0.5,lm_fusion=eq2-early,length_normalization=0"
+    given = {"beam_size": 2, "lm": "x.arpa", "lm_weight": 0.5, "lm_fusion": "eq2-early", "length_normalization": False}
     alsd = parse_decoder(f"alsd:{shared},max_symbols=3")
     assert alsd.decoding == DecodingConfig(**given, max_symbols=3)
     aes = parse_decoder(f"aes:{shared},aes_expansions=1,aes_margin=0.5,aes_extra_labels=0")

@@ -12,10 +12,10 @@ from penstock.evaluation.errors import (
     Score,
     bootstrap_interval,
     compare,
-    normalize,
     summarize,
 )
 from penstock.evaluation.manifest import Utterance
+from penstock.evaluation.normalizers import BASIC, Normalizer
 from tests.helpers.reference.edit_distance import edit_distance
 
 WORDS = st.lists(st.sampled_from(["a", "b", "eight", "eighty", "naïve", "'s"]), max_size=8).map(" ".join)
@@ -46,10 +46,10 @@ def test_word_errors_are_those_counted(reference, hypothesis):
     assert in_reference == in_hypothesis, "what is left is equal"
 
 
-def test_only_case_and_white_space_are_normalized():
-    assert normalize("  It's\tNINE,\n nine ") == "it's nine, nine"
+def test_without_a_normalizer_punctuation_counts():
     assert compare("It's NINE", "it's  nine").words.edits == 0
     assert compare("nine,", "nine").words.edits == 1
+    assert compare("Nine, ten.", "nine ten", Normalizer(BASIC)).words.edits == 0
 
 
 def utterance(reference: str, speaker: str | None = None, audio_s: float = 2.0) -> Utterance:

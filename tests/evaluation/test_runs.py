@@ -12,7 +12,7 @@ from penstock.evaluation import runs
 from penstock.evaluation.decoder_choice import GREEDY
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, render
-from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, connect, recognize_through_server
+from penstock.evaluation.runs import FirstStep, Outcome, RunResult, Variant, collect, connect, recognize_through_server
 from penstock.model.config import AttentionContext
 from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, StreamOptions, Transcript
 
@@ -36,7 +36,21 @@ def test_outcomes_may_come_in_any_order():
     assert [error.hypothesis for error in found.errors] == TEXTS
     assert found.score.speech.words.edits == 3
     assert found.score.speech_free.inserted_words == 1
-    assert found.rtfx == pytest.approx(16.0 / found.elapsed_s)
+
+
+def test_the_speed_counts_from_the_first_step_on():
+    times_s = iter([0.0, 9.0, 12.0])
+    first_step = FirstStep(lambda: next(times_s))
+    utterances = [replace(each, audio_s=10.0) for each in UTTERANCES]
+
+    def outcomes():
+        first_step(5.0)  # at 9 s, after the start of the processes
+        first_step(75.0)
+        yield from (Outcome(i, text) for i, text in enumerate(TEXTS))
+
+    found = collect(VARIANT, utterances, outcomes(), first_step=first_step)
+    assert (found.rtfx, found.elapsed_s) == (75.0 / 3.0, 12.0)
+    assert result().rtfx is None, "16 s of audio"
 
 
 def test_failures_are_in_no_figure():
@@ -44,7 +58,6 @@ def test_failures_are_in_no_figure():
     assert found.failures == ["0.wav: lost", "3.wav: lost"]
     assert (found.score.speech.utterances, found.score.speech.words.edits) == (6, 2)
     assert found.score.speech_free.utterances == 0
-    assert found.rtfx == pytest.approx(12.0 / found.elapsed_s)
     with pytest.raises(PenstockError, match=r"no utterance could be recognized; the first: 0\.wav: lost"):
         result(failures=dict.fromkeys(range(len(TEXTS)), "0.wav: lost"))
 
@@ -63,7 +76,9 @@ def test_table():
     assert "  substituted  b → x 1, i → z 1" in lines
     assert "  deleted      e 1" in lines
     assert "  no speech    oh 1" in lines
-    assert any(line.endswith("s1 0.0 % of 1 words, s4 0.0 % of 1 words, 2 more") for line in lines)
+    assert rows[0]["RTFx"] == "-"
+    assert "  speakers     s7 100.0 % of 1 words, s0 50.0 % of 2 words, s2 50.0 % of 2 words" in lines
+    assert "normalizer: none" in lines
     assert "  failed       1.wav: lost" in lines
 
 

@@ -59,6 +59,18 @@ def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports)
         urllib.request.urlopen(f"http://127.0.0.1:{gateway_ports.ports[0].port}/health/live", timeout=60)
 
 
+def test_it_says_how_to_use_it(gateway_ports):
+    def invitation(**changes):
+        return GatewayProcess(1, gateway_ports._replace(**changes), 8, "text", print).invitation()
+
+    url = f"http://127.0.0.1:{gateway_ports.ports[0].port}"
+    command = f"try: curl {url}/v1/audio/transcriptions -F file=@yours.wav -F model=whisper-1"
+    assert invitation() == [command, f"live captions: {url}/captions"]
+    secured = invitation(host="::", is_tls=True, has_keys=True, has_captions=False)
+    assert len(secured) == 1
+    assert secured[0].startswith("try: curl -k -H 'Authorization: Bearer KEY' https://[::1]:")
+
+
 def test_its_log_has_the_servers_format(replica, gateway_ports, capfd):
     with GatewayProcess(replica.port, gateway_ports, 8, "json", lambda status: None):
         get_models(gateway_ports.ports[0].port)

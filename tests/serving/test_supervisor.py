@@ -215,6 +215,9 @@ class Gateway:
         self.asked += 1
         return self.asked == 3
 
+    def invitation(self):
+        return ["try: curl"]
+
     def stop(self):
         self.stops += 1
 
@@ -226,7 +229,9 @@ def test_the_server_is_ready_when_the_gateway_has_found_it(capsys, monkeypatch):
     monkeypatch.setattr(server, "has_ended", lambda: gateway.asked == 3 and stops())
     serve_until_signal(server, Console(), 8, companion=gateway)
     assert (gateway.asked, gateway.stops) == (3, 1)
-    assert without_time(capsys.readouterr().out)[0].startswith("info server: ready after")
+    ready, invitation, *_ = without_time(capsys.readouterr().out)
+    assert ready.startswith("info server: ready after")
+    assert invitation == "info server: try: curl"
 
 
 def test_a_gateway_that_does_not_get_ready_is_named(capsys, monkeypatch):

@@ -3,10 +3,11 @@
 What depends on the model and its server is checked there, with the same class.
 """
 
+import argparse
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from penstock_client.declaration import About, Off, Options, shown
+from penstock_client.declaration import About, Off, Option, Options, shown
 
 if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
     from penstock_client.protocol import Parameter
@@ -129,9 +130,10 @@ def _check_text(number: int, text: object) -> str:
 class StreamOptions(Options):
     """Options of one stream; None: the server's default. ValueError names a wrong value and what is accepted."""
 
-    decoder: Annotated[Decoder | None, About("NAME", unset="greedy; ctc without a transducer", page="decoding.md")] = (
-        Field(None, description="search (`penstock-client --info` names those of a server)")
-    )
+    decoder: Annotated[
+        Decoder | None,
+        About("NAME[:OPTION=VALUE,...]", unset="greedy; ctc without a transducer", page="decoding.md"),
+    ] = Field(default=None, description="search (`penstock-client --info` names those of a server)")
     beam_size: Annotated[
         BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md#settings", decoders=BEAM_DECODERS)
     ] = Field(None, description="hypotheses per stream, at most the server's beam size")
@@ -245,6 +247,43 @@ def parameters_of(options: StreamOptions | None) -> "dict[str, Parameter]":
 def is_live_window(window: object) -> bool:
     """True for a value of the option `window` with which an offline model takes live audio."""
     return window is not None and window not in (FILE, LONG)
+
+
+def parse_decoder(text: str, known: Iterable[Option]) -> tuple[str, dict[str, Any]]:
+    """Parses "greedy" or "name:option=value,option=value": the decoder, and values by the names of `known` options.
+
+    Short names do as well: "beam" is `beam_size`, of wfst `wfst_beam`. ValueError names the accepted values.
+    """
+    name, has_options, rest = text.partition(":")
+    if name not in DECODERS:
+        raise ValueError(f"decoder {text!r}: {name!r} is not known; known: {', '.join(DECODERS)}")
+    own = {option.name: option for option in known if name in option.decoders}
+    values: dict[str, Any] = {}
+    for part in rest.split(",") if has_options else ():
+        given, _, value = part.partition("=")
+        names = (given, f"{name}_{given}", f"{given}_size")
+        option = next((own[each] for each in names if each in own), None)
+        if option is None:
+            raise ValueError(f"decoder {text!r}: {given!r} is not an option of {name}; options: {', '.join(own)}")
+        if option.name in values:
+            raise ValueError(f"decoder {text!r}: {given!r} is given twice")
+        try:
+            values[option.name] = option.parse(value)
+        except ValueError as error:
+            raise ValueError(f"decoder {text!r}: {given} is {value!r}; {error}") from None
+    return name, values
+
+
+def split_decoder_flag(args: argparse.Namespace, known: Iterable[Option]) -> None:
+    """Gives the options in `--decoder NAME:OPTION=VALUE` to their own flags. ValueError names what is wrong."""
+    if args.decoder is None or ":" not in args.decoder:
+        return
+    name, values = parse_decoder(args.decoder, known)
+    for option, value in values.items():
+        if getattr(args, option) is not None:
+            raise ValueError(f"decoder {args.decoder!r}: {option!r} is also a flag; accepted: one of them")
+        setattr(args, option, str(value))
+    args.decoder = name
 
 
 def parse_phrase(place: str, argument: str) -> BoostedPhrase:

@@ -14,7 +14,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 def build_parser() -> Parser:
     """The parser with all subcommands."""
-    from penstock.commands import adapt, evaluate, graph, health, import_model, lm, serve, transcribe
+    from penstock.commands import adapt, compare, evaluate, graph, health, import_model, lm, serve, transcribe
 
     parser = Parser(
         prog="penstock",
@@ -22,7 +22,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (import_model, serve, health, transcribe, evaluate, adapt, lm, graph):
+    for command in (import_model, serve, health, transcribe, evaluate, compare, adapt, lm, graph):
         command.add_parser(subparsers)
     return parser
 

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from penstock.commands.transcribe import ATTENTION_HELP, check_attention
-from penstock.errors import PackageError, SettingError, shown
+from penstock.errors import ManifestError, PackageError, SettingError, shown
+from penstock.evaluation.normalizers import NORMALIZERS
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
 from penstock.serving.settings import MODEL, PRECISION
@@ -19,18 +20,18 @@ from penstock_client.options import ENDPOINTS, StreamOptions
 if TYPE_CHECKING:
     from penstock.evaluation.decoder_choice import DecoderChoice
     from penstock.evaluation.manifest import Utterance
+    from penstock.evaluation.normalizers import Normalizer
     from penstock.evaluation.report import Conditions
     from penstock.evaluation.runs import RunResult
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import AttentionContext, EncoderConfig
 
-_EXTRA = ("jiwer",)
 _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
 _WINDOW = StreamOptions.option("window")
-_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device", "precision")
+_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "sweep", "threads", "processes", "device", "precision")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -51,6 +52,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="NAME or NAME:OPTION=VALUE,...; repeatable (greedy; ctc without a transducer)",
     )
+    parser.add_argument(
+        "--sweep", metavar="OPTION=VALUE,...", help="run each decoder once for each value of one of its options"
+    )
+    parser.add_argument(
+        "--normalizer",
+        choices=NORMALIZERS,
+        help="of references and hypotheses (basic; none for models without punctuation)",
+    )
     parser.add_argument("--url", metavar="HOST:PORT", help="gRPC address of a running server, instead of --model")
     parser.add_argument(
         "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
@@ -61,6 +70,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and utterance to this file")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one page with plots, aligned errors and the recordings"
+    )
     parser.add_argument("--processes", type=int, metavar="N", help="processes that share the utterances (one per core)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (cpu)")
@@ -75,11 +88,12 @@ def run(args: argparse.Namespace) -> int:
     from penstock.evaluation.report import render, write_report
     from penstock.reporting import check_writable
 
-    if args.json:
-        check_writable(args.json)
+    for flag, path in (("--json", args.json), ("--html", args.html)):
+        if path:
+            check_writable(path, args.force, flag)
     utterances = [utterance for path in args.manifests for utterance in read_manifest(path, args.limit)]
     _warn_of_durations(utterances)
-    results = []
+    results: list[RunResult] = []
     with TemporaryDirectory() as folder:
         if args.join:
             from penstock.evaluation.joining import join_utterances
@@ -89,14 +103,53 @@ def run(args: argparse.Namespace) -> int:
             for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
                 results.append(result)
                 if args.json:  # after every run, so that an interruption loses only one
-                    write_report(args.json, conditions, utterances, results)
+                    write_report(args.json, conditions, results)
         finally:  # an error or Ctrl-C in a later run does not lose those before it
             if results:
-                print(render(conditions, results), flush=True)
+                try:  # before the text, whose reader may have ended
+                    _write_page(args, conditions, results)
+                finally:
+                    print(render(conditions, results), flush=True)
     failures = [failure for result in results for failure in result.failures]
     for failure in dict.fromkeys(failures):
         print(f"penstock: error: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _write_page(args: argparse.Namespace, conditions: "Conditions", results: list["RunResult"]) -> None:
+    from penstock.evaluation.page import write_page
+
+    if not args.html:
+        return
+    option = args.sweep.partition("=")[0] if args.sweep else None
+    for problem in write_page(args.html, conditions, results, option):
+        print(f"penstock: warning: {args.html}: {problem}", file=sys.stderr)
+
+
+def _normalizer(args: argparse.Namespace, writes_sentences: bool) -> "Normalizer":
+    """The one that is chosen, else that for the model's texts."""
+    from penstock.evaluation.normalizers import BASIC, NONE, PACKAGE, Normalizer
+
+    name = args.normalizer or (BASIC if writes_sentences else NONE)
+    if name != NONE:
+        _check_packages(PACKAGE)
+    return Normalizer(name)
+
+
+def _keep_words(utterances: list["Utterance"], normalizer: "Normalizer") -> tuple[list["Utterance"], list[str]]:
+    """The utterances whose references keep words, or have none; the lines of the others, which are named on stderr."""
+    kept: list[Utterance] = []
+    emptied: list[Utterance] = []
+    for each in utterances:
+        has_word = any(character.isalnum() for character in normalizer(each.reference))
+        (kept if has_word or not each.reference.strip() else emptied).append(each)
+    if emptied:
+        first = emptied[0]
+        text = f"{first.manifest}:{first.line}: text: {shown(first.reference)} has no word after {normalizer}"
+        if not kept:
+            raise ManifestError(f"{text}; nor has any other text")
+        print(f"penstock: warning: {text}; left out: {len(emptied)} of {len(utterances)}", file=sys.stderr)
+    return kept, [f"{each.manifest}:{each.line}" for each in emptied]
 
 
 def _endpoint_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -139,9 +192,13 @@ def _check(args: argparse.Namespace) -> None:
         for name in _IN_PROCESS_ONLY:
             if getattr(args, name) is not None:
                 raise SettingError(f"--{name} cannot be combined with --url, which uses the server's own settings")
-    missing = [package for package in _EXTRA if find_spec(package) is None]
-    if missing:
-        raise PackageError(f"{missing[0]} is not installed: {install_command('evaluate')}")
+    _check_packages("jiwer", *(("matplotlib",) if args.html else ()))
+
+
+def _check_packages(*packages: str) -> None:
+    for package in packages:
+        if find_spec(package.replace("-", "_")) is None:
+            raise PackageError(f"{package} is not installed: {install_command('evaluate')}")
 
 
 def _warn_of_durations(utterances: list["Utterance"]) -> None:
@@ -158,29 +215,33 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
 def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Conditions", "RunResult"]]:
     """One run per context and decoder."""
     from penstock.encoder.precision import resolve_precision
-    from penstock.evaluation.decoder_choice import DecoderChoice, parse_decoder
+    from penstock.evaluation.decoder_choice import parse_decoder, sweep_decoders
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import Variant, collect, open_recognizer, recognize_in_process
+    from penstock.evaluation.runs import FirstStep, Variant, collect, open_recognizer, recognize_in_process
     from penstock.model.bundle import Checkpoint
     from penstock.model.bundle_files import CONFIG_FILE, sha256_of
-    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
+    from penstock.model.resolve import BUNDLED_MODEL_NOTICE, resolve_or_bundled
+    from penstock.model.tokenizer import Tokenizer
     from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
     from penstock.transcription.processes import divide
 
-    decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])]
+    decoders = [parse_decoder(text) for text in sweep_decoders(args.decoder or [], args.sweep)]
     source = MODEL.read(given=MODEL.given(args))
     if not source:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
-    checkpoint = Checkpoint(resolve_model(source or BUNDLED_MODEL))
-    decoders = decoders or [DecoderChoice(offer_decoders(checkpoint.config, DEFAULT_DECODING).default)]
+    checkpoint = Checkpoint(resolve_or_bundled(source))
+    default = offer_decoders(checkpoint.config, DEFAULT_DECODING).default
+    decoders = decoders or [parse_decoder(text) for text in sweep_decoders([default], args.sweep)]
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
     endpointing, window = _endpoint_options(args), _window(args)
     check_attention(args, checkpoint.config.encoder.is_offline, window)
+    normalizer = _normalizer(args, Tokenizer(checkpoint.tokenizer_path).has_punctuation_and_capitals)
+    utterances, left_out = _keep_words(utterances, normalizer)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
     precision = resolve_precision(
@@ -206,6 +267,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         streams * processes,
         manifests,
         precision=precision,
+        normalizer=str(normalizer),
+        left_out=left_out,
         **_streams_made(args),
     )
     for context in contexts:
@@ -214,8 +277,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
             recognizer = open_recognizer(
                 checkpoint, context, streams, device, decoding, args.attention, window, precision
             )
-            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, window)
-            yield conditions, collect(Variant(context, decoder), utterances, outcomes)
+            first_step = FirstStep()
+            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, window, first_step)
+            yield conditions, collect(Variant(context, decoder), utterances, outcomes, normalizer, first_step)
 
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
@@ -254,14 +318,19 @@ def _through_server(
 ) -> Iterator[tuple["Conditions", "RunResult"]]:
     """One run with the server's own settings."""
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import Variant, collect, connect, recognize_through_server
+    from penstock.evaluation.runs import Variant, collect, connect, recognize_through_server, server_info
+    from penstock.model.tokenizer import writes_sentences
     from penstock.reporting import describe_hardware
 
     streams = args.streams or _SERVER_STREAMS
     with connect(args.url, lambda: print(_FULL, file=sys.stderr, flush=True)) as client:
         manifests = [str(path) for path in args.manifests]
+        alphabet = server_info(client).alphabet  # empty where the model writes every character
+        normalizer = _normalizer(args, not alphabet or writes_sentences("".join(alphabet)))
+        utterances, left_out = _keep_words(utterances, normalizer)
         hardware, made = describe_hardware(), _streams_made(args)
+        made |= {"normalizer": str(normalizer), "left_out": left_out}
         conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
         options = _endpoint_options(args) | {"window": _window(args)}
         outcomes = recognize_through_server(client, utterances, streams, options)
-        yield conditions, collect(Variant(), utterances, outcomes)
+        yield conditions, collect(Variant(), utterances, outcomes, normalizer)

@@ -124,7 +124,7 @@ def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":
 def check_output(path: Path, force: bool) -> None:
     """Checks before the work that a file can be written."""
     try:
-        if path.exists() and not force:
+        if path.is_file() and not force:
             raise OutputError(f"{path} exists; --force replaces it")
         if path.is_dir() or not path.absolute().parent.is_dir():
             reason = "is a directory" if path.is_dir() else f"there is no directory {path.absolute().parent}"

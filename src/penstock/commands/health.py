@@ -18,7 +18,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description="Sends an empty stream through all models; exit status 0 if it is answered, else 1.",
     )
     parser.add_argument(
+        "--http-url",
         "--url",
+        dest="url",
         metavar="HOST:PORT",
         help=f"HTTP address (localhost, port {_HTTP_PORT.variable} or {_HTTP_PORT.default})",
     )
@@ -46,5 +48,5 @@ def _own_url() -> str:
     """Address of the server with the same environment, as in a container."""
     port = _HTTP_PORT.read()
     if port == 0:
-        raise SettingError(f"{_HTTP_PORT.variable} is 0 (any free port); give the actual port with --url")
+        raise SettingError(f"{_HTTP_PORT.variable} is 0 (any free port); give the actual port with --http-url")
     return f"localhost:{port}"

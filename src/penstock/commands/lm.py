@@ -34,6 +34,10 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=os.environ.get("PENSTOCK_MODEL"), help="bundle, .nemo file or hub id")
 
 
+def _add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+
+
 def _add_build(parts: argparse._SubParsersAction) -> None:
     parser = parts.add_parser(
         "build",
@@ -42,6 +46,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("text", nargs="+", metavar="TEXT", help="UTF-8 text, one sentence per line; -: standard input")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the ARPA file to write")
+    _add_force(parser)
     parser.add_argument("--order", type=int, default=3, metavar="N", help="order of the model, 1 to 10 (3)")
     parser.add_argument(
         "--prune",
@@ -67,6 +72,7 @@ def _add_compile(parts: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--out", required=True, type=Path, metavar="FILE", help="output file; its name ends in .safetensors"
     )
+    _add_force(parser)
     parser.add_argument("--tokens", choices=("pieces", "offset"), help="notation of tokens in ARPA (default: detected)")
     _add_model(parser)
     parser.set_defaults(run=run_compile)
@@ -77,7 +83,7 @@ def run_build(args: argparse.Namespace) -> int:
     from penstock.scoring.ngram.arpa import write_arpa
     from penstock.scoring.ngram.estimation.build import build_lm
 
-    check_output(args.out, force=True)
+    check_output(args.out, args.force)
     if args.words and args.model not in (None, os.environ.get("PENSTOCK_MODEL")):
         raise SettingError("--model is given with --words, whose model has no tokens; accepted: one of them")
     if any(count < 0 for count in args.prune):
@@ -91,7 +97,7 @@ def run_build(args: argparse.Namespace) -> int:
     built = build_lm(sentences, text.names, args.order, args.prune)
     if not args.words:  # a text has no words that its model lacks
         _warn_of_unknown(text)
-    _warn_of_fallback(built.discounts)
+    _warn_of_fallback(built.discounts, 1 if args.words else 2)
     write_arpa(built.arpa, args.out)
     print(f"{args.out}: {text.sentences} sentences, {text.tokens} {units}")
     for order, count in enumerate(built.arpa.counts, start=1):
@@ -126,7 +132,7 @@ def run_compile(args: argparse.Namespace) -> int:
     from penstock.scoring.ngram.io import TokenFormat, check_name, read_tables, read_token_names, save_tables
 
     check_name(args.out)
-    check_output(args.out, force=True)
+    check_output(args.out, args.force)
     names = read_token_names(_checkpoint(args.model).tokenizer_path)
     tables = read_tables(args.arpa, names, TokenFormat(args.tokens) if args.tokens else None)
     save_tables(tables, args.out, names)
@@ -153,8 +159,9 @@ def _warn_of_unknown(text: "TextTokenizer | WordText") -> None:
         )
 
 
-def _warn_of_fallback(discounts: Sequence["Discounts"]) -> None:
-    orders = [str(order) for order, each in enumerate(discounts, start=1) if each.is_fallback]
+def _warn_of_fallback(discounts: Sequence["Discounts"], first: int) -> None:
+    """Names the orders from `first` on: a recognizer has few tokens, so any text is too little for those of order 1."""
+    orders = [str(order) for order, each in enumerate(discounts, start=1) if each.is_fallback and order >= first]
     if orders:
         print(
             f"penstock: warning: too little text for the discounts of order {', '.join(orders)}: using 0.5, 1, 1.5",

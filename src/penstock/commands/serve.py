@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.errors import ModelNotFoundError, PenstockError, PortError, SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, int8_notice, resolve_model
+from penstock.model.resolve import BUNDLED_MODEL_NOTICE, int8_notice, resolve_or_bundled
 from penstock.pipeline.memory.server_memory import ServerMemory, audio_bytes_per_s, server_memory
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -194,7 +194,7 @@ def _load_served(values: ServeOptions) -> _Served:
     """The checkpoint, imported if it has to be, after its checks."""
     paths = {name: os.path.abspath(path) for name in _FILES if (path := getattr(values, name))}
     decoding = values.decoding.replace(**paths)
-    checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
+    checkpoint = Checkpoint(resolve_or_bundled(values.model))
     checkpoint.verify()
     check_decoding_files(decoding, checkpoint)
     context = select_served_context(checkpoint, values.context)

@@ -24,7 +24,14 @@ from penstock.transcription.watching import FolderWatch
 from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.audio.sound_file import open_audio
 from penstock_client.declaration import read_flags
-from penstock_client.options import ENDPOINTS, OWN_OPTIONS, StreamOptions, is_live_window, parse_phrase
+from penstock_client.options import (
+    ENDPOINTS,
+    OWN_OPTIONS,
+    StreamOptions,
+    is_live_window,
+    parse_phrase,
+    split_decoder_flag,
+)
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript, Transcriber
@@ -119,6 +126,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.transcription.processes import STREAMS_PER_PROCESS, divide
 
     model = MODEL.read(given=MODEL.given(args))
+    _split_decoder(args)
     _check(args)
     channel = _channel(args)
     threads = THREADS.read({}, THREADS.given(args))
@@ -158,14 +166,14 @@ def _open_transcriber(
 ) -> "Transcriber":
     """Loads the model. streams: files at the same time."""
     from penstock.model.bundle import Checkpoint
-    from penstock.model.resolve import BUNDLED_MODEL, int8_notice, resolve_model
+    from penstock.model.resolve import int8_notice, resolve_or_bundled
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.files import FileTranscriber
     from penstock.transcription.offline import OfflineRecognizer
     from penstock.transcription.offline_files import OfflineFileTranscriber
 
     context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
-    checkpoint = Checkpoint(resolve_model(MODEL.read(given=MODEL.given(args)) or BUNDLED_MODEL))
+    checkpoint = Checkpoint(resolve_or_bundled(MODEL.read(given=MODEL.given(args))))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
     if notice := int8_notice(checkpoint, precision, "cpu"):
         _note(notice)
@@ -263,6 +271,13 @@ def _watch(
                 failures += _transcribe(args, transcriber, jobs, outputs, (1, threads), note)
             time.sleep(_LOOK_S)
     return 1 if failures else 0
+
+
+def _split_decoder(args: argparse.Namespace) -> None:
+    try:
+        split_decoder_flag(args, (*_SETTINGS, *_OF_STREAMS))
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def _check(args: argparse.Namespace) -> None:

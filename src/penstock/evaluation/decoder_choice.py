@@ -7,9 +7,7 @@ from typing import Any
 from penstock.errors import SettingError
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock_client import options as stream_options
-from penstock_client.options import BOOSTED_DECODERS, DECODERS, StreamOptions
-
-_SHORT = {"beam": "beam_size"}
+from penstock_client.options import BOOSTED_DECODERS, StreamOptions
 
 
 @dataclass(frozen=True)
@@ -53,27 +51,24 @@ GREEDY = DecoderChoice(stream_options.GREEDY)
 
 def parse_decoder(text: str) -> DecoderChoice:
     """Parses "greedy" or "name:option=value,option=value"; SettingError names the accepted values."""
-    name, has_options, rest = text.partition(":")
-    if name not in DECODERS:
-        raise SettingError(f"decoder {text!r}: {name!r} is not known; known: {', '.join(DECODERS)}")
-    known = (*DecodingConfig.options(), StreamOptions.option("boost"))
-    settings = {option.name: option for option in known if name in option.decoders}
-    options: dict[str, Any] = {}
-    for part in rest.split(",") if has_options else []:
-        option, _, value = part.partition("=")
-        names = (_SHORT.get(option, option), f"{name}_{option}")  # "beam" of wfst is "wfst_beam"
-        setting = next((settings[each] for each in names if each in settings), None)
-        if setting is None:
-            raise SettingError(
-                f"decoder {text!r}: {option!r} is not an option of {name}; options: {', '.join(settings)}"
-            )
-        if setting.name in options:
-            raise SettingError(f"decoder {text!r}: {option!r} is given twice")
-        try:
-            options[setting.name] = setting.parse(value)
-        except ValueError as error:
-            raise SettingError(f"decoder {text!r}: {option}: {value!r}: {error}") from None
+    try:
+        name, options = stream_options.parse_decoder(text, (*DecodingConfig.options(), StreamOptions.option("boost")))
+    except ValueError as error:
+        raise SettingError(str(error)) from None
     if "lm" in options and "lm_weight" not in options:
         raise SettingError(f"decoder {text!r}: lm needs lm_weight=W, which is 0 by default")
+    if options.get("lm_weight") and "lm" not in options:
+        raise SettingError(f"decoder {text!r}: lm_weight needs lm=FILE")
     boost = options.pop("boost", None)
     return DecoderChoice(name, options, boost, text)
+
+
+def sweep_decoders(decoders: Sequence[str], sweep: str | None) -> list[str]:
+    """The texts of each decoder with each value of "option=value,value", without repetitions; raises SettingError."""
+    if sweep is None:
+        return list(dict.fromkeys(decoders))
+    option, _, values = sweep.partition("=")
+    if not option or not all(values.split(",")):
+        raise SettingError(f"--sweep is {sweep!r}; accepted: OPTION=VALUE,VALUE,...")
+    given = [f"{text}{',' if ':' in text else ':'}" for text in decoders]
+    return list(dict.fromkeys(f"{text}{option}={value}" for text in given for value in values.split(",")))

@@ -1,22 +1,22 @@
 """Word and character errors of utterances, and their sums over a run with a confidence interval.
 
-The alignment is jiwer's. Text is compared in lower case with white space collapsed, without further normalization.
+The alignment is jiwer's, of texts after a `Normalizer`.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.evaluation.manifest import Utterance
-from penstock.model.languages import without_tags
+from penstock.evaluation.normalizers import Normalizer
 
 RESAMPLES = 2000
 SEED = 0
 _LOW_PERCENT, _HIGH_PERCENT = 2.5, 97.5
-_NO_PAIRS: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,42 +57,50 @@ class UtteranceErrors:
     words: EditCounts
     characters: EditCounts
     """White space between words counts as characters."""
-    substituted: tuple[tuple[str, str], ...] = _NO_PAIRS
-    """(reference word, hypothesis word)"""
-    deleted: tuple[str, ...] = ()
-    inserted: tuple[str, ...] = ()
+    aligned: tuple[tuple[str, str], ...] = ()
+    """(reference word, hypothesis word) in order; "" stands for the word that is missing."""
+
+    @property
+    def substituted(self) -> list[tuple[str, str]]:
+        """(reference word, hypothesis word)"""
+        return [(word, found) for word, found in self.aligned if word and found and word != found]
+
+    @property
+    def deleted(self) -> list[str]:
+        """Words of the reference alone."""
+        return [word for word, found in self.aligned if not found]
+
+    @property
+    def inserted(self) -> list[str]:
+        """Words of the hypothesis alone."""
+        return [found for word, found in self.aligned if not word]
 
 
-def normalize(text: str) -> str:
-    """Lower case, white space collapsed, without language tags and end tokens."""
-    return " ".join(without_tags(text).lower().split())
+NO_NORMALIZER = Normalizer()
 
 
-def compare(reference: str, hypothesis: str) -> UtteranceErrors:
-    """Aligns an utterance's texts after `normalize`. With an empty reference every word is an insertion."""
-    reference, hypothesis = normalize(reference), normalize(hypothesis)
+def compare(reference: str, hypothesis: str, normalizer: Normalizer = NO_NORMALIZER) -> UtteranceErrors:
+    """Aligns an utterance's texts after the normalizer. With an empty reference every word is an insertion."""
+    reference, hypothesis = normalizer(reference), normalizer(hypothesis)
     if not reference:
-        inserted = tuple(hypothesis.split())
+        inserted = tuple(("", word) for word in hypothesis.split())
         words, characters = EditCounts(insertions=len(inserted)), EditCounts(insertions=len(hypothesis))
-        return UtteranceErrors(reference, hypothesis, words, characters, inserted=inserted)
+        return UtteranceErrors(reference, hypothesis, words, characters, inserted)
     import jiwer  # optional (extra `evaluate`)
 
-    aligned = jiwer.process_words(reference, hypothesis)
-    (reference_words,), (hypothesis_words,), (chunks,) = aligned.references, aligned.hypotheses, aligned.alignments
-    of_kind = {kind: [chunk for chunk in chunks if chunk.type == kind] for kind in ("substitute", "delete", "insert")}
-    return UtteranceErrors(
-        reference,
-        hypothesis,
-        _counts(aligned),
-        _counts(jiwer.process_characters(reference, hypothesis)),
-        substituted=tuple(
-            pair
-            for chunk in of_kind["substitute"]
-            for pair in zip(_of_reference(reference_words, chunk), _of_hypothesis(hypothesis_words, chunk), strict=True)
-        ),
-        deleted=tuple(word for chunk in of_kind["delete"] for word in _of_reference(reference_words, chunk)),
-        inserted=tuple(word for chunk in of_kind["insert"] for word in _of_hypothesis(hypothesis_words, chunk)),
+    found = jiwer.process_words(reference, hypothesis)
+    (reference_words,), (hypothesis_words,), (chunks,) = found.references, found.hypotheses, found.alignments
+    aligned = tuple(
+        pair
+        for chunk in chunks
+        for pair in zip_longest(
+            reference_words[chunk.ref_start_idx : chunk.ref_end_idx],
+            hypothesis_words[chunk.hyp_start_idx : chunk.hyp_end_idx],
+            fillvalue="",
+        )
     )
+    characters = _counts(jiwer.process_characters(reference, hypothesis))
+    return UtteranceErrors(reference, hypothesis, _counts(found), characters, aligned)
 
 
 def total(counts: Iterable[EditCounts]) -> EditCounts:
@@ -107,14 +115,6 @@ def _counts(aligned: Any) -> EditCounts:
         aligned.insertions,
         aligned.hits + aligned.substitutions + aligned.deletions,
     )
-
-
-def _of_reference(words: list[str], chunk: Any) -> list[str]:
-    return words[chunk.ref_start_idx : chunk.ref_end_idx]
-
-
-def _of_hypothesis(words: list[str], chunk: Any) -> list[str]:
-    return words[chunk.hyp_start_idx : chunk.hyp_end_idx]
 
 
 class Interval(NamedTuple):
@@ -133,13 +133,18 @@ def bootstrap_interval(edits: Sequence[int], reference_units: Sequence[int]) -> 
     """
     if not len(edits):
         return None
+    low, high = np.percentile(bootstrap_rates(edits, reference_units), [_LOW_PERCENT, _HIGH_PERCENT])
+    return Interval(float(low), float(high))
+
+
+def bootstrap_rates(edits: Sequence[int], reference_units: Sequence[int]) -> np.ndarray:
+    """sum(edits) / sum(reference_units) of RESAMPLES samples of the utterances, float64."""
     errors, units = np.asarray(edits, np.float64), np.asarray(reference_units, np.float64)
     draw, rates = np.random.default_rng(SEED), np.empty(RESAMPLES)
     for i in range(RESAMPLES):
         chosen = draw.integers(len(errors), size=len(errors))
         rates[i] = errors[chosen].sum() / units[chosen].sum()
-    low, high = np.percentile(rates, [_LOW_PERCENT, _HIGH_PERCENT])
-    return Interval(float(low), float(high))
+    return rates
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from penstock.evaluation.errors import (
     UtteranceErrors,
 )
 from penstock.evaluation.manifest import Utterance
+from penstock.evaluation.normalizers import NONE
 from penstock.evaluation.runs import RunResult
 from penstock.reporting import date_utc, markdown_table
 from penstock.version import __version__
 
-FORMAT, FORMAT_VERSION = "penstock-evaluation", 2
+FORMAT, FORMAT_VERSION = "penstock-evaluation", 3
 _MAX_WORDS, _MAX_SPEAKERS = 8, 5
 
 
@@ -47,17 +48,19 @@ class Conditions:
     """Of the encoder; None for a server."""
     joined: str | None = None
     """The rule by which utterances were joined."""
+    normalizer: str = NONE
+    """Its name, and the package with its version."""
+    left_out: Sequence[str] = ()
+    """Lines of manifests whose reference has no word after the normalizer, as "file:line"."""
     date: str = field(default_factory=date_utc)
 
 
-def write_report(
-    path: Path, conditions: Conditions, utterances: Sequence[Utterance], results: Sequence[RunResult]
-) -> None:
+def write_report(path: Path, conditions: Conditions, results: Sequence[RunResult]) -> None:
     """Writes the report, replacing that of fewer runs."""
-    reporting.write_report(path, report_document(conditions, utterances, results))
+    reporting.write_report(path, report_document(conditions, results))
 
 
-def report_document(conditions: Conditions, utterances: Sequence[Utterance], results: Sequence[RunResult]) -> dict:
+def report_document(conditions: Conditions, results: Sequence[RunResult]) -> dict:
     """The report as JSON values; docs/evaluation.md lists the fields."""
     return {
         "format": FORMAT,
@@ -76,13 +79,14 @@ def report_document(conditions: Conditions, utterances: Sequence[Utterance], res
         "endpointing": conditions.endpointing,
         "window": conditions.window,
         "joined": conditions.joined,
-        "normalization": "lower case, white space collapsed",
+        "normalizer": conditions.normalizer,
+        "left_out": list(conditions.left_out),
         "bootstrap": {"resamples": RESAMPLES, "seed": SEED},
-        "results": [_result(utterances, result) for result in results],
+        "results": [_result(result) for result in results],
     }
 
 
-def _result(utterances: Sequence[Utterance], result: RunResult) -> dict:
+def _result(result: RunResult) -> dict:
     context, decoder = result.variant.context, result.variant.decoder
     return {
         "context": list(context) if context else None,
@@ -96,7 +100,7 @@ def _result(utterances: Sequence[Utterance], result: RunResult) -> dict:
         "speakers": [{"speaker": name} | _words(counts) for name, counts in result.score.speakers.items()],
         "utterances": [
             _utterance(utterance, outcome.error, error)
-            for utterance, outcome, error in zip(utterances, result.outcomes, result.errors, strict=True)
+            for utterance, outcome, error in zip(result.utterances, result.outcomes, result.errors, strict=True)
         ],
     }
 
@@ -186,16 +190,19 @@ _SPEECH_FREE_COLUMNS: list[_Column] = [
     ("words/min without speech", lambda result: f"{result.score.speech_free.inserted_words_per_minute or 0.0:.1f}"),
 ]
 _LAST_COLUMNS: list[_Column] = [
-    ("RTFx", lambda result: f"{result.rtfx:.{0 if result.rtfx >= 100 else 1}f}"),
+    ("RTFx", lambda result: "-" if result.rtfx is None else f"{result.rtfx:.{0 if result.rtfx >= 100 else 1}f}"),
 ]
 
 
 def render(conditions: Conditions, results: Sequence[RunResult]) -> str:
     """The text for stdout, without a trailing newline."""
-    return "\n\n".join([_heading(conditions, results[0]), _table(results), *map(_details, results)])
+    header, rows = summary_cells(results)
+    table = markdown_table(header, rows)
+    return "\n\n".join(["\n".join(summary_lines(conditions, results[0])), table, *map(_details, results)])
 
 
-def _heading(conditions: Conditions, result: RunResult) -> str:
+def summary_lines(conditions: Conditions, result: RunResult) -> list[str]:
+    """The model, the machine and the data, in words."""
     what = conditions.model["path"] if conditions.model else f"server {conditions.server}"
     speech, silent = result.score.speech, result.score.speech_free
     lines = [
@@ -207,16 +214,20 @@ def _heading(conditions: Conditions, result: RunResult) -> str:
     if speech.utterances:
         words = speech.words.reference_units
         lines.append(f"speech: {speech.utterances} utterances, {words} words, {_minutes(speech.audio_s)}")
+        lines.append(f"normalizer: {conditions.normalizer}")
+    if conditions.left_out:
+        lines.append(f"left out: {len(conditions.left_out)} utterances whose reference the normalizer empties")
     if silent.utterances:
         lines.append(f"without speech: {silent.utterances} recordings, {_minutes(silent.audio_s)}")
-    return "\n".join(lines)
+    return lines
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.1f} min"
 
 
-def _table(results: Sequence[RunResult]) -> str:
+def summary_cells(results: Sequence[RunResult]) -> tuple[list[str], list[list[str]]]:
+    """Titles of the columns, and a row per run."""
     columns = list(_COLUMNS)
     if any(result.score.speech.utterances for result in results):
         columns += _SPEECH_COLUMNS
@@ -225,8 +236,7 @@ def _table(results: Sequence[RunResult]) -> str:
     columns += _LAST_COLUMNS
     if any(result.failures for result in results):
         columns.append(("failed", lambda result: str(len(result.failures))))
-    rows = ([value(result) for _, value in columns] for result in results)
-    return markdown_table([title for title, _ in columns], rows)
+    return [title for title, _ in columns], [[value(result) for _, value in columns] for result in results]
 
 
 def _details(result: RunResult) -> str:
@@ -236,7 +246,7 @@ def _details(result: RunResult) -> str:
     lines += _counted("deleted", confusions.deleted)
     lines += _counted("inserted", confusions.inserted)
     lines += _counted("no speech", result.score.speech_free.inserted)
-    speakers = list(result.score.speakers.items())
+    speakers = [(name, counts) for name, counts in result.score.speakers.items() if counts.edits]
     if speakers:
         worst = ", ".join(
             f"{name} {_percent(counts.rate)} % of {counts.reference_units} words"

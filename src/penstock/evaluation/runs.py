@@ -15,8 +15,9 @@ import numpy as np
 
 from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
 from penstock.evaluation.decoder_choice import DecoderChoice
-from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
+from penstock.evaluation.errors import NO_NORMALIZER, Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
+from penstock.evaluation.normalizers import Normalizer
 from penstock.model.config import AttentionContext
 from penstock.transcription.progress import Progress
 from penstock_client.options import is_live_window
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.files import Transcriber
     from penstock.transcription.offline import OfflineRecognizer
-    from penstock_client import Client
+    from penstock_client import Client, ServerInfo
 
 _REQUEST_MS = 1000
 _SERVER_TIMEOUT_S = 60.0
 """Without an answer for this time a stream fails. It is long because the server is under full load."""
 _SLOT_WAIT_S = 24 * 3600.0
 """Time for which a stream waits while the server is full."""
+_LEAST_AUDIO_S = 60.0
+"""A speed of less audio says more about the start than about the model."""
 
 
 class Outcome(NamedTuple):
@@ -57,13 +60,30 @@ class Variant:
         return " ".join(str(part) for part in (self.context, self.decoder) if part is not None) or "server"
 
 
+class FirstStep:
+    """The end of a run's first step: before it, processes start and warm up, so RTFx counts from there."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self.clock, self.begin_s = clock, clock()
+        self.end_s: float | None = None
+        self.audio_s = 0.0
+
+    def __call__(self, audio_s: float) -> None:
+        """Takes the seconds of audio of every step."""
+        if self.end_s is None:
+            self.end_s, self.audio_s = self.clock(), audio_s
+
+
 @dataclass(frozen=True)
 class RunResult:
     """One run over all utterances; `outcomes` and `errors` are in their order."""
 
     variant: Variant
+    utterances: Sequence[Utterance]
     elapsed_s: float
     """From opening the first utterance to the last text. Includes reading files, excludes loading the model."""
+    rtfx: float | None
+    """Audio seconds processed per wall-clock second after the first step; None for less than a minute of audio."""
     outcomes: list[Outcome]
     errors: list[UtteranceErrors | None]
     """None for a failed utterance."""
@@ -75,18 +95,20 @@ class RunResult:
         """Errors of the failed utterances."""
         return [outcome.error for outcome in self.outcomes if outcome.error]
 
-    @property
-    def rtfx(self) -> float:
-        """Audio seconds processed per wall-clock second."""
-        return (self.score.speech.audio_s + self.score.speech_free.audio_s) / self.elapsed_s
 
-
-def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterable[Outcome]) -> RunResult:
+def collect(
+    variant: Variant,
+    utterances: Sequence[Utterance],
+    outcomes: Iterable[Outcome],
+    normalizer: Normalizer = NO_NORMALIZER,
+    first_step: FirstStep | None = None,
+) -> RunResult:
     """Collects outcomes in any order and scores them; shows the progress if stderr is a terminal.
 
-    Raises RunError if every utterance fails.
+    first_step: is given the audio of the steps; without it RTFx counts from now. Raises RunError if every utterance
+    fails.
     """
-    started = time.perf_counter()
+    first_step = first_step or FirstStep()
     collected: list[Outcome] = []
     audio_s = sum(utterance.audio_s for utterance in utterances)
     with Progress(sys.stderr, len(utterances), audio_s, "utterances", str(variant)) as progress:
@@ -94,15 +116,19 @@ def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterabl
             collected.append(outcome)
             progress.add_audio(utterances[outcome.number].audio_s)
     collected.sort(key=lambda outcome: outcome.number)
-    elapsed_s = time.perf_counter() - started
+    end_s = first_step.clock()
     errors = [
-        None if outcome.error else compare(utterance.reference, outcome.text)
+        None if outcome.error else compare(utterance.reference, outcome.text, normalizer)
         for utterance, outcome in zip(utterances, collected, strict=True)
     ]
     recognized = [(utterance, error) for utterance, error in zip(utterances, errors, strict=True) if error]
     if not recognized:
         raise RunError(f"no utterance could be recognized; the first: {collected[0].error}")
-    return RunResult(variant, elapsed_s, collected, errors, summarize(*map(list, zip(*recognized, strict=True))))
+    score = summarize(*map(list, zip(*recognized, strict=True)))
+    measured_audio_s = score.speech.audio_s + score.speech_free.audio_s - first_step.audio_s
+    measured_s = end_s - (first_step.begin_s if first_step.end_s is None else first_step.end_s)
+    rtfx = measured_audio_s / measured_s if measured_audio_s >= _LEAST_AUDIO_S else None
+    return RunResult(variant, utterances, end_s - first_step.begin_s, rtfx, collected, errors, score)
 
 
 def open_recognizer(
@@ -131,10 +157,12 @@ def recognize_in_process(
     processes: int = 1,
     threads: int = 1,
     window: str | None = None,
+    on_audio: Callable[[float], None] = lambda audio_s: None,
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    processes, threads: as in `penstock.transcription.processes.transcribe_files`. window: the option of every stream.
+    processes, threads, on_audio: as in `penstock.transcription.processes.transcribe_files`. window: the option of every
+    stream.
     """
     from penstock.transcription.processes import longest_first, transcribe_files
 
@@ -148,7 +176,7 @@ def recognize_in_process(
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
     transcriber = _transcriber(recognizer, options)
-    for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=order, threads=threads):
+    for index, (transcript,) in transcribe_files(transcriber, paths, processes, on_audio, order, threads):
         yield Outcome(index, transcript.text, transcript.error)
 
 
@@ -198,7 +226,7 @@ def recognize_through_server(
     """
     from penstock_client import ServerUnreachableError
 
-    has_languages = any(utterance.language for utterance in utterances) and bool(_languages(client))
+    has_languages = any(utterance.language for utterance in utterances) and bool(server_info(client).languages)
     pool = ThreadPoolExecutor(streams)  # not a context manager, which would wait for the running streams
     jobs = [
         pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, more_options)
@@ -213,12 +241,12 @@ def recognize_through_server(
         pool.shutdown(wait=False, cancel_futures=True)  # running streams end with the client
 
 
-def _languages(client: "Client") -> tuple[str, ...]:
-    """The languages that the server offers."""
+def server_info(client: "Client") -> "ServerInfo":
+    """The model and the offer of the server; raises ServerError."""
     from penstock_client import ClientError
 
     try:
-        return client.server_info().languages
+        return client.server_info()
     except ClientError as error:
         raise ServerError(error.text) from error
 

@@ -40,6 +40,16 @@ def int8_notice(checkpoint: Checkpoint, precision: str, device: str) -> str | No
     )
 
 
+def resolve_or_bundled(source: str | None) -> Path:
+    """`resolve_model`, or the bundled model without a source; the error of a missing model says so."""
+    try:
+        return resolve_model(source or BUNDLED_MODEL)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{error.message}. Without --model the bundled demonstration model is used, which needs no network"
+        ) from error
+
+
 def resolve_model(source: str | Path) -> Path:
     """Returns the directory of the bundle for `source`. The first import of a large model may take minutes.
 

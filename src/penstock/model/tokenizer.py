@@ -14,6 +14,12 @@ _SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+def writes_sentences(characters: str) -> bool:
+    """True if the characters can write sentences: both cases of letters, and the end of a sentence."""
+    has_end = any(each in characters for each in SENTENCE_ENDS)
+    return has_end and characters.lower() != characters != characters.upper()
+
+
 class Tokenizer:
     """The pieces of a SentencePiece model.
 
@@ -33,9 +39,10 @@ class Tokenizer:
 
     @cached_property
     def has_punctuation_and_capitals(self) -> bool:
-        """True if the pieces can write sentences: both cases of letters, and the end of a sentence."""
-        text = "".join(piece for piece in self._pieces if isinstance(piece, str) and not piece.startswith("<"))
-        return any(each in text for each in SENTENCE_ENDS) and text.lower() != text != text.upper()
+        """True if the pieces can write sentences."""
+        return writes_sentences(
+            "".join(piece for piece in self._pieces if isinstance(piece, str) and not piece.startswith("<"))
+        )
 
     @cached_property
     def alphabet(self) -> frozenset[str]:

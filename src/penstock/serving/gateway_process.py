@@ -32,6 +32,14 @@ class GatewayOptions(NamedTuple):
     ports: Sequence[OtherPort]
     """HTTP, gRPC, metrics."""
     is_tls: bool
+    has_keys: bool
+    has_captions: bool
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of HTTP, from this machine."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]:{self.ports[0].port}" if ":" in host else f"{host}:{self.ports[0].port}"
 
 
 class GatewayProcess:
@@ -67,17 +75,24 @@ class GatewayProcess:
 
     def is_ready(self) -> bool:
         """True if it has found the server, so that a stream can start."""
-        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self._options.host, self._options.host)
-        port, connection = self._options.ports[0].port, http.client.HTTPConnection
+        connection = http.client.HTTPConnection
         if self._options.is_tls:
             context = ssl._create_unverified_context()  # the certificate names another host
             connection = partial(http.client.HTTPSConnection, context=context)  # type: ignore[assignment]
-        with contextlib.closing(connection(host, port, timeout=_READY_TIMEOUT_S)) as asked:
+        with contextlib.closing(connection(self._options.address, timeout=_READY_TIMEOUT_S)) as asked:
             try:
                 asked.request("GET", "/health/ready")
                 return asked.getresponse().status == http.client.OK
             except (OSError, http.client.HTTPException):
                 return False
+
+    def invitation(self) -> list[str]:
+        """Lines for who has started it: a command that works, and the captions page."""
+        options, scheme = self._options, "https" if self._options.is_tls else "http"
+        flags = "-k " * options.is_tls + "-H 'Authorization: Bearer KEY' " * options.has_keys
+        url = f"{scheme}://{options.address}"
+        lines = [f"try: curl {flags}{url}/v1/audio/transcriptions -F file=@yours.wav -F model=whisper-1"]
+        return [*lines, f"live captions: {url}/captions"] if options.has_captions else lines
 
     def stop(self) -> None:
         """Asks it to end its live streams and then itself. Does not wait."""
@@ -118,4 +133,5 @@ def check_gateway(environment: Mapping[str, str] = os.environ) -> GatewayOptions
         OtherPort(config.option(name).variable, config.host, getattr(config, name))
         for name in ("http_port", "grpc_port", "metrics_port")
     ]
-    return GatewayOptions(config.host, ports, config.tls_cert is not None)
+    has_keys = config.keys is not None
+    return GatewayOptions(config.host, ports, config.tls_cert is not None, has_keys, config.serves_captions)

@@ -64,6 +64,9 @@ class Companion(Protocol):
     def is_ready(self) -> bool:
         """True if it has found the server."""
 
+    def invitation(self) -> list[str]:
+        """Lines that say how to use it."""
+
     def stop(self) -> None:
         """Asks it to end. Does not wait."""
 
@@ -158,6 +161,8 @@ class _Run:
         urls = f"gRPC {LOOPBACK}:{ports.grpc}, HTTP {LOOPBACK}:{ports.http}, "
         urls += f"metrics http://{LOOPBACK}:{ports.metrics}/metrics"
         self._console.say(f"ready after {math.ceil(start_s)} s: {urls}", start_s=start_s, **ports._asdict())
+        for line in self._companion.invitation() if self._companion else ():
+            self._console.say(line)
 
     def _watch(self, stop: threading.Event, start_s: float) -> None:
         """Waits for `stop`; ServerError if the server ends, or loses a model, without which it cannot drain."""

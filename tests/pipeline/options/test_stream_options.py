@@ -194,7 +194,7 @@ def test_a_weight_without_an_internal_language_model():
         ({"cuda_graphs": "on"}, "cuda_graphs is 'on'; accepted: auto, full_graph, no_while_loops, no_graphs"),
         ({"lm_fusion": "eq4-late"}, "lm_fusion is 'eq4-late'; accepted: eq2-early, eq2-late"),
         ({"lm_fusion": None}, "lm_fusion is None"),
-        ({"length_normalisation": 1}, "length_normalisation is 1; accepted: True, False"),
+        ({"length_normalization": 1}, "length_normalization is 1; accepted: True, False"),
         ({"max_symbols": 0}, "max_symbols is 0; accepted: integers from 1 to 50"),
         ({"max_symbols": 51}, "max_symbols is 51"),
         ({"aes_expansions": 0}, "aes_expansions is 0; accepted: integers from 1 to 10"),

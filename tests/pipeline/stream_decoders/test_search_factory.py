@@ -49,7 +49,7 @@ def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
     monkeypatch.setattr(search_factory, "BeamSearch", make)
     chosen = DecodingConfig(
         lm_fusion="eq2-early", max_symbols=3, aes_expansions=1, aes_margin=4.5, aes_extra_labels=5,
-        length_normalisation=False, ctc_beam_label_bonus=2.0,
+        length_normalization=False, ctc_beam_label_bonus=2.0,
     )  # fmt: skip
     for decoding in (DecodingConfig(), chosen):
         SearchFactory(decoding, EagerDriver(), 2, 7).beam(open_network(checkpoint), "aes")
@@ -85,7 +85,7 @@ def test_labels_at_a_frame(checkpoint, decoder, setting):
 
 @pytest.mark.parametrize("is_normalized", [False, True])
 def test_what_alternatives_are_ranked_by(checkpoint, is_normalized):
-    decoding = DecodingConfig(beam_size=8, length_normalisation=is_normalized)
+    decoding = DecodingConfig(beam_size=8, length_normalization=is_normalized)
     found = decoded(checkpoint, decoding, {"decoder": "alsd", "n_best": 8}).alternatives
     assert len(found) == 8
     by_score = all(one.score >= other.score for one, other in pairwise(found))

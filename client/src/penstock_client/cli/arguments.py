@@ -14,7 +14,7 @@ from penstock_client.cli.parser import Parser
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.declaration import read_flags
 from penstock_client.errors import StreamId
-from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase
+from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase, split_decoder_flag
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
 from penstock_client.version import __version__
@@ -147,6 +147,7 @@ def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
 
 def read_options(args: argparse.Namespace) -> StreamOptions:
     """The stream options that the arguments give. Raises ValueError for bad ones, and for an unreadable file."""
+    split_decoder_flag(args, _FLAGS)
     phrases = [parse_phrase("--boost-phrase", text) for text in args.boost_phrase]
     if args.boosted_phrases is not None:
         phrases += _read_phrases(args.boosted_phrases)

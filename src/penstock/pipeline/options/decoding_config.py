@@ -75,7 +75,7 @@ class DecodingConfig(Options):
     lm_fusion: Annotated[LmFusion, About("NAME", page="beam_search.md#settings", decoders=TRANSDUCER_BEAMS)] = Field(
         default="eq3-late", description="fusion strategy of the language model in beam search"
     )
-    length_normalisation: Annotated[bool, About(decoders=TRANSDUCER_BEAMS)] = Field(
+    length_normalization: Annotated[bool, About(decoders=TRANSDUCER_BEAMS)] = Field(
         default=True, description="rank hypotheses by score / (labels + 1), not by score"
     )
     aes_expansions: Annotated[int, Field(ge=1, le=10), About("N", decoders=(AES,))] = Field(

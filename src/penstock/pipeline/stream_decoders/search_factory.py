@@ -44,7 +44,7 @@ class SearchFactory:
             fusion_strategy(settings.lm_fusion),
             settings.max_symbols,
             AesLimits(settings.aes_expansions, settings.aes_margin, settings.aes_extra_labels),
-            settings.length_normalisation,
+            settings.length_normalization,
             settings.ctc_beam_label_bonus,
         )
         if not settings.capture_beams:

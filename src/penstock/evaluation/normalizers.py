@@ -1,0 +1,42 @@
+"""Normalization of texts before their words are compared: published figures of WER depend on it.
+
+`basic` and `whisper` are the normalizers of Whisper, from the package whisper-normalizer, which NeMo uses as well.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from importlib.metadata import version
+
+from penstock.model.languages import without_tags
+
+NONE, BASIC, WHISPER = NORMALIZERS = ("none", "basic", "whisper")
+PACKAGE = "whisper-normalizer"
+
+
+class Normalizer:
+    """Removes language tags, then what its kind removes; the result is in lower case with white space collapsed.
+
+    none: nothing more. basic: punctuation, symbols and text in brackets become spaces, in any language. whisper: also
+    English fillers, contractions, titles, numbers and British spelling.
+    """
+
+    def __init__(self, name: str = NONE):
+        self.name = name
+
+    def __call__(self, text: str) -> str:
+        """The text as it is compared."""
+        return " ".join(self._function(without_tags(text)).lower().split())
+
+    def __str__(self) -> str:
+        return self.name if self.name == NONE else f"{self.name} ({PACKAGE} {version(PACKAGE)})"
+
+    @cached_property
+    def _function(self) -> Callable[[str], str]:
+        if self.name == NONE:
+            return str
+        # optional (extra `evaluate`)
+        from whisper_normalizer.basic import BasicTextNormalizer
+        from whisper_normalizer.english import EnglishTextNormalizer
+
+        # Marks are vowels in Devanagari and other scripts: without them words fall apart.
+        return EnglishTextNormalizer() if self.name == WHISPER else BasicTextNormalizer(preserve_marks=True)

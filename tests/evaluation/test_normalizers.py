@@ -1,0 +1,29 @@
+"""Normalizers: what each removes, and the package that its name tells."""
+
+from importlib.metadata import version
+
+import pytest
+
+from penstock.evaluation.normalizers import BASIC, NONE, WHISPER, Normalizer
+
+
+@pytest.mark.parametrize(
+    ("text", "none", "basic", "whisper"),
+    [
+        ("  Enter\tone OH four. ", "enter one oh four.", "enter one oh four", "enter 104"),
+        ("Hello, Mr. Bond. <en-US>", "hello, mr. bond.", "hello mr bond", "hello mister bond"),
+        ("It's the [noise] colour, um", "it's the [noise] colour, um", "it s the colour um", "it is the color"),
+        ("Zürich -  naïve", "zürich - naïve", "zürich naïve", "zurich naive"),
+        ("हिन्दी में।", "हिन्दी में।", "हिन्दी में", None),
+        ("Um ...", "um ...", "um", "."),
+        ("", "", "", ""),
+    ],
+)
+def test_what_each_removes(text, none, basic, whisper):
+    assert [Normalizer(name)(text) for name in (NONE, BASIC)] == [none, basic]
+    assert whisper is None or Normalizer(WHISPER)(text) == whisper
+
+
+def test_the_package_is_named():
+    assert str(Normalizer()) == "none"
+    assert str(Normalizer(WHISPER)) == f"whisper (whisper-normalizer {version('whisper-normalizer')})"
