@@ -40,7 +40,8 @@ NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tes
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $$(nproc) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# With its progress: one environment has 1.8 GB.
+PIP_INSTALL := -m pip install --disable-pip-version-check
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
@@ -51,6 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
+	@echo "installing Penstock and its tools into $(VENV): 1.8 GB, once, some 5 to 10 minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/pytriton.txt
 	$(BIN)/python $(PIP_INSTALL) torch
@@ -96,65 +98,66 @@ $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 	$(COMPAT_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/compat.txt
 	touch $@
 
-help: ## this list
-	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 16
+help: ## [-] this list
+	@echo "Times are rough, of two idle cores, without the set-up of environments."
+	@sed -n 's/^\([a-z-]*\):.* ## \[\([^]]*\)\] /\1\t\2\t/p' Makefile | expand -t 22,36
 
-setup: $(VENV)/.done ## the environment .venv, for everything below
+setup: $(VENV)/.done ## [10 min] the environment .venv, for everything below
 
-oracle-setup: $(ORACLE_VENV)/.done ## a second environment with NeMo and Transformers, 2 GB
+oracle-setup: $(ORACLE_VENV)/.done ## [10 min] a second environment with NeMo and Transformers, 2 GB
 
-demo: setup ## a server with the bundled model and six recordings in real time
+demo: setup ## [1 min] a server with the bundled model and six recordings in real time
 	$(BIN)/python -m scripts.demo --model $(MODEL) --context $(CONTEXT)
 
-check: setup ## style, types and documents
+check: setup ## [2 min] style, types and documents
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/documents; texts=$$?; wait $$types && exit $$texts
 
-fix: setup ## fix the style and format
+fix: setup ## [seconds] fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 # Tests with limits of time come last, one at a time, and whether or not the others pass: one run names all that fails.
-test: setup ## all tests that need no GPU and no NeMo
+test: setup ## [11 min] all tests that need no GPU and no NeMo
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing"; shared=$$?; \
 	$(PYTEST) -m "$(NOT_HERE) and timing" $(call FILES_OF,timing) && exit $$shared
 
-test-fast: setup ## the tests without a server
+test-fast: setup ## [8 min] the tests without a server
 	$(TEST_SHARED) -m "$(NOT_HERE) and not server"
 
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.
-test-under-load: setup ## tests of servers and clients beside a busy loop per core
+test-under-load: setup ## [15 min] tests of servers and clients beside a busy loop per core
 	loops=; for core in $$(seq $$(nproc)); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing" tests/server tests/serving client/tests gateway/tests
 
 # More seeds, larger graphs and small fault trials; what they cover has a short test in `make test`, so CI does without.
 # The longest runs are `make trials NAME=faults` and `NAME=soak`.
-test-nightly: test-cpus ## tests that take long
+test-nightly: test-cpus ## [40 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
 # failure is traced to one of them.
-test-cpus: setup ## the numeric tests as other CPUs compute
+test-cpus: setup ## [3 min] the numeric tests as other CPUs compute
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OV_CPU_MAX_ISA=AVX2 $(TEST_NUMERIC) -p tests.helpers.other_cpu
 
 # Triton's interpreter stands in for a GPU, in an environment of its own.
-test-kernels: $(KERNELS_VENV)/.done ## GPU kernels in Triton's interpreter; calls of cuda-bindings
+test-kernels: $(KERNELS_VENV)/.done ## [10 min] GPU kernels in Triton's interpreter; calls of cuda-bindings
 	$(KERNELS_VENV)/bin/python -m pytest -q tests/kernels tests/graphs/test_cuda_calls.py tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
 
 # A real server, a gateway and Chromium (Debian: apt-get install chromium); pictures in build/captions.
-captions-test: setup ## the captions page in a browser
+captions-test: setup ## [2 min] the captions page in a browser
 	$(PYTEST) -m browser gateway/tests/captions tests/server
 
-test-gpu: setup ## tests and benchmarks on a CUDA device
+test-gpu: setup ## [30 min] tests and benchmarks on a CUDA device
 	$(BIN)/python -m scripts.gpu_run --out $(GPU_OUT)
 
-test-oracle: $(ORACLE_VENV)/.sherpa ## comparison with NeMo and Transformers
+test-oracle: $(ORACLE_VENV)/.sherpa ## [20 min] comparison with NeMo and Transformers
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva, OpenAI and Triton against the gateway
+client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, OpenAI and Triton against the gateway
 	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS))
 
-serve: setup ## serve MODEL with CONTEXT until Ctrl-C
+serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
 # Of each NAME, what runs; without one, encoder and recognizer, also beside NeMo. `papers` measures the tables of the
@@ -169,25 +172,26 @@ benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_P
 benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) scripts/export_sherpa.py $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
 benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.large $(SIDE) --json $(SIDE)/large.json
 benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m scripts.random_offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
-benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter gateway-load host-budget,$(NAME)),,oracle-setup) ## NAME: gateway-load, host-budget, papers, side-by-side, side-by-side-large, side-by-side-offline; none: encoder and recognizer
+benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.speakers $(SIDE) --json $(SIDE)/speakers.json
+benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter gateway-load host-budget,$(NAME)),,oracle-setup) ## [1 min to 1 h] NAME: gateway-load, host-budget, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: encoder and recognizer
 	$($@-$(NAME)) $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
-loadtest: setup ## STREAMS streams for MINUTES minutes, with a report
+loadtest: setup ## [MINUTES] STREAMS streams for MINUTES minutes, with a report
 	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --shape $(SHAPE) $(LOADTEST_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
-compose-test: setup ## build the images and walk compose.yaml in containers
+compose-test: setup ## [20 min] build the images and walk compose.yaml in containers
 	PYTEST="$(PYTEST)" scripts/compose_test.sh
 
-chart-check: $(DEPLOY_VENV)/.done ## render and validate the Helm chart without a cluster; scan it and the Dockerfile
+chart-check: $(DEPLOY_VENV)/.done ## [1 min] render and validate the Helm chart without a cluster; scan it and the Dockerfile
 	$(DEPLOY_VENV)/bin/python scripts/chart_check.py
 	$(DEPLOY_VENV)/bin/hadolint docker/Dockerfile && $(DEPLOY_VENV)/bin/python $(DEPLOY_VENV)/bin/checkov --file docker/Dockerfile --framework dockerfile --quiet --compact --skip-download
 
-sbom: $(DEPLOY_VENV)/.done ## a CycloneDX SBOM of each lock file in build/sbom, and a scan where there is an advisory source
+sbom: $(DEPLOY_VENV)/.done ## [1 min] a CycloneDX SBOM of each lock file in build/sbom, and a scan where there is an advisory source
 	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH scripts/sbom.sh
 
-capacity: setup ## the most streams that this machine sustains
+capacity: setup ## [10 min] the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
 # Faults, attacks and long runs, each with servers of its own: `edge` needs HAProxy, `long-upload` nginx (Debian: haproxy,
@@ -202,28 +206,28 @@ trials-gateway-attack = $(BIN)/python -m trials.gateway_attack
 trials-long-upload = $(BIN)/python -m trials.long_upload
 trials-offline-soak = $(BIN)/python -m trials.offline_soak --json build/offline-soak.json
 trials-soak = $(BIN)/python -m trials.soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
-trials: setup $(if $(filter edge,$(NAME)),$(DEPLOY_VENV)/.done) ## NAME: chaos, edge, faults, fleet, gateway-attack, long-upload, offline-soak, soak
+trials: setup $(if $(filter edge,$(NAME)),$(DEPLOY_VENV)/.done) ## [2 min to 1 h] NAME: chaos, edge, faults, fleet, gateway-attack, long-upload, offline-soak, soak
 	$($@-$(NAME)) $(TRIAL_ARGS)
 
 # A wrong name is told before any set-up.
 _ := $(foreach target,$(filter benchmark trials,$(MAKECMDGOALS)),$(or $($(target)-$(NAME)),$(error make $(target) knows no NAME=$(NAME); make help lists them)))
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
-train-demo: $(ORACLE_VENV)/.train ## train the bundled models on the release AN4
+train-demo: $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4
 	$(ORACLE_VENV)/bin/python -m recipes.an4.prepare $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python -m recipes.an4.train --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT) $(TRAIN_ARGS)
 
 # After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
-bundled-figures: setup oracle-setup ## tables and golden data of the bundled streaming models
+bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundled streaming models
 	$(ORACLE_VENV)/bin/python scripts/make_golden.py --bundled
 	$(BIN)/python -m recipes.an4.figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
 
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
-lock: ## resolve the locked versions again
+lock: ## [5 min] resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
 
 # Every target in a clean clone: TARGETS names some of them.
-check-targets: ## every target in a clean clone
+check-targets: ## [hours] every target in a clean clone
 	scripts/check_targets.sh $(TARGETS)
 
-clean: ## remove environments and builds
+clean: ## [seconds] remove environments and builds
 	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

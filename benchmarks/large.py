@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from benchmarks.baselines import SherpaOnnx
-from benchmarks.measure import paired_ratio
+from benchmarks.measure import paired_ratio, ratios_to
 from benchmarks.offline import PenstockOffline, SherpaOffline, cases
 from benchmarks.random_bundle import random_tokenizer
-from benchmarks.recognizer import MANIFEST, SAMPLE_RATE_HZ, Penstock, read_recordings, timed_rounds
-from benchmarks.results import describe, environment, progress, publish
+from benchmarks.recognizer import MANIFEST, SAMPLE_RATE_HZ, Penstock, in_words, read_recordings, timed_rounds
+from benchmarks.results import Ratios, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import FLOAT32, INT8, open_encoder
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, parse_context
@@ -115,12 +115,15 @@ def main(argv: list[str] | None = None) -> None:
     write_models(arguments)
     torch.manual_seed(0)
     results: list[dict] = []
+    by_streams = len(arguments.contexts) * len(arguments.streams)
+    counts = {"encoder": by_streams, "streams": by_streams, "files": len(arguments.cases), "memory": 1}
+    arguments.steps = Steps(sum(counts[part] for part in arguments.parts))
     for part in arguments.parts:
         for context in {"files": [None], "memory": []}.get(part, arguments.contexts):
             results += parts[part](arguments, context)
     memory = measure_memory(arguments) if "memory" in arguments.parts else []
     document = {"environment": here, "results": results, "memory": memory}
-    publish(to_markdown(here, results, memory), document, arguments.json)
+    publish(to_markdown(here, results, memory), document, arguments.json, ratios=ratios_of(results))
 
 
 def write_models(arguments: argparse.Namespace) -> None:
@@ -182,7 +185,7 @@ def measure_encoder(arguments: argparse.Namespace, context: AttentionContext) ->
         windows = list(torch.randn(max(_ENCODER_STEPS // streams, 1), streams, frames + _PRE_ENCODE_CACHE, _MEL_BINS))
         audio_s = len(windows) * streams * frames / 100
         yield _measure(
-            arguments, f"encoder, {streams} streams, {context}", audio_s, systems, (windows,), (windows[:1],)
+            arguments, f"encoder, {in_words(streams)}, {context}", audio_s, systems, (windows,), (windows[:1],)
         )
 
 
@@ -198,7 +201,7 @@ def measure_streams(arguments: argparse.Namespace, context: AttentionContext) ->
         length = int(SAMPLE_RATE_HZ * min(max(_STREAM_S / streams, 1.0), 4.0))
         parts = np.resize(samples, streams * length).reshape(streams, length)
         yield _measure(
-            arguments, f"recognizer, {streams} streams, {context}", parts.size / SAMPLE_RATE_HZ, systems,
+            arguments, f"recognizer, {in_words(streams)}, {context}", parts.size / SAMPLE_RATE_HZ, systems,
             (list(parts), [[stream] for stream in range(streams)]), ([parts[0, :SAMPLE_RATE_HZ]], [[0]]),
         )  # fmt: skip
 
@@ -217,7 +220,7 @@ def _measure(
     arguments: argparse.Namespace, case: str, audio_s: float, systems: list, work: tuple, warm_up: tuple
 ) -> dict:
     """CPU seconds of every system in interleaved rounds, after it has done the work to warm up."""
-    progress(f"{case}, {audio_s:.1f} s of audio")
+    arguments.steps.begin(f"{case}, {audio_s:.1f} s of audio")
     for system in systems:
         system.run(*warm_up)
     rounds = arguments.rounds if audio_s < _LONG_S else _LONG_ROUNDS
@@ -233,6 +236,7 @@ def _texts(found: dict[int, str] | list[str]) -> list[str]:
 def measure_memory(arguments: argparse.Namespace) -> list[dict]:
     """Resident memory of a process with one stream."""
     found = []
+    arguments.steps.begin("memory of a process with one stream")
     for precision in PRECISIONS:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             bundle, context = arguments.directory / _STREAMING / "bundle", arguments.contexts[0]
@@ -257,6 +261,12 @@ def resident_mib() -> tuple[int, int]:
     """Resident memory of this process now, and the largest so far."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) >> 10, int(fields["VmHWM"].split()[0]) >> 10
+
+
+def ratios_of(results: list[dict]) -> Ratios:
+    """CPU seconds of the other systems relative to those of Penstock's int8."""
+    taken = {result["case"]: result["cpu_seconds"] for result in results}
+    return Ratios(ratios_to(SYSTEMS[1], taken), f"CPU time relative to {SYSTEMS[1]}")
 
 
 def to_markdown(here: dict, results: list[dict], memory: list[dict]) -> str:

@@ -42,6 +42,18 @@ def paired_ratio(rounds_s: Sequence[float], others_s: Sequence[float]) -> float:
     return statistics.median(mine_s / others_s for mine_s, others_s in zip(rounds_s, others_s, strict=True))
 
 
+def ratios_to(name: str, taken: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, list[float]]]:
+    """By case and by each other system: its times, one per round, relative to those of the system `name`."""
+    return {
+        case: {
+            other: [its_s / base_s for its_s, base_s in zip(rounds_s, systems[name], strict=True)]
+            for other, rounds_s in systems.items()
+            if other != name
+        }
+        for case, systems in taken.items()
+    }
+
+
 def time_interleaved(
     tasks: Mapping[Hashable, Callable[[], Any]],
     repeats: int,

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.results import ROOT, describe, environment, progress, publish
+from benchmarks.measure import ratios_to
+from benchmarks.results import ROOT, Ratios, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
@@ -143,15 +144,18 @@ def main(argv: list[str] | None = None) -> None:
         measure_offline(arguments, here, recordings)
         return
     results = []
+    steps = Steps(len(arguments.contexts) * len(arguments.streams))
     for context in map(parse_context, arguments.contexts):
         alone: dict[int, str] = {}
         for streams in arguments.streams:
             workload = Workload(recordings, streams, 1 if streams > 1 or arguments.quick else 2)
+            steps.begin(f"{in_words(streams)}, context {context}, {workload.audio_s:.0f} s of audio")
             results += run_case(arguments, workload, context, streams, alone)
     publish(
         to_markdown(here, results),
         {"environment": here, "model": arguments.model.name, "results": results},
         arguments.json,
+        ratios=speed_ups(results, "seconds"),
     )
 
 
@@ -196,7 +200,6 @@ def run_case(
     arguments: argparse.Namespace, workload: Workload, context: AttentionContext, streams: int, alone: dict[int, str]
 ) -> list[dict]:
     """Results of every system. `alone` collects Penstock's texts with one stream; those with many must equal them."""
-    progress(f"context {context}, {streams} streams, {workload.audio_s:.0f} s of audio")
     systems = open_systems(arguments, context, streams)
     for system in systems:
         system.run(workload.utterances[:1], [[0]])
@@ -236,8 +239,9 @@ def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[
     from benchmarks.offline import PENSTOCK, cases, systems
 
     everything, results = list(systems(arguments.offline, arguments.batches, arguments.device)), []
+    steps = Steps(len(arguments.cases))
     for case in cases(arguments.cases, [recording.samples for recording in recordings], arguments.files):
-        progress(f"{case.name}, {case.audio_s:.0f} s of audio")
+        steps.begin(f"{case.name}, {case.audio_s:.0f} s of audio")
         chosen = [system for system, is_for_several in everything if len(case.recordings) > 1 or not is_for_several]
         for system in chosen:  # a GPU's libraries choose and allocate by shape
             system.run([case.recordings[0][: 2 * SAMPLE_RATE_HZ]] if arguments.device == "cpu" else case.recordings)
@@ -261,7 +265,23 @@ def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[
     clock = "RTFx by CPU time" if arguments.device == "cpu" else "RTFx"
     header = ["audio", "system", clock, "Penstock's speed-up", "equal texts"]
     markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
-    publish(markdown, {"environment": here, "results": results}, arguments.json)
+    document = {"environment": here, "results": results}
+    speed_up = speed_ups(results, "cpu_seconds" if arguments.device == "cpu" else "seconds")
+    publish(markdown, document, arguments.json, ratios=speed_up)
+
+
+def speed_ups(results: list[dict], clock: str) -> Ratios:
+    """Times of the other systems relative to Penstock's. clock: the results' field."""
+    taken: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        case = result.get("case") or f"{in_words(result['streams'])}, {AttentionContext(*result['context'])}"
+        taken.setdefault(case, {})[result["system"]] = result[clock]
+    return Ratios(ratios_to(Penstock.name, taken), "Penstock's speed-up")
+
+
+def in_words(streams: int) -> str:
+    """The number of streams."""
+    return f"{streams} stream{'s' if streams != 1 else ''}"
 
 
 def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:

@@ -141,7 +141,7 @@ def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
     document = Trials(*where, rest, _log).find_capacity(plan)
     write_report(args.out / "capacity.json", document)
     print(document["capacity"]["text"])
-    print(f"wrote {args.out / 'capacity.json'} and capacity.md")
+    print(f"wrote {args.out / 'capacity.json'}, its .md and .png")
     return 0 if document["capacity"]["streams"] else 1
 
 

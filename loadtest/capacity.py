@@ -3,15 +3,15 @@
 Each trial has a fresh server and its own Locust process.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
 from loadtest.locust_run import headless_report, processes_for
-from loadtest.report import window_lines
+from penstock.transcription.progress import duration
 
-_QUIET = ("--loglevel", "WARNING")
 _SLOTS_PER_STREAM = 2
 """An utterance holds its slot until it is answered; the stream's next utterance needs another one meanwhile."""
 
@@ -49,13 +49,16 @@ class Trials:
     arguments: list[str]
     """Further options of the Locust file."""
     log: Callable[[str], object]
-    """Receives each trial's result, line by line."""
+    """Receives a line when a trial begins; its load test itself says the result."""
     reports: list[dict] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
 
     def run(self, streams: int, measured_s: float) -> bool:
         """Returns whether `streams` streams pass on a fresh server."""
+        elapsed = duration(time.monotonic() - self.began_s)
+        self.log(f"[{elapsed}] trial {len(self.reports) + 1}: {streams} streams for {measured_s:g} s")
         plan = ServerPlan(self.model, self.context, slots_for(streams), self.threads)
-        arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", *_QUIET, *self.arguments]
+        arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", *self.arguments]
         load = ["--protocol", self.protocol, "--target", self.target]
         with fresh_server(plan) as server, fresh_target(server, self.target, self.protocol) as target:
             folder = self.out / f"trial-{len(self.reports) + 1:02}-{streams}-streams"
@@ -63,8 +66,6 @@ class Trials:
             report = headless_report(target, processes, folder, [*load, *arguments])
         self.reports.append(report)
         (window,) = report["windows"]
-        for line in window_lines(window):
-            self.log(line)
         return window["passed"]
 
     def find_capacity(self, plan: SearchPlan) -> dict:

@@ -16,15 +16,17 @@ from loadtest.options import read_plan, request_samples
 from loadtest.plan import Plan, Window
 from loadtest.player import now_s
 from loadtest.records import COMPLETE, REJECTED, Utterance
-from loadtest.report import REPORT, make_folder, report_document, window_lines, write_report
+from loadtest.report import REPORT, in_words, make_folder, report_document, window_lines, write_report
 from loadtest.streaming_handle import StreamingHandle
 from loadtest.summary import Conditions, Snapshot, summarize, take_snapshot
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import core_count
+from penstock.transcription.progress import duration
 from penstock_client import SAMPLE_RATE_HZ
 from penstock_client.cli.arguments import read_options
 
 _QUIT_DELAY_S = 1.0  # for Locust's last message to the master
+_SAY_EVERY_S, _SAY_EVERY_SHARE = 15.0, 0.05
 _log = logging.getLogger(__name__)
 
 Measured = tuple[Window, Snapshot, Snapshot]
@@ -36,7 +38,7 @@ class Watch:
     def __init__(self, plan: Plan, probe: Callable[[], Snapshot]):
         self.began_s = now_s()
         self._measured: list[Measured] = []
-        self._probe = probe
+        self._probe, self._duration_s = probe, plan.duration_s
         self._open: tuple[Window, Snapshot] | None = None
         self._greenlet = gevent.spawn(self._follow, plan)
 
@@ -54,16 +56,19 @@ class Watch:
         latest: Snapshot | None = None
         reached_s = -1.0
         for window in plan.windows:
-            self._wait_until(window.begin_s)
+            self._wait_until(window.begin_s, f"starting {in_words(window.streams)}")
             before = latest if latest and window.begin_s == reached_s else self._snapshot()
             self._open = (window, before)
-            self._wait_until(window.end_s)
+            self._wait_until(window.end_s, f"measuring {in_words(window.streams)}")
             latest, reached_s = self._snapshot(), window.end_s
             self._open = None
             self._measured.append((window, before, latest))
 
-    def _wait_until(self, moment_s: float) -> None:
-        gevent.sleep(max(0.0, self.began_s + moment_s - now_s()))
+    def _wait_until(self, moment_s: float, what: str) -> None:
+        """Says what goes on, and again after a while."""
+        while (elapsed_s := now_s() - self.began_s) < moment_s:
+            _log.info("[%s of %s] %s", duration(elapsed_s), duration(self._duration_s), what)
+            gevent.sleep(min(moment_s - elapsed_s, max(_SAY_EVERY_S, _SAY_EVERY_SHARE * self._duration_s)))
 
     def _snapshot(self) -> Snapshot:
         """Reads server and machine in a thread: counting the memory of large processes would delay the users."""
@@ -176,4 +181,4 @@ class LoadTest:
         write_report(path, document)
         for line in [line for window in windows for line in window_lines(window)]:
             _log.info("%s", line)
-        _log.info("wrote %s and %s", path, path.with_suffix(".md").name)
+        _log.info("wrote %s", ", ".join(map(str, sorted(path.parent.glob(f"{path.stem}.*")))))

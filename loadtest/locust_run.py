@@ -97,7 +97,14 @@ def headless_report(target: Target, processes: int, out: Path, arguments: list[s
     make_folder(out)
     path = out / REPORT
     path.unlink(missing_ok=True)
-    headless = ["--headless", "--only-summary", "--html", str((out / LOCUST_REPORT).absolute())]
+    headless = [
+        "--headless",
+        "--only-summary",
+        "--loglevel",
+        "WARNING",
+        "--html",
+        str((out / LOCUST_REPORT).absolute()),
+    ]
     status = run_locust(target, processes, out, [*headless, *arguments])
     if not path.exists():
         raise RunError(f"the load test wrote no report (Locust's exit status {status}); its messages are above")

@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 
 # Locust drops a worker after three seconds without a heartbeat, which happens on a fully loaded machine.
 locust.runners.HEARTBEAT_LIVENESS = 60
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("loadtest.locustfile")  # Locust names the module otherwise
 _STOP_TIMEOUT_S = ANSWER_WAIT_S + 3.0
 _test: LoadTest | None = None  # of this process
 _is_prepared = gevent.event.Event()
@@ -101,12 +101,22 @@ def _end_by_sigterm() -> None:
     gevent.signal_handler(signal.SIGTERM, end)
 
 
+def _speak_plainly() -> None:
+    """On stderr: this package's lines as they are, and of Locust what is wrong; its tables are in its page."""
+    for name in ("locust", "locust.stats_logger"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    own, lines = logging.getLogger("loadtest"), logging.StreamHandler()
+    own.propagate = False
+    own.setLevel(logging.INFO)
+    own.addHandler(lines)
+
+
 @events.init.add_listener
 def _prepare(environment: Environment, **_: object) -> None:
     global _test
     environment.stop_timeout = _STOP_TIMEOUT_S
     if environment.parsed_options and environment.parsed_options.headless:
-        logging.getLogger("locust.runners").setLevel(logging.WARNING)  # how it adds users is the plan's
+        _speak_plainly()
         _end_by_sigterm()
     try:
         _test = LoadTest(environment)

@@ -60,8 +60,15 @@ def report_document(options: dict, setup: dict, windows: list[dict]) -> dict:
 
 
 def write_report(path: Path, document: dict) -> None:
-    """Writes the report as JSON and beside it as Markdown. OutputError where it cannot be written."""
+    """Writes the report as JSON and beside it as Markdown, and a picture where it has several numbers of streams.
+
+    OutputError where it cannot be written.
+    """
     reporting.write_report(path, document, to_markdown(document))
+    if len({window["streams"] for window in document["windows"]}) > 1:
+        from loadtest.pictures import draw_load  # matplotlib takes half a second
+
+        draw_load(finite(document), path.with_suffix(".png"))
 
 
 def to_markdown(document: dict) -> str:
@@ -182,21 +189,22 @@ def summary_sentence(document: dict) -> str:
     if passed:
         most = passed[-1]
         sentence = (
-            f"{_streams(most)} ran in real time for {most['seconds']:.0f} s: half of the words came within "
+            f"{in_words(most['streams'])} ran in real time for {most['seconds']:.0f} s: half of the words came within "
             f"{number(most['chunk_latency_ms']['p50'])} ms of their chunk, 95 % within "
             f"{number(most['chunk_latency_ms']['p95'])} ms, and 95 % of the final texts within "
             f"{number(most['final_latency_ms']['p95'])} ms of the end of the audio"
         )
     if failed:
         reasons = "; ".join(failed["reasons"])
-        sentence += f"{'; but ' if sentence else ''}{_streams(failed)} did not pass: {reasons}"
+        sentence += f"{'; but ' if sentence else ''}{in_words(failed['streams'])} did not pass: {reasons}"
     if "soak" in document and not document["soak"]["passed"]:
         sentence += f"; the soak did not pass: {'; '.join(document['soak']['reasons'])}"
     return f"{sentence}."
 
 
-def _streams(window: dict) -> str:
-    return f"{window['streams']:g} stream{'s' if window['streams'] != 1 else ''}"
+def in_words(streams: float) -> str:
+    """The number of streams."""
+    return f"{streams:g} stream{'s' if streams != 1 else ''}"
 
 
 def _capitalized(text: str) -> str:
@@ -209,7 +217,7 @@ def window_lines(window: dict) -> list[str]:
     words = window["words"]
     wer = "no words" if words["wer"] is None else f"WER {100 * words['wer']:.1f} %"
     lines = [
-        f"{window['streams']:g} streams {'PASS' if window['passed'] else 'FAIL'}: "
+        f"{in_words(window['streams'])} {'PASS' if window['passed'] else 'FAIL'}: "
         f"{window['late_chunks']} of {window['chunks']} chunks late, "
         f"end to final {_percentiles(window['final_latency_ms'])} ms, "
         f"chunk {_percentiles(window['chunk_latency_ms'])} ms (p50/p95/p99), RTFx {window['rtfx']:.1f}, {wer}, "

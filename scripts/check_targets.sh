@@ -28,6 +28,7 @@ declare -A arguments=(
     [benchmark=side-by-side-large]="BENCHMARK_ARGS='--layers 2 --width 512 --rounds 1 --files 2'"
     [benchmark=papers]="BENCHMARK_ARGS='--quick --papers 000'"
     [trials=faults]="TRIAL_ARGS='--scale 0.1 --only after_the_end started_twice'"
+    [benchmark=side-by-side-speakers]="BENCHMARK_ARGS='--layers 2 --seconds 30 --streams 3 --rounds 1'"
     [train-demo]="AN4=$logs/an4 TRAIN_ARGS='--models rnnt --steps 2 --synthetic 0 --vocabulary 28'"
 )
 

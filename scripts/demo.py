@@ -26,6 +26,7 @@ from penstock_client.cli.terminal import LiveText
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = str(ROOT / "models" / "an4-rnnt-hybrid")
+_NEXT = f"{Path(sys.executable).parent / 'penstock'} serve --gateway, then speak at http://localhost:8080/captions"
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 
 
@@ -136,7 +137,10 @@ def main() -> int:
     except PenstockError as error:
         print(f"demo: error: {error}", file=sys.stderr)
         return 1
-    return 1 if report(speakers) else 0
+    if report(speakers):
+        return 1
+    print(f"\nnext: {_NEXT}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -118,6 +118,21 @@ def test_an_absent_server_is_asked_again_later(monkeypatch):
     assert len(reads) == 2
 
 
+def test_a_lost_server_keeps_its_chunks_until_they_are_read_again(monkeypatch):
+    from penstock_client.transport import server_chunks
+
+    now_s, answers = 100.0, [{"first_chunk_samples": "700", "chunk_samples": "1000"}, None, {"chunk_samples": "200"}]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(server_chunks, "try_parameters", lambda _: answers.pop(0))
+    chunks = ServerChunks(Endpoint("127.0.0.1:1", "http"))
+    known = chunks.get()
+    chunks.forget()
+    assert known is not None and chunks.get() is chunks.get() is known
+    now_s += 6
+    assert chunks.get() is None  # the new server publishes none
+    assert not answers
+
+
 def test_a_resumed_stream_sends_the_chunks_of_the_new_server(protocol, server, recognizer, samples):
     """The client's answers stay those of one connection."""
     wire = Wire(server.port)

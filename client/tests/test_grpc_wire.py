@@ -71,9 +71,9 @@ def test_alternatives_are_requested_for_final_results_only():
 
 
 def test_only_outputs_that_the_server_has_are_requested():
-    """Triton rejects others; servers of earlier versions have no STABLE_CHARS and no LIST_COUNTS."""
+    """Triton rejects others: earlier servers have no STABLE_CHARS and LIST_COUNTS, only gateways have WORD_SPEAKER."""
     requests = RequestSplitter("s").split(np.zeros(160, np.float32))
     assert requested(requests, ()) == [[]], "not known before the first reply"
     earlier = output_names(reply(outputs(0, 4000, False)))
-    assert set(OUTPUTS_WITHIN_SEGMENT) - earlier == {"STABLE_CHARS", "LIST_COUNTS"}
+    assert set(OUTPUTS_WITHIN_SEGMENT) - earlier == {"STABLE_CHARS", "LIST_COUNTS", "WORD_SPEAKER"}
     assert requested(requests, earlier) == [[name for name in OUTPUTS_WITHIN_SEGMENT if name in earlier]]

@@ -42,6 +42,17 @@ def test_files_as_written_by_hand(write):
     assert write(cues(TALK)) == (DATA / f"talk.{write.__name__}").read_text(encoding="utf-8")
 
 
+def test_no_cue_outlives_its_audio():
+    """A word's last frame, the hold and the shortest cue would; a word that begins behind the end keeps its cue."""
+    words = [spoken("one two")[:1], [Word("two", 1_600, 1_960)], [Word("behind", 2_000, 2_080)]]
+    assert [(cue.start_ms, cue.end_ms) for cue in cues(words, end_s=1.9)] == [
+        (0, 1_000),
+        (1_600, 1_900),
+        (2_000, 2_001),
+    ]
+    assert [cue.end_ms for cue in cues(words)] == [1_000, 2_000, 3_000]
+
+
 def test_no_words_are_an_empty_file():
     assert srt(cues([])) == ""
     assert vtt(cues([[], []])) == "WEBVTT\n"

@@ -5,10 +5,11 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,11 @@ _SOURCES = Path(__file__).resolve().parent
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
 """Of a control group: version 2 has the first one, with quota and period, version 1 the others."""
+PLOT_STYLE: Mapping[str, Any] = {
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#e4e4e4", "legend.frameon": False,
+}  # fmt: skip
+"""Of matplotlib, for every plot."""
 PERCENTILE_NAMES = ("p50", "p95", "p99", "max")
 
 
@@ -29,6 +35,13 @@ def describe_hardware(device: str = "cpu") -> str:
     import torch
 
     return f"{torch.cuda.get_device_name(device)}; {host}"
+
+
+def memory_size(size_bytes: float) -> str:
+    """In units of 1,000: "1.25 GB", "537 MB", "1.5 MB"."""
+    if size_bytes >= 1e9:
+        return f"{size_bytes / 1e9:.2f} GB"
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.1f} MB"
 
 
 def core_count() -> int:

@@ -20,7 +20,7 @@ def test_the_result(tmp_path, monkeypatch, capsys):
     large.main([str(tmp_path / "models"), *sizes, "--contexts", "70,1", "--json", str(path)])
     document = json.loads(path.read_text(encoding="utf-8"))
     assert [result["case"] for result in document["results"]] == [
-        *(f"{part}, {streams} streams, [70,1]" for part in ("encoder", "recognizer") for streams in (1, 2)),
+        *(f"{part}, {streams}, [70,1]" for part in ("encoder", "recognizer") for streams in ("1 stream", "2 streams")),
         "one file of 15 s",
         "one file of 5 min",
         "2 files of 15 s",

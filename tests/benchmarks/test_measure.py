@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import measure as module
 from benchmarks import systems
-from benchmarks.measure import paired_ratio, time_interleaved
+from benchmarks.measure import paired_ratio, ratios_to, time_interleaved
 from benchmarks.papers.runner import (
     Entry,
     Streams,
@@ -22,6 +22,7 @@ from benchmarks.papers.runner import (
     wer_percent,
 )
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
+from benchmarks.results import Steps
 from benchmarks.systems import (
     BOOSTED,
     CHUNKS,
@@ -233,6 +234,23 @@ def test_a_ratio_is_paired_by_rounds():
     assert paired_ratio((1.0, 1.0, 4.0), (1.0, 2.0, 2.0)) == 1.0
     with pytest.raises(ValueError):
         paired_ratio((1.0, 2.0), (1.0,))
+
+
+def test_ratios_of_all_cases():
+    taken = {"one": {"ours": [1.0, 2.0], "other": [3.0, 4.0]}, "two": {"ours": [1.0]}}
+    assert ratios_to("ours", taken) == {"one": {"other": [3.0, 2.0]}, "two": {}}
+
+
+def test_steps_say_what_is_left(capsys):
+    now = iter([100.0, 100.0, 130.0, 190.0])
+    steps = Steps(3, lambda: next(now))
+    for what in "abc":
+        steps.begin(what)
+    assert capsys.readouterr().err.splitlines() == [
+        "[1 of 3, 0:00 elapsed] a",
+        "[2 of 3, 0:30 elapsed, about 1:00 left] b",
+        "[3 of 3, 1:30 elapsed, about 0:45 left] c",
+    ]
 
 
 def test_rounds(monkeypatch):

@@ -21,6 +21,14 @@ def test_the_result(tmp_path, monkeypatch, capsys):
     assert "Penstock's speed-up" in capsys.readouterr().out
 
 
+def test_speed_ups_by_case():
+    results = [
+        {"system": system, "context": [70, 6], "streams": 1, "seconds": seconds}
+        for system, seconds in (("Penstock", [1.0, 2.0]), ("NeMo", [3.0, 4.0]))
+    ]
+    assert recognizer.speed_ups(results, "seconds").values == {"1 stream, [70,6]": {"NeMo": [3.0, 2.0]}}
+
+
 def test_cases_of_offline_models_are_cut_from_speech():
     speech = [np.full(40_000, number, np.float32) for number in range(8)]
     short, long, many, equal = offline.cases(offline.CASES, speech, 5)

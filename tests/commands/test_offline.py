@@ -149,7 +149,7 @@ def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
     output = capsys.readouterr().out
     assert "offline, files of up to 30 min" in output
     assert (
-        "files: 7200 s of audio at a time, up to 0.30 GB (0.15 GB per hour of audio); a live stream counts as 14 s"
+        "files: 7200 s of audio at a time, up to 300 MB (150 MB per hour of audio); a live stream counts as 14 s"
         in output
     )
     assert main(command) == 0  # as much as fits

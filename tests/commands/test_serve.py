@@ -17,7 +17,9 @@ from penstock.serving.launch import ServerOptions
 from penstock.serving.ports import Ports
 from penstock.serving.settings import ServeOptions, Settings
 from penstock.serving.triton_install import TritonInstall
+from penstock.speakers.importer import import_speakers
 from tests.helpers.ngram_golden import arpa_path
+from tests.helpers.speaker_models import write_speakers
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +28,11 @@ ROOT = Path(__file__).parents[2]
 def busy_port():
     with socket.create_server(("127.0.0.1", 0)) as busy:
         yield busy.getsockname()[1]
+
+
+def speakers(folder: Path) -> str:
+    """The bundle of a tiny speaker model."""
+    return str(import_speakers(write_speakers(folder / "source"), folder / "speakers").directory)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +64,10 @@ def busy_port():
         (["--ilm-beta", "0.5"], "ilm_beta is 0.5, but the model has no internal language model; accepted: 0"),
         (["--language", "de-DE"], "SETTING_INVALID: language is 'de-DE', but the model has no language prompts"),
         (["--language", ""], "--language is ''; accepted: a language of the model"),
+        (["--speakers", "MODEL"], r"CHECKPOINT_INVALID: \S+: not a bundle of a speaker model.* it is of a recognizer"),
+        (["--model", "SPEAKERS"], r"CHECKPOINT_INVALID: \S+: not a bundle of a recognizer.* it is of a speaker model"),
+        (["--speakers", "nowhere"], r"CHECKPOINT_INVALID: nowhere"),
+        (["--speaker-streams", "5"], "--speaker-streams is 5, but there is no --speakers BUNDLE"),
         (["--ilm-alpha", "nan"], "--ilm-alpha is 'nan'; accepted: numbers from 0 to 2"),
     ],
 )
@@ -74,7 +85,7 @@ def test_what_can_be_checked_first_is_rejected_at_once(
     known = {
         "MODEL": str(bundled_model), "BUSY": str(busy_port), "NO_LM": str(tmp_path / "no.safetensors"),
         "OTHER_LM": str(arpa_path("3")), "OTHER_COMPILED": str(tmp_path / "lm.safetensors"),
-        "OTHER_GRAPH": str(tmp_path / "graph.safetensors"),
+        "OTHER_GRAPH": str(tmp_path / "graph.safetensors"), "SPEAKERS": speakers(tmp_path),
     }  # fmt: skip
     ports = [f"--{name}-port=0" for name in Ports._fields]
     may_succeed_later = message.startswith(("PORT_UNAVAILABLE", "MODEL_NOT_FOUND"))
@@ -206,6 +217,16 @@ def test_the_models_run_with_what_the_launcher_checked(launched):
     assert settings.context == (70, 6)
 
 
+def test_a_speaker_model_is_served_with_as_many_streams(launched, monkeypatch, tmp_path, capsys):
+    bundle = Path(speakers(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--speakers", bundle.name, "--max-streams", "7"]) == 0
+    assert main(["serve", "--speakers", bundle.name, "--speaker-streams", "3"]) == 0
+    found = [Settings.from_environment(options.environment) for options in launched]
+    assert [(Path(each.speakers), each.speaker_streams) for each in found] == [(bundle, 7), (bundle, 3)]
+    assert " server: speakers: speakers, at most 8 in a stream, 3 streams; weights " in capsys.readouterr().out
+
+
 def test_help_says_what_each_flag_is(capsys):
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
@@ -224,9 +245,7 @@ def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(bundled_mode
     monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(100.0 * 2**30))
     assert main(command) == 0
     output = capsys.readouterr()
-    assert (
-        "memory: weights 0.02 GB, phrase lists up to 0.54 GB, a decoding step up to 0.00 GB" in output.out + output.err
-    )
+    assert "memory: weights 20 MB, phrase lists up to 537 MB, a decoding step up to 4.1 MB" in output.out + output.err
     assert "streams may need" not in output.out + output.err
     monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(1.3 * 2**30))
     assert main(command) == 0

@@ -221,7 +221,9 @@ def test_the_guide_has_every_variable_of_compose():
 def test_queries_use_metrics_that_exist_and_all_of_our_own():
     found = re.findall(r"\b(?:penstock|nv)_\w+", " ".join(QUERIES))
     used = {re.sub("(?<=latency_seconds)_bucket$", "", name) for name in found}
-    assert used <= OWN_METRICS | GATEWAY_METRICS | TRITON_METRICS
+    of_speakers = {name.replace("penstock_streams_", "penstock_speaker_streams_") for name in OWN_METRICS}
+    of_speakers.add("penstock_speaker_slots_free")
+    assert used <= OWN_METRICS | of_speakers | GATEWAY_METRICS | TRITON_METRICS
     assert used >= GATEWAY_METRICS
     assert used >= OWN_METRICS > {"penstock_streams_live", "penstock_slots_free"}
 

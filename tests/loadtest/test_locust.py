@@ -68,7 +68,7 @@ def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyS
     options = ["--metrics-url", server.metrics_url, "--streams", "1", "--minutes", "2", "--stagger-seconds", "0"]
     with subprocess.Popen([*command, *options], cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE) as process:
         for line in process.stderr:
-            if b"All users spawned" in line:
+            if b"measuring 1 stream" in line:
                 break
         time.sleep(_SEEN_S)
         os.killpg(process.pid, signal.SIGTERM)

@@ -38,6 +38,9 @@ def test_json_and_back(tmp_path):
     assert {"date", "hardware", "commit", "packages", "load_average"} <= set(report["circumstances"])
     assert report["server"] == {"model": "tiny"}
     assert path.with_suffix(".md").read_text(encoding="utf-8").startswith("# Load test: passed\n")
+    assert not path.with_suffix(".png").exists(), "one number of streams is no curve"
+    write_report(path, document(window(2), window(4)))
+    assert path.with_suffix(".png").stat().st_size > 1000
 
 
 def test_a_report_that_cannot_be_written_is_an_error_in_words(tmp_path):

@@ -1,80 +1,82 @@
-"""The gateway's HTTP API before a real server: its words are those of the direct client, alone and under load."""
+"""The gateway before a real server: the words of all protocols are those of the direct client, alone and under load."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 
+from gateway.tests.contract.drivers import Call, OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
+from penstock.frontend.audio_file import read_audio
 from penstock_client import Client
+from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
+from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
-OTHER_STREAMS = 15
+RATE_HZ, PART_SAMPLES, OTHER_STREAMS = 16_000, 1600, 15
+DRIVERS = (RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime)
+LIVE = tuple(driver for driver in DRIVERS if driver.is_live)
 
 
 @pytest.fixture(scope="module")
-def gateway_url(server: RunningServer) -> Iterator[str]:
+def gateway(server: RunningServer) -> Iterator[Addresses]:
     """A gateway's process before the shared server. Segments end with their recording, as those of a direct client."""
     with running_gateway(server) as addresses:
-        yield f"http://{addresses.http}"
+        yield addresses
 
 
 @pytest.fixture(scope="module")
-def direct_texts(server: RunningServer) -> list[str]:
-    """What the direct client makes of each recording."""
+def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
+    """The words of the direct client, with times in ms."""
     with Client(server.url("grpc"), timeout_s=60) as client:
-        return [client.transcribe(path).text for path in PATHS]
+        return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in PATHS}
 
 
-@pytest.fixture
-async def client(gateway_url: str) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=gateway_url, timeout=120) as client:
-        while (await client.get("/health/ready")).status_code != 200:
-            await asyncio.sleep(0.05)
-        yield client
+async def check(gateway: Addresses, direct, driver: type[Call], path: Path, pace: float = 0) -> None:
+    """A call in parts of 100 ms at a pace: 0 is full speed, 1 real time, 4 four times as fast."""
+    samples, call = read_audio(path, RATE_HZ), driver(gateway, key=None)
+    begin_s = asyncio.get_running_loop().time()
+    for start in range(0, len(samples), PART_SAMPLES):
+        if pace:
+            await asyncio.sleep(begin_s + start / RATE_HZ / pace - asyncio.get_running_loop().time())
+        call.send(samples[start : start + PART_SAMPLES])
+    call.end()
+    outcome = await call.ended()
+    assert (outcome.code, outcome.text.split()) == ("", [text for text, _, _ in direct[path]])
+    assert outcome.words == direct[path] * driver.has_words
 
 
-async def json_text(client: httpx2.AsyncClient, path) -> str:
-    response = await client.post("/v1/audio/transcriptions", files={"file": path.open("rb")}, data={"model": ""})
-    assert response.status_code == 200, response.text
-    return response.json()["text"]
+async def check_all(gateway: Addresses, direct, drivers=DRIVERS, pace: float = 0) -> None:
+    """All recordings at the same time."""
+    await asyncio.gather(*(check(gateway, direct, driver, path, pace) for driver in drivers for path in PATHS))
 
 
-async def streamed_text(client: httpx2.AsyncClient, path) -> str:
-    """The deltas, which the last event repeats."""
-    response = await client.post("/v1/audio/transcriptions", files={"file": path.open("rb")}, data={"stream": "true"})
-    events = [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n") if line]
-    text = "".join(event["delta"] for event in events[:-1])
-    assert events[-1]["text"] == text
-    return text
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_words_alone(gateway, direct, driver):
+    for path in PATHS:
+        await check(gateway, direct, driver, path)
 
 
-async def test_keywords_of_other_alphabets_reject_nothing(client, direct_texts):
-    data = {"keywords[]": ["Rubout", "Müller", "24/7"]}
-    response = await client.post("/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")}, data=data)
-    assert (response.status_code, response.json()["text"]) == (200, direct_texts[0])
-    assert response.headers["penstock-ignored"] == "keywords '24/7'"
+@pytest.mark.parametrize("pace", [4, 1])
+async def test_words_at_a_pace(gateway, direct, pace):
+    await check_all(gateway, direct, LIVE, pace)
 
 
-async def test_words_alone(client, direct_texts):
-    for path, expected in zip(PATHS, direct_texts, strict=True):
-        assert await json_text(client, path) == expected
-        assert await streamed_text(client, path) == expected
-
-
-async def test_words_beside_other_streams(client, direct_texts):
+@pytest.mark.parametrize("driver", [OpenAIFile, RivaStream])
+async def test_words_beside_other_streams(gateway, direct, driver):
     async def others(number: int) -> None:
         while True:
-            await json_text(client, PATHS[number % len(PATHS)])
+            await check(gateway, direct, driver, PATHS[number % len(PATHS)])
 
     busy = [asyncio.create_task(others(number)) for number in range(OTHER_STREAMS)]
     try:
-        await test_words_alone(client, direct_texts)
+        for one in DRIVERS:
+            await check_all(gateway, direct, (one,), 4 * one.is_live)
     finally:
         for task in busy:
             task.cancel()
@@ -82,22 +84,37 @@ async def test_words_beside_other_streams(client, direct_texts):
     assert all(task.cancelled() for task in busy), "no other stream failed"
 
 
-async def test_word_times_are_those_of_the_direct_client(client, server):
-    with Client(server.url("grpc"), timeout_s=60) as direct:
-        words = direct.transcribe(PATHS[0]).words
-    response = await client.post(
-        "/v1/audio/transcriptions",
-        files={"file": PATHS[0].open("rb")},
-        data={"response_format": "verbose_json", "timestamp_granularities[]": "word"},
-    )
-    assert [
-        (each["word"], round(each["start"] * 1000), round(each["end"] * 1000)) for each in response.json()["words"]
-    ] == [(word.text, word.start_ms, word.end_ms) for word in words]
+@pytest.fixture
+async def client(gateway: Addresses) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=120) as client:
+        yield client
 
 
-async def test_options_reach_the_server(client):
-    response = await client.post(
-        "/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")}, data={"keywords[]": "x" * 201}
-    )
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "field_invalid"
+async def test_keywords_of_other_alphabets_reject_nothing(client, direct):
+    data = {"keywords[]": ["Rubout", "Müller", "24/7"]}
+    response = await client.post("/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")}, data=data)
+    assert (response.status_code, response.json()["text"]) == (200, " ".join(text for text, _, _ in direct[PATHS[0]]))
+    assert response.headers["penstock-ignored"] == "keywords '24/7'"
+
+
+async def test_options_of_riva_reach_the_server(gateway):
+    """A beam search; and phrases with capitals and a letter that the model does not write."""
+    samples = read_audio(PATHS[0], RATE_HZ)
+    outcome = await RivaFile.of(gateway, samples, key=None, max_alternatives=3)
+    assert len(set(outcome.alternatives)) == len(outcome.alternatives) == 3
+    contexts = [{"phrases": ["Rubout", "\u8a9e"], "boost": 20}]
+    outcome = await RivaStream.of(gateway, samples, key=None, speech_contexts=contexts)
+    assert outcome.text and outcome.ignored == r"speech_contexts.phrases '\u8a9e'"
+
+
+@pytest.mark.parametrize(
+    ("driver", "options"),
+    [
+        (OpenAIFile, {"keywords[]": "x" * 201}),
+        (RivaFile, {"speech_contexts": [{"phrases": ["x" * 201], "boost": 20}]}),
+    ],
+)
+async def test_what_the_server_rejects_is_named(gateway, driver, options):
+    outcome = await driver.of(gateway, np.zeros(1600, np.float32), key=None, **options)
+    assert (outcome.code, outcome.status) in driver.errors(ErrorCode.FIELD_INVALID)
+    assert "phrase" in outcome.message

@@ -1,9 +1,9 @@
-"""The gateway's Realtime protocol before a real server: its words are those of the direct client, in every dialect."""
+"""Realtime before a real server in the dialects of Riva and vLLM, and its items. OpenAI's words: test_gateway.py."""
 
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ = 16_000
 APPEND_SAMPLES = 1600
-OTHER_STREAMS = 15
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
@@ -83,20 +82,6 @@ async def connected(gateway: str, pace: float) -> AsyncIterator[Connection]:
         yield Connection(socket, pace)
 
 
-async def openai_words(gateway: str, path: Path, pace: float = 0):
-    async with connected(gateway, pace) as client:
-        form = {"type": "audio/pcm", "rate": RATE_HZ}
-        session = {"type": "transcription", "audio": {"input": {"format": form, "turn_detection": None}}}
-        session["include"] = ["item.input_audio_transcription.words"]
-        await client.send("session.update", session=session)
-        await client.send_audio(path)
-        await client.send("input_audio_buffer.commit")
-        completed = await client.receive(COMPLETED)
-    words = [(w["word"], round(w["start"] * 1000), round(w["end"] * 1000)) for w in completed["words"]]
-    assert completed["transcript"] == " ".join(text for text, _, _ in words)
-    return words
-
-
 async def riva_words(gateway: str, path: Path, pace: float = 0):
     async with connected(gateway, pace) as client:
         session = {"input_audio_params": {"sample_rate_hz": RATE_HZ, "num_channels": 1}}
@@ -119,43 +104,13 @@ async def vllm_words(gateway: str, path: Path, pace: float = 0):
     return done["text"].split()
 
 
-DIALECTS = (openai_words, riva_words)
-
-
-async def check_all(gateway: str, direct, dialects: tuple[Callable, ...] = DIALECTS, pace: float = 0) -> None:
-    """All recordings in all dialects at the same time."""
-    tasks = [(path, dialect(gateway, path, pace)) for path in PATHS for dialect in dialects]
-    found = await asyncio.gather(*(task for _, task in tasks))
-    assert found == [direct[path] for path, _ in tasks]
-
-
-async def test_words_at_full_speed_alone(gateway, direct):
-    for path in PATHS:
-        for dialect in DIALECTS:
-            assert await dialect(gateway, path) == direct[path]
-        assert await vllm_words(gateway, path) == [text for text, _, _ in direct[path]]
-
-
-@pytest.mark.parametrize("pace", [4, 1])
-async def test_words_at_a_pace(gateway, direct, pace):
-    await check_all(gateway, direct, pace=pace)
-
-
-async def test_words_beside_other_streams(gateway, direct):
-    async def others(number: int) -> None:
-        """Streams that end before the next one starts; a connection only closed gives its slot back later."""
-        while True:
-            await riva_words(gateway, PATHS[number % len(PATHS)])
-
-    busy = [asyncio.create_task(others(number)) for number in range(OTHER_STREAMS)]
-    try:
-        await check_all(gateway, direct, (openai_words,))
-        await check_all(gateway, direct, (riva_words,), pace=4)
-    finally:
-        for task in busy:
-            task.cancel()
-        await asyncio.gather(*busy, return_exceptions=True)
-    assert all(task.cancelled() for task in busy), "no other stream failed"
+@pytest.mark.parametrize("pace", [0, 4])
+async def test_words(gateway, direct, pace):
+    """All recordings in both dialects at the same time."""
+    found = await asyncio.gather(*(riva_words(gateway, path, pace) for path in PATHS))
+    assert found == [direct[path] for path in PATHS]
+    texts = await asyncio.gather(*(vllm_words(gateway, path, pace) for path in PATHS))
+    assert texts == [[text for text, _, _ in direct[path]] for path in PATHS]
 
 
 async def items_in_pauses(gateway: str, append_samples: int, pace: float = 0) -> list[list[tuple[str, float, float]]]:

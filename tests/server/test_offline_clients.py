@@ -6,20 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import grpc
-import httpx2
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 import websockets
 
-from client.tests.helpers.sound_files import sound_file
+from gateway.tests.contract.drivers import OpenAIFile, RivaFile, RivaStream
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock_client import AsyncClient, Client, ClientError, ConnectionOptions, StreamOptions, Transcript
 from penstock_client.batched.client import BatchedClient
-from penstock_gateway.riva.proto import riva_asr_pb2 as riva
-from penstock_gateway.riva.service import SERVICE
+from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
 from trials.server.gateway import Addresses, running_gateway
@@ -162,46 +159,6 @@ async def test_segments_are_those_of_the_process(served, files, recognizer):
         ]
 
 
-async def openai_text(gateway: Addresses, samples: np.ndarray) -> str:
-    async with httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=300) as client:
-        file = ("a.wav", sound_file(samples, form="WAV"))
-        response = await client.post("/v1/audio/transcriptions", files={"file": file})
-        assert response.status_code == 200, response.text
-        return response.json()["text"]
-
-
-async def riva_text(gateway: Addresses, samples: np.ndarray) -> str:
-    config = riva.RecognitionConfig(verbatim_transcripts=True)
-    request = riva.RecognizeRequest(config=config, audio=(samples * 32768).astype("<i2").tobytes())
-    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
-        recognize = channel.unary_unary(
-            f"/{SERVICE}/Recognize", response_deserializer=riva.RecognizeResponse.FromString
-        )
-        results = (await recognize(request.SerializeToString())).results
-    return " ".join(result.alternatives[0].transcript.strip() for result in results)
-
-
-async def riva_stream(gateway: Addresses, samples: np.ndarray) -> str:
-    """A live stream in messages of 100 ms."""
-    config = riva.RecognitionConfig(verbatim_transcripts=True)
-    streaming = riva.StreamingRecognitionConfig(config=config, interim_results=True)
-    pcm = (samples * 32768).astype("<i2").tobytes()
-    messages = [riva.StreamingRecognizeRequest(streaming_config=streaming)]
-    messages += [
-        riva.StreamingRecognizeRequest(audio_content=pcm[begin : begin + 3200]) for begin in range(0, len(pcm), 3200)
-    ]
-    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
-        recognize = channel.stream_stream(
-            f"/{SERVICE}/StreamingRecognize", response_deserializer=riva.StreamingRecognizeResponse.FromString
-        )
-        results = [
-            one
-            async for response in recognize(iter([message.SerializeToString() for message in messages]))
-            for one in response.results
-        ]
-    return " ".join(one.alternatives[0].transcript.strip() for one in results if one.is_final)
-
-
 async def realtime_texts(gateway: Addresses, parts: Sequence[np.ndarray]) -> list[str]:
     """Of each part, which its client ends by `commit`."""
     async with websockets.connect(f"ws://{gateway.http}/v1/realtime?intent=transcription") as socket:
@@ -226,10 +183,12 @@ async def test_live_streams_through_a_gateway(served, checkpoint, files):
     parts = [files[2][: 2 * RATE_HZ], files[2][2 * RATE_HZ :]]
     with running_gateway(served, "--live-window", options["window"]) as gateway:
         found = await asyncio.gather(
-            riva_stream(gateway, files[2]), realtime_texts(gateway, parts), openai_text(gateway, files[2])
+            RivaStream.of(gateway, *np.split(files[2], range(1600, len(files[2]), 1600)), key=None),
+            realtime_texts(gateway, parts),
+            OpenAIFile.of(gateway, files[2], key=None),
         )
     texts = [recognizer.open_stream(options=options).finish(samples).text for samples in (files[2], *parts)]
-    assert found[:2] == [texts[0], texts[1:]] and found[2]
+    assert [found[0].text, found[1]] == [texts[0], texts[1:]] and found[2].text
 
 
 async def kserve_tokens(gateway: Addresses, samples: np.ndarray, name: str) -> Tokens:
@@ -241,8 +200,8 @@ async def kserve_tokens(gateway: Addresses, samples: np.ndarray, name: str) -> T
 
 
 async def check_gateway(gateway: Addresses, samples: np.ndarray, tokens: Tokens, name: str) -> None:
-    assert await openai_text(gateway, samples) == tokens[0]
-    assert await riva_text(gateway, samples) == tokens[0]
+    for driver in (OpenAIFile, RivaFile):
+        assert (await driver.of(gateway, samples, key=None)).text == tokens[0]
     if len(samples) <= 30 * RATE_HZ:
         assert await kserve_tokens(gateway, samples, name) == tokens
 
@@ -265,13 +224,6 @@ async def test_all_side_by_side(served, gateway, files, expected):
     assert (found(direct), found(many)) == (expected[0], expected[3])
 
 
-async def openai_error(gateway: Addresses, samples: np.ndarray) -> tuple[int, str]:
-    async with httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=300) as client:
-        file = ("a.wav", sound_file(samples, form="WAV"))
-        response = await client.post("/v1/audio/transcriptions", files={"file": file})
-        return response.status_code, response.json()["error"]["code"]
-
-
 async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, expected):
     """What does not fit is rejected; the files that hold the memory have their words."""
     async with AsyncClient(served.url("grpc"), timeout_s=60) as client, BatchedClient(served.url("grpc")) as batched:
@@ -288,16 +240,16 @@ async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, exp
         async with http:
             too_long = np.tile(files[0], 2)[: 121 * RATE_HZ]
             assert await codes(too_long) == ["AUDIO_TOO_LONG"] * 3
-            assert await openai_error(gateway, too_long) == (413, "too_large")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await riva_text(gateway, too_long)
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            for driver in (OpenAIFile, RivaFile):
+                outcome = await driver.of(gateway, too_long, key=None)
+                assert (outcome.code, outcome.status) in driver.errors(ErrorCode.TOO_LARGE)
             holding = [client.open_stream() for _ in range(SLOTS - 1)]
             for stream, size in zip(holding, [95, *[116] * 6], strict=True):
                 await stream.send(too_long[: size * RATE_HZ])  # 791 s
                 assert await stream.poll(60)
             assert await codes(files[1]) == ["AUDIO_MEMORY_FULL"] * 3
-            assert await openai_error(gateway, files[1]) == (429, "streams_exhausted")
+            outcome = await OpenAIFile.of(gateway, files[1], key=None)
+            assert (outcome.code, outcome.status) in OpenAIFile.errors(ErrorCode.STREAMS_EXHAUSTED)
             async with AsyncClient(served.url("grpc"), timeout_s=60, connection_options=RETRY) as patient:
                 assert found(await patient.transcribe(files[2])) == expected[2]
             await holding[0].finish()
@@ -323,12 +275,13 @@ async def test_cancelled_files_free_their_slots(served, files, expected, protoco
 
 
 async def test_clients_of_the_gateway_that_disconnect_free_their_slots(served, gateway, files, expected):
-    for call in (openai_text, riva_text):
-        requests = [asyncio.create_task(call(gateway, files[0])) for _ in range(SLOTS - 1)]
+    for driver in (OpenAIFile, RivaFile):
+        calls = [driver(gateway, key=None) for _ in range(SLOTS - 1)]
+        for call in calls:
+            call.send(files[0])
+            call.end()
         await asyncio.sleep(1.0)  # they are anywhere by now
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
+        await asyncio.gather(*(call.cancel() for call in calls))
     async with AsyncClient(served.url("grpc"), timeout_s=60, connection_options=RETRY) as client:
         transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
     assert list(map(found, transcripts)) == [expected[1]] * SLOTS

@@ -14,9 +14,12 @@ from penstock.model.bundle import Checkpoint
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
+from penstock.serving.model_repository import find_model_repository
+from penstock.speakers.importer import import_speakers
 from tests.helpers.ensemble import MODELS, Ensemble, running_ensemble
-from tests.helpers.fake_triton import END, START, Request
+from tests.helpers.fake_triton import END, START, Request, load_adapter
 from tests.helpers.golden import golden_samples
+from tests.helpers.speaker_models import write_speakers
 
 REQUEST_SAMPLES = 1600
 
@@ -129,6 +132,31 @@ def test_a_lost_device_ends_the_model_s_process(ensemble, monkeypatch, name, cap
         adapter.execute([])
     assert ended.value.code == 1
     assert "the process ends: cuda:1 cannot be used" in caplog.text
+
+
+def test_the_adapter_of_the_speaker_model(model, monkeypatch, tmp_path):
+    """Beside the ensemble, with a stream table of its own: rejected requests do not affect their batch."""
+    bundle = import_speakers(write_speakers(tmp_path / "source"), tmp_path / "bundle")
+    monkeypatch.setenv("PENSTOCK_SPEAKERS", str(bundle.directory))
+    samples = golden_samples("medium").numpy()
+    with running_ensemble(model, monkeypatch, tmp_path) as ensemble:
+        adapter = load_adapter(find_model_repository(), "speakers")
+        good, unknown, wrong, number = adapter.execute(
+            [
+                request("a", samples, True, True, '{"speaker_mode": "file"}'),
+                request("unknown", samples, False, False),
+                request("b", samples, True, False, '{"speaker_mode": 3}'),
+                Request({"AUDIO": samples[None, :0]}, "{}", START | END, 7),
+            ]
+        )
+        assert ensemble.adapters["features"]._table.started_streams == 0
+        assert adapter._stage.table.started_streams == 1
+        adapter.finalize()
+    assert (unknown.error.code, wrong.error.code) == ("NOT_FOUND", "INVALID_ARG")
+    assert str(wrong.error).startswith("OPTION_INVALID: ")
+    assert good["PROBABILITIES"].shape == (1, len(samples) // 160 * 8)
+    assert (good["FIRST_FRAME"].tolist(), good["SPEAKERS"].tolist()) == ([[0]], [[8]])
+    assert number["PROBABILITIES"].shape == (1, 0)
 
 
 def test_stages_warm_up_with_their_largest_batch(model, monkeypatch, tmp_path):

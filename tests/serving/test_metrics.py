@@ -12,7 +12,14 @@ from penstock.errors import StreamError
 from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.serving.metrics import ChunkMetrics, DecodedFrames, StreamMetrics, show_build, show_products
+from penstock.serving.metrics import (
+    ChunkMetrics,
+    DecodedFrames,
+    SpeakerMetrics,
+    StreamMetrics,
+    show_build,
+    show_products,
+)
 from penstock.serving.settings import Settings
 from tests.helpers.forwarding import forward
 
@@ -97,6 +104,17 @@ def test_what_happens_to_streams_is_counted(rig):
         "streams_live": 1, "slots_free": 1, "streams_started": 3, "streams_ended": 2, "streams_expired": 0,
         "streams_refused": 2,
     }  # fmt: skip
+
+
+def test_a_speaker_model_has_metrics_of_its_own(rig):
+    streams = types.SimpleNamespace(steps=3, rows=7)
+    stage = types.SimpleNamespace(table=rig.table, streams=streams, samples_taken=32_000, busy_s=1.5)
+    metrics, before = SpeakerMetrics(rig.board.make, stage), dict(rig.counts())
+    rig.table.open("a")
+    metrics.update()
+    names = ("streams_live", "steps_total", "chunks_total", "busy_seconds_total", "audio_seconds_total")
+    assert [rig.board[f"speaker_{name}"] for name in names] == [1, 3, 7, 1.5, 2.0]
+    assert rig.board["streams_live"] == before["streams_live"]
 
 
 def test_the_audio_of_open_files_is_shown(rig):

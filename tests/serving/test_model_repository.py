@@ -49,8 +49,8 @@ def delays_us(repository: Path) -> dict[str, int]:
 
 def test_requests_wait_at_the_first_member_and_only_for_each_other_at_the_next():
     delays = delays_us(find_model_repository())
-    assert set(delays) == {"features", "encoder", "decoder"}
-    assert 0 < delays["encoder"] == delays["decoder"] < delays["features"] <= 50_000
+    assert set(delays) == {"features", "encoder", "decoder", "speakers"}
+    assert 0 < delays["encoder"] == delays["decoder"] < delays["features"] == delays["speakers"] <= 50_000
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_requests_wait_at_the_first_member_and_only_for_each_other_at_the_next()
 def test_a_copy_differs_in_its_delays_alone(tmp_path, delay_ms, expected_us):
     committed = find_model_repository()
     before = delays_us(committed)
-    copy = copy_models(committed, tmp_path / "models", delay_ms, {})
+    copy = copy_models(committed, tmp_path / "models", delay_ms, {}, has_speakers=True)
     first, others = expected_us
-    assert delays_us(copy) == {"features": first, "encoder": others, "decoder": others}
+    assert delays_us(copy) == {"features": first, "speakers": first, "encoder": others, "decoder": others}
     assert delays_us(committed) == before
     assert find_model_repository(str(copy), {}) == copy
     for path in committed.rglob("*"):
@@ -93,7 +93,7 @@ def test_information_becomes_parameters_of_the_ensembles(tmp_path):
     model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     information = {"model": 'an "odd" \\ näme', "languages": ""}
     committed = find_model_repository()
-    copy = copy_models(committed, tmp_path / "models", None, information)
+    copy = copy_models(committed, tmp_path / "models", None, information, has_speakers=True)
     assert delays_us(copy) == delays_us(committed)
     for path in copy.glob("*/config.pbtxt"):
         config = text_format.Parse(path.read_text(), model_config.ModelConfig())
@@ -114,9 +114,15 @@ def test_every_stage_has_one_instance_on_any_host():
     """KIND_AUTO becomes one instance per GPU of the host."""
     model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     stages = sorted(set((Path(__file__).parents[2] / "model_repository").glob("*/1/model.py")))
-    assert [stage.parents[1].name for stage in stages] == ["decoder", "encoder", "features"]
+    assert [stage.parents[1].name for stage in stages] == ["decoder", "encoder", "features", "speakers"]
     for stage in stages:
         text = (stage.parents[1] / "config.pbtxt").read_text(encoding="utf-8")
         config = text_format.Parse(text, model_config.ModelConfig())
         (group,) = config.instance_group
         assert (group.count, group.kind, list(group.gpus)) == (1, group.KIND_MODEL, [])
+
+
+def test_a_directory_without_the_speaker_model_cannot_serve_one(tmp_path):
+    without = copy_models(find_model_repository(), tmp_path / "models", None, {})
+    with pytest.raises(PenstockError, match="has no model speakers, which --speakers needs"):
+        copy_models(without, tmp_path / "copy", None, {}, has_speakers=True)

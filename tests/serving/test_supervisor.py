@@ -197,7 +197,9 @@ def test_waits_double_up_to_a_minute_and_begin_again_after_a_stable_run(monkeypa
 def test_a_slow_start_says_how_long_it_takes(monkeypatch, capsys):
     monkeypatch.setattr(supervisor, "_PROGRESS_S", 0.0)
     serve_until_signal(Server("stop"), Console(), 8)
-    assert re.search(r"server: starting for \d+ s of at most 600 s; .* memory", capsys.readouterr().out)
+    assert re.search(
+        r"server: still starting after \d+ s \(limit 600 s\), [\d.]+ [MG]B of memory", capsys.readouterr().out
+    )
 
 
 def test_json_lines_have_the_figures(capsys):

@@ -12,7 +12,7 @@ from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows, padded
 from penstock.speakers.importer import import_speakers
-from penstock.speakers.network import SpeakerNetwork
+from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.golden import AN4
 from tests.helpers.speaker_models import speaker_documents, write_speakers
 
@@ -188,3 +188,12 @@ def test_rows_with_a_look_back_push_only_their_chunk(network):
     cache.update(rows, window, torch.zeros(1, 12, 8))
     assert cache.queued.tolist() == [7]
     assert torch.equal(cache.queue[0, :7], frames[0, 2:9])
+
+
+def test_rows_with_padding_are_as_those_without(network, monkeypatch):
+    """A GPU computes padding, too, so that shapes stay the same."""
+    frames, lengths = embedded(3 * 70, seed=2).view(3, 70, -1), torch.tensor([70, 1, 33])
+    found = network(frames, lengths)
+    monkeypatch.setattr("penstock.speakers.network._PackedRows", lambda is_valid, lengths: _PaddedRows(is_valid))
+    for row, padded_row, length in zip(found, network(frames, lengths), lengths, strict=True):
+        torch.testing.assert_close(row[: 8 * length], padded_row[: 8 * length], rtol=0, atol=1e-5)

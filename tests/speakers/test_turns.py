@@ -13,6 +13,7 @@ from penstock.speakers.importer import import_speakers
 from penstock.speakers.turns import Turn, rttm, speakers_of, turns
 from penstock.transcription import result_files
 from penstock.transcription.files import FileSegment, FileTranscript
+from penstock_client.speakers.probabilities import Probabilities
 from tests.helpers.golden import AN4
 from tests.helpers.speaker_models import write_speakers
 
@@ -36,6 +37,16 @@ def test_a_word_has_the_speaker_with_the_largest_mean():
     later = [(begin + 3000, end + 3000) for begin, end in times]
     assert speakers_of(later, probabilities, 0.01, start_s=3.0) == [1, 1, 1, 2, 2]
     assert speakers_of([(0, 10)], probabilities[:0], 0.01) == [1]
+
+
+def test_a_word_begins_with_its_own_frame():
+    """As the client has it, whose times are whole frames: 1.15 s / 0.01 s is less than 115 in floating point."""
+    times = [(begin, begin + 10) for begin in range(0, 3000, 10)]
+    alternating = torch.eye(2).repeat(150, 1)
+    known = Probabilities()
+    known.add(0, alternating.numpy())
+    assert speakers_of(times, alternating, 0.01) == [1, 2] * 150
+    assert list(known.speakers_of([Word("a", *each) for each in times])) == [1, 2] * 150
 
 
 def test_rttm_has_ten_fields():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock_client.errors import ServerFullError as ServerFullError
     from penstock_client.errors import ServerReplyError as ServerReplyError
     from penstock_client.errors import ServerUnreachableError as ServerUnreachableError
+    from penstock_client.errors import SpeakersNotServedError as SpeakersNotServedError
     from penstock_client.errors import StreamClosedError as StreamClosedError
     from penstock_client.errors import StreamError as StreamError
     from penstock_client.errors import StreamId as StreamId
@@ -63,7 +64,8 @@ _PUBLIC = {
     "errors": (
         "AudioError", "ClientError", "ConnectionLostError", "FilesOnlyError", "MicrophoneError", "PackageError",
         "ProtocolError", "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError",
-        "ServerUnreachableError", "StreamClosedError", "StreamError", "StreamId", "StreamNotOpenError",
+        "ServerUnreachableError", "SpeakersNotServedError", "StreamClosedError", "StreamError", "StreamId",
+        "StreamNotOpenError",
     ),
     "audio.microphone": ("Microphone",),
     "options": ("StreamOptions",),

@@ -16,10 +16,11 @@ from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.playback import Pacer, Recording, choose_request_ms
 from penstock_client.protocol import MODEL_NAME
 from penstock_client.server_info import ServerInfo
+from penstock_client.speakers.track import of_file, speaker_settings
+from penstock_client.speakers.transport import connect, speaking
 from penstock_client.transcript import Transcript
 from penstock_client.transport.async_base import AsyncConnection
 from penstock_client.transport.model_config import read_server_info
-from penstock_client.transport.resuming import connect
 
 
 class AsyncClient(ClientBase):
@@ -45,10 +46,14 @@ class AsyncClient(ClientBase):
         """A new stream, for `async with`. Its id must not be in use on the server: that stream would be restarted.
 
         The default is a unique id. Raises ValueError for an id that Triton does not take. Options that the server
-        rejects fail the stream with a StreamError in place of its first result.
+        rejects fail the stream with a StreamError in place of its first result. Speakers without a speaker model on the
+        server are a SpeakersNotServedError of the first `send`.
         """
         stream_id = self._new_stream_id(stream_id)
-        transport = self._connection.open_transport(stream_id, self._timeout_s)
+        if (speakers := speaker_settings(options)) is None:
+            transport = self._connection.open_transport(stream_id, self._timeout_s)
+        else:
+            transport = speaking(self._connection).open_transport(stream_id, self._timeout_s, speakers)
         stream = AsyncStream(stream_id, transport, parameters_of(options), self._chunks)
         self._streams.add(stream)
         return stream
@@ -76,7 +81,7 @@ class AsyncClient(ClientBase):
             await asyncio.to_thread(self._server.check_live, options)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
-        async with self.open_stream(stream_id, options) as stream:
+        async with self.open_stream(stream_id, options if realtime else of_file(options)) as stream:
             await _play(stream, recording, Pacer() if realtime else None, report)
             return stream.transcript
 

@@ -15,12 +15,13 @@ from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.protocol import MODEL_NAME, Result, check_stream_id
 from penstock_client.server_info import ServerInfo
+from penstock_client.speakers.track import of_file, speaker_settings
+from penstock_client.speakers.transport import connect
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
-from penstock_client.transport.base import Connection
+from penstock_client.transport.base import Connection, Transport
 from penstock_client.transport.blocking import BlockingConnection
 from penstock_client.transport.model_config import read_server_info
-from penstock_client.transport.resuming import connect
 from penstock_client.transport.server_chunks import ServerChunks
 
 
@@ -82,10 +83,16 @@ class Client(ClientBase):
         """A new stream. Its id must not be in use on the server: that stream would be restarted.
 
         The default is a unique id. Raises ValueError for an id that Triton does not take. Options that the server
-        rejects fail the stream with a StreamError in place of its first result.
+        rejects fail the stream with a StreamError in place of its first result. Speakers without a speaker model on the
+        server are a SpeakersNotServedError of the first `send`.
         """
         stream_id = self._new_stream_id(stream_id)
-        transport = self._connection.open_transport(stream_id, self._timeout_s)
+        if (speakers := speaker_settings(options)) is None:
+            transport: Transport = self._connection.open_transport(stream_id, self._timeout_s)
+        elif isinstance(self._connection, BlockingConnection):
+            transport = self._connection.open_transport(stream_id, self._timeout_s, speakers)
+        else:
+            raise ValueError("speakers are asked for, but the connection that was given is of another kind")
         stream = Stream(stream_id, transport, parameters_of(options), self, self._chunks)
         self._streams.add(stream)
         return stream
@@ -130,7 +137,7 @@ class Client(ClientBase):
             if on_progress is not None:
                 on_progress(transcript)
 
-        with self.open_stream(stream_id, options) as stream:
+        with self.open_stream(stream_id, options if realtime else of_file(options)) as stream:
             stream.start_ms = round(1000 * recording.start_s)
             play(stream, recording, Pacer() if realtime else None, report, SegmentEnds())
             return stream.transcript

@@ -11,9 +11,11 @@ _DIGITS = 4
 
 
 def word_document(word: Any) -> dict[str, Any]:
-    """A word; times in ms from the start of the audio."""
+    """A word; times in ms from the start of the audio. With a speaker where that is known."""
     confidence = None if word.confidence is None else round(word.confidence, _DIGITS)
-    return {"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms, "confidence": confidence}
+    who = getattr(word, "speaker", None)
+    speaker = {} if who is None else {"speaker": who}
+    return {"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms, "confidence": confidence, **speaker}
 
 
 def alternative_documents(alternatives: Iterable[Any]) -> list[dict[str, Any]]:

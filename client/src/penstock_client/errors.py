@@ -66,6 +66,15 @@ class FilesOnlyError(ClientError):
         )
 
 
+class SpeakersNotServedError(ClientError):
+    """The stream asks for speakers, and the server has no speaker model."""
+
+    code = "SPEAKERS_NOT_SERVED"
+
+    def __init__(self) -> None:
+        super().__init__("speakers are not served; start the server with --speakers BUNDLE")
+
+
 class StreamError(ClientError):
     """One stream has failed and accepts no more audio. Other streams are not affected.
 

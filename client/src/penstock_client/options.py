@@ -59,6 +59,15 @@ WINDOWS: tuple[NamedWindow, ...] = get_args(NamedWindow)
 FILE, LONG, LIVE = WINDOWS
 WindowSizes = Annotated[str, Field(pattern=r"^[0-9.]{1,9},[0-9.]{1,9},[0-9.]{1,9}$")]
 Window = NamedWindow | WindowSizes
+MAX_SPEAKERS = 8
+"""That a speaker model tells apart."""
+Speakers = Literal["off", "on"] | Annotated[int, Field(ge=2, le=MAX_SPEAKERS)]
+ACCEPTED_SPEAKERS = f"off, on, or the most speakers: integers from 2 to {MAX_SPEAKERS}, which is the model's limit"
+SpeakerMode = Literal["low_latency", "very_low_latency", "ultra_low_latency", "file"]
+SPEAKER_MODES: tuple[SpeakerMode, ...] = get_args(SpeakerMode)
+SPEAKER_FILE = SPEAKER_MODES[-1]
+OWN_OPTIONS = ("speakers", "speaker_mode")
+"""Those of the client or gateway, which sends the audio to the model `speakers`, too: `asr` does not have them."""
 ACCEPTED_WINDOWS = f"{', '.join(WINDOWS)} (10,2,2), or LEFT,CHUNK,RIGHT in seconds"
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
@@ -198,6 +207,12 @@ class StreamOptions(Options):
         description="of an offline model: file attends as trained, but above 10 min locally; long always locally; with "
         "the others words come live, a chunk at a time",
     )
+    speakers: Annotated[
+        Speakers | None, About("NAME", unset="off", page="speakers.md#in-calls", accepted=ACCEPTED_SPEAKERS)
+    ] = Field(default=None, description="the speaker of each word; needs a server with a speaker model")
+    speaker_mode: Annotated[
+        SpeakerMode | None, About("NAME", unset="low_latency, of files file", page="speakers.md#in-calls")
+    ] = Field(default=None, description="how much audio a step of the speaker model waits for")
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:
@@ -214,7 +229,7 @@ class StreamOptions(Options):
 
     def parameters(self) -> "dict[str, Parameter]":
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
-        given = self.given()
+        given = {name: value for name, value in self.given().items() if name not in OWN_OPTIONS}
         if phrases := given.get("boosted_phrases"):
             given["boosted_phrases"] = json.dumps(phrases)
         return given

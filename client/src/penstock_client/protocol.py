@@ -38,7 +38,7 @@ for each of the 1,024 rows of a batch that all end a segment of 30 s."""
 
 OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
-    "TOKENS", "TIMESTAMPS", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS",
+    "TOKENS", "TIMESTAMPS", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS", "WORD_SPEAKER",
 )  # fmt: skip
 """The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
 requested output costs the server time."""
@@ -112,6 +112,8 @@ class Word:
     end_ms: int
     confidence: float | None = None
     """Confidence of the network in the word, 0 .. 1; None where the server does not send it."""
+    speaker: int | None = None
+    """From 1, in the order in which they first speak; None where that is not asked for, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,8 @@ class Result:
     """Leading characters of `text` that later results of the segment keep; 0 where the server does not send it."""
     is_endpoint: bool = False
     """True for the final result of a segment that an endpoint has ended, not a request; set by the transport."""
+    word_speakers: tuple[int | None, ...] = ()
+    """Of a final result in a stream with speakers: that of each word of its segment, told before or now."""
 
     def after(self, round_trip_s: float, is_endpoint: bool = False) -> "Result":
         """A copy with what the transport sets. `dataclasses.replace` would take three times as long."""
@@ -168,12 +172,18 @@ class Result:
             round_trip_s,
             self.stable_chars,
             is_endpoint,
+            self.word_speakers,
         )
 
     def shifted(self, start_ms: int) -> "Result":
         """A copy whose words are later."""
         alternatives = (replace(each, words=_shifted(each.words, start_ms)) for each in self.alternatives)
         return replace(self, new_words=_shifted(self.new_words, start_ms), alternatives=tuple(alternatives))
+
+
+def with_speakers(words: Sequence[Word], speakers: Sequence[int | None]) -> list[Word]:
+    """The words of a segment with their speakers: those of its final result."""
+    return [replace(word, speaker=speaker) for word, speaker in zip(words, speakers, strict=True)]
 
 
 def _shifted(words: Sequence[Word], start_ms: int) -> tuple[Word, ...]:
@@ -352,6 +362,16 @@ def _parse(row: Callable[..., list[Any]]) -> list[Result]:
             )
         )
         word, token, alternative = word + n_words, token + n_tokens, alternative + n_alternatives
+    return _spoken(results, _whole(row, "WORD_SPEAKER", []))
+
+
+def _spoken(results: list[Result], speakers: list[int]) -> list[Result]:
+    """The results with the speakers of their segments, which a gateway sends: the first one's also of words before."""
+    for i in reversed(range(len(results)) if speakers else ()):
+        if results[i].is_final:
+            own = len(results[i].new_words) if any(each.is_final for each in results[:i]) else len(speakers)
+            taken, speakers = speakers[len(speakers) - own :], speakers[: len(speakers) - own]
+            results[i] = replace(results[i], word_speakers=tuple(each or None for each in taken))
     return results
 
 

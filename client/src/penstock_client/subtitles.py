@@ -5,7 +5,7 @@ sentence.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat, zip_longest
+from itertools import groupby, repeat, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock_client.cli.terminal import cells, printable
@@ -36,7 +36,16 @@ class Written(Protocol):
         """With its punctuation."""
 
 
+class Spoken(Protocol):
+    """A word, as a part of a speaker needs it."""
+
+    @property
+    def speaker(self) -> int | None:
+        """From 1; None where it is not known."""
+
+
 W = TypeVar("W", bound=Written)
+S = TypeVar("S", bound=Spoken)
 
 
 class Cue(NamedTuple):
@@ -62,13 +71,26 @@ def sentences(words: Iterable[W]) -> Iterator[list[W]]:
         yield sentence
 
 
+def spoken_parts(segments: Iterable[Sequence[S]]) -> list[tuple[str | None, list[S]]]:
+    """The words of each segment, a part for each of its speakers in turn, with their names."""
+    return [
+        (None if who is None else f"Speaker {who}", list(part))
+        for words in segments
+        for who, part in groupby(words, lambda word: word.speaker)
+    ]
+
+
 def cues(
-    segments: Iterable[Sequence[Word]], speaker: str | None = None, speakers: Iterable[str | None] | None = None
+    segments: Iterable[Sequence[Word]],
+    speaker: str | None = None,
+    speakers: Iterable[str | None] | None = None,
+    end_s: float | None = None,
 ) -> list[Cue]:
     """The cues of a stream: every word once, in order; cues do not overlap.
 
     A cue holds words of one segment. A single word that exceeds a limit is a cue of its own. Each cue starts with the
-    speaker, if given; speakers: of each segment.
+    speaker, if given; speakers: of each segment. end_s: of the audio, at the same clock as the words; no cue ends
+    later, but for one that begins there.
     """
     spoken = zip(segments, repeat(speaker) if speakers is None else speakers, strict=False)
     groups = [(group, who) for words, who in spoken for part in sentences(words) for group in _groups(part, who)]
@@ -79,7 +101,11 @@ def cues(
         end_ms = max(start_ms + 1, *(word.end_ms for word in group))
         drafts.append(Cue(start_ms, end_ms, tuple(_lines(group, who))))
     starts_ms = [cue.start_ms for cue in drafts[1:]]
-    return [_readable(cue, next_ms) for cue, next_ms in zip_longest(drafts, starts_ms)]
+    readable = [_readable(cue, next_ms) for cue, next_ms in zip_longest(drafts, starts_ms)]
+    if end_s is None:
+        return readable
+    last_ms = round(1000 * end_s)
+    return [cue._replace(end_ms=max(cue.start_ms + 1, min(cue.end_ms, last_ms))) for cue in readable]
 
 
 def srt(all_cues: Iterable[Cue]) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from penstock_client.protocol import Alternative, Result, Word
+from penstock_client.protocol import Alternative, Result, Word, with_speakers
 from penstock_client.writing import join_texts
 
 
@@ -68,6 +68,8 @@ class Transcript:
         segment = self.segments[-1]
         segment.text, segment.language = result.text, result.language
         segment.words += result.new_words
+        if result.word_speakers:
+            segment.words = with_speakers(segment.words, result.word_speakers)
         segment.tokens += len(result.new_tokens)
         segment.is_final = result.is_final
         segment.alternatives = result.alternatives

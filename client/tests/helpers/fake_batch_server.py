@@ -9,7 +9,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor
 
-from client.tests.helpers.fake_servers import THREADS_NAME, grpc_response
+from client.tests.helpers.fake_servers import THREADS_NAME, grpc_request, grpc_response
+from client.tests.helpers.fake_speakers import FakeSpeakers
 from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, outputs, texts
 
 _START, _END, _FINALIZE = 1, 2, 4
@@ -101,6 +102,7 @@ class BatchServer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self, recognizer: FakeRecognizer):
         self.batch = FakeBatch(recognizer)
+        self.speakers = FakeSpeakers()
         self.on_request: Callable[[], object] = lambda: None
         self._server = grpc.server(ThreadPoolExecutor(8, THREADS_NAME))
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
@@ -109,10 +111,15 @@ class BatchServer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def ModelStreamInfer(self, request_iterator, context):  # noqa: N802
         for request in request_iterator:
-            assert request.model_name == "asr_batch"
-            self.on_request()
+            is_speakers = request.model_name == "speakers"
+            assert is_speakers or request.model_name == "asr_batch"
+            if not is_speakers:
+                self.on_request()
             try:
-                outputs = self.batch.answer(*read_request(request))
+                if is_speakers:
+                    outputs = self.speakers.answer(grpc_request(request))
+                else:
+                    outputs = self.batch.answer(*read_request(request))
             except RejectionError as error:
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:

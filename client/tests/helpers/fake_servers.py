@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 from client.tests.helpers.certificates import Certificates
+from client.tests.helpers.fake_speakers import FakeSpeakers
 from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError
 
 THREADS_NAME = "fake server"
@@ -43,6 +44,11 @@ class GrpcServer:
         self._server.start()
 
     @property
+    def speakers(self) -> FakeSpeakers:
+        """Its model `speakers`."""
+        return self.servicer.speakers
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers of the last call."""
         return self.servicer.headers
@@ -54,6 +60,7 @@ class GrpcServer:
 class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self, recognizer: FakeRecognizer):
         self._recognizer = recognizer
+        self.speakers = FakeSpeakers()
         self.live_calls = 0
         self.headers: dict[str, str] = {}
 
@@ -63,7 +70,8 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         context.add_callback(self._end_call)
         for request in request_iterator:
             try:
-                outputs = _requested(request, self._recognizer.answer(_grpc_request(request)))
+                model = self.speakers if request.model_name == "speakers" else self._recognizer
+                outputs = _requested(request, model.answer(grpc_request(request)))
             except RejectionError as error:
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:
@@ -81,8 +89,8 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.live_calls -= 1
 
 
-def _grpc_request(request) -> ReceivedRequest:
-    assert request.model_name == "asr"
+def grpc_request(request) -> ReceivedRequest:
+    assert request.model_name in ("asr", "speakers")
     (tensor,), (audio,) = request.inputs, request.raw_input_contents
     assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("AUDIO", "FP32", [1, len(audio) // 4])
     parameters = {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in request.parameters.items()}
@@ -121,7 +129,9 @@ class HttpServer:
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
         self.recognizer = recognizer
-        self._handler = type("Handler", (_Handler,), {"recognizer": recognizer, "latest_headers": {}})
+        self.speakers = FakeSpeakers()
+        members = {"recognizer": recognizer, "speakers": self.speakers, "latest_headers": {}}
+        self._handler = type("Handler", (_Handler,), members)
         self._server = _QuietHttpServer(("127.0.0.1", 0), self._handler)
         if certificates:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.client)
@@ -154,6 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     recognizer: FakeRecognizer
+    speakers: FakeSpeakers
     latest_headers: dict[str, str]
 
     def do_GET(self) -> None:
@@ -164,11 +175,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(200 if self.path == "/v2/health/live" else 404, b"", None)
 
     def do_POST(self) -> None:
-        assert self.path == "/v2/models/asr/infer"
+        assert self.path in ("/v2/models/asr/infer", "/v2/models/speakers/infer")
+        model = self.speakers if "speakers" in self.path else self.recognizer
         type(self).latest_headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            outputs = self.recognizer.answer(_http_request(body, int(self.headers[_HEADER_LENGTH])))
+            outputs = model.answer(_http_request(body, int(self.headers[_HEADER_LENGTH])))
         except RejectionError as error:
             self._reply(error.status, json.dumps({"error": str(error)}).encode(), None)
         else:

@@ -15,6 +15,7 @@ from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http import api as http_api
 from penstock_gateway.http.api import GatewayOf
+from penstock_gateway.kserve import errors as kserve_errors
 from penstock_gateway.kserve import service as kserve
 from penstock_gateway.kserve.routes import router as kserve_router
 from penstock_gateway.openai.routes import IGNORED_HEADER
@@ -23,12 +24,15 @@ from penstock_gateway.realtime.routes import router as realtime_router
 from penstock_gateway.request_ids import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.riva import service as riva
 from penstock_gateway.rpc import health as grpc_health
-from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor, max_message_bytes
+from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor, max_message_bytes, shown_error
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
 The WebSocket `/v1/realtime`, KServe below `/v2` and the gRPC APIs are in docs/gateway.md."""
-_PROTOCOLS = {riva.SERVICE: riva.PROTOCOL, kserve.SERVICE: kserve.PROTOCOL}
+_PROTOCOLS = {
+    riva.SERVICE: (riva.PROTOCOL, shown_error),
+    kserve.SERVICE: (kserve.PROTOCOL, kserve_errors.shown_error),
+}
 _OPEN_SERVICES = (grpc_health.SERVICE,)
 _start = APIRouter()
 _health = APIRouter(prefix="/health", tags=["health"])

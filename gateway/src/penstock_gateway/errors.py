@@ -25,6 +25,9 @@ class ErrorCode(Enum):
     MODEL_NOT_FOUND = ErrorStatus("no replica group has this name", 404, 1008, "NOT_FOUND")
     FILES_ONLY = ErrorStatus("the model takes files, not live audio", 400, 1008, "INVALID_ARGUMENT")
     FIELD_INVALID = ErrorStatus("a field of the request is wrong or not supported", 400, 1008, "INVALID_ARGUMENT")
+    SPEAKERS_NOT_SERVED = ErrorStatus(
+        "speakers are asked for, and no replica has a speaker model", 400, 1008, "INVALID_ARGUMENT"
+    )
     AUDIO_INVALID = ErrorStatus("the audio cannot be decoded", 400, 1008, "INVALID_ARGUMENT")
     TOO_LARGE = ErrorStatus("a message, an upload or a recording is too large", 413, 1009, "RESOURCE_EXHAUSTED")
     STREAMS_EXHAUSTED = ErrorStatus(

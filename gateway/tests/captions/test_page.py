@@ -112,6 +112,31 @@ async def test_a_file(captions, recording):
         assert await page.evaluate(f"{FINALS}.length") == 0
 
 
+SPOKEN = "[...document.querySelectorAll('.speaker')].map((part) => [part.dataset.speaker, part.textContent])"
+COLOURS = "new Set([...document.querySelectorAll('.speaker')].map((part) => getComputedStyle(part).color)).size"
+
+
+async def test_speakers_have_colours(captions, recording, streams):
+    async with running(captions) as served, browser(recording(0.3, 0.6, 1.2, 0.6, 30.0)) as page:
+        await page.open(f"{served.url}/captions")
+        await page.evaluate("document.getElementById('speakers').checked = true")
+        await page.click("microphone")
+        (text,) = (await finals(page, 1))[:1]
+        assert streams.opened[-1].options.speakers == "on"
+        assert "".join(f" {part}" for _, part in await page.evaluate(SPOKEN)).startswith(f" {text}")
+        assert await page.evaluate(COLOURS) == 2
+        await page.click("microphone")
+        await page.wait(READY)
+        await page.click("clear")
+        await page.choose("chooser", recording(0.3, 0.6))
+        await page.wait(f"{READY} && {FINALS}.length > 1")  # a line for each turn
+        turns = await page.evaluate(SPOKEN)
+        assert {speaker for speaker, _ in turns} == {"A", "B"} and words(*(part for _, part in turns)) >= 5
+        saved = await page.evaluate(SAVED)
+        assert "\nA: w0 w1\n" in saved["text"]
+        assert problems(page) == []
+
+
 async def test_a_file_that_is_no_audio(captions, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("no audio")

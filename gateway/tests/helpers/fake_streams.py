@@ -6,6 +6,7 @@ Every 100 ms frame with a sample above 0.01 is one word: "w0", "w1", ... counted
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,6 +110,8 @@ class FakeStream:
 
     def _end(self, is_last: bool = False, forced: bool = False) -> None:
         words = tuple(self._segment_words)
+        if self.options.speakers:  # two words each
+            words = tuple(replace(word, speaker=int(word.text[1:]) // 2 % 2 + 1) for word in words)
         alternatives = tuple(
             Alternative(self._text(words), -0.5 * (rank + 1), words) for rank in range(self.options.n_best)
         )

@@ -12,13 +12,12 @@ from tritonclient.http import InferenceServerClient
 
 from client.tests.helpers.fakes import word
 from gateway.tests.helpers.memory import freed_at_once
-from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
+from gateway.tests.kserve.conftest import KEYS, headers
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import routes
 from penstock_gateway.kserve.http_wire import read_body
 from penstock_gateway.kserve.outputs import DATATYPES
 from penstock_gateway.security.budget import Budget
-from penstock_gateway.security.keys import ApiKey
 
 pytestmark = pytest.mark.anyio
 INFER = "/v2/models/asr/infer"
@@ -39,7 +38,10 @@ def body(words=1, stream_id="s", **changes):
 
 @pytest.fixture
 async def client(serve, server):
-    async with serve(server) as served, httpx2.AsyncClient(base_url=served.ports.url, timeout=60) as client:
+    async with (
+        serve(server, keys=KEYS) as served,
+        httpx2.AsyncClient(base_url=served.sockets.url, timeout=60) as client,
+    ):
         client.headers = headers()
         yield client
 
@@ -67,7 +69,10 @@ async def test_a_stream_in_json(client):
 
 @pytest.mark.parametrize("is_binary", [True, False])
 async def test_tritonclient(serve, server, is_binary):
-    async with serve(server) as served, triton.InferenceServerClient(f"127.0.0.1:{served.ports.http_port}") as client:
+    async with (
+        serve(server, keys=KEYS) as served,
+        triton.InferenceServerClient(f"127.0.0.1:{served.sockets.http_port}") as client,
+    ):
         audio = triton.InferInput("AUDIO", [1, 1600], "FP32")
         audio.set_data_from_numpy(np.full((1, 1600), 0.25, np.float32), binary_data=is_binary)
         outputs = [triton.InferRequestedOutput(name, binary_data=is_binary) for name in ("TEXT", "TOKENS", "IS_FINAL")]
@@ -102,14 +107,6 @@ async def test_requests_of_one_stream_at_the_same_time_are_all_heard(client, ser
     replies = await asyncio.gather(*(post(client, body(parameters=parameters)) for _ in range(20)))
     texts = [reply["outputs"][0]["data"][0] for _, reply in replies]
     assert sorted(texts, key=len) == [text(2 + number) for number in range(20)]
-
-
-async def test_all_streams_of_a_key(client):
-    for number in range(MAX_STREAMS):
-        assert (await post(client, body(stream_id=number + 1)))[0] == 200
-    response = await client.post(INFER, json=body(stream_id="more"))
-    assert (response.status_code, response.headers["retry-after"]) == (503, "2")
-    assert response.json()["error"].startswith("STREAM_LIMIT: ")
 
 
 def on_input(**fields):
@@ -197,8 +194,8 @@ def test_the_memory_for_a_body_grows_with_its_length_alone(fields):
 async def test_keys_take_turns_at_large_bodies(monkeypatch):
     order, shared = [], routes._Inference(None)
     monkeypatch.setattr(routes, "read_body", lambda body, _: order.append(body))
-    of = {name: ApiKey(name, 4) for name in KEYS}
-    await asyncio.gather(*(shared.read(name, None, of[name]) for name in ["one"] * 16 + ["two"]))
+    one, two = KEYS
+    await asyncio.gather(*(shared.read(key.name, None, key) for key in [one] * 16 + [two]))
     assert order.index("two") == 1
 
 
@@ -207,8 +204,11 @@ async def test_large_bodies_count_as_messages_until_they_are_read(serve, server)
     content = json.dumps(
         body(parameters={"sequence_id": "s", "sequence_start": True, "boosted_phrases": " " * 900_000})
     )
-    async with serve(server, messages=budget) as served, httpx2.AsyncClient(base_url=served.ports.url) as client:
-        _, writer = await asyncio.open_connection("127.0.0.1", served.ports.http_port)
+    async with (
+        serve(server, keys=KEYS, messages=budget) as served,
+        httpx2.AsyncClient(base_url=served.sockets.url) as client,
+    ):
+        _, writer = await asyncio.open_connection("127.0.0.1", served.sockets.http_port)
         head = f"POST {INFER} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer sk-one\r\nContent-Length: 900000\r\n\r\n"
         writer.write(head.encode() + b"{")
 

@@ -13,9 +13,11 @@ import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
+from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import confidence, word
 from gateway.tests.helpers.memory import freed_at_once
-from gateway.tests.kserve.conftest import MAX_STREAMS, headers
+from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
+from penstock_client import AsyncClient, ClientError, ConnectionOptions, StreamOptions
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve.errors import code_of
 from penstock_gateway.kserve.outputs import DATATYPES
@@ -55,7 +57,7 @@ def values(result, names=WITHIN):
 @pytest.fixture
 async def client(serve, server):
     """tritonclient's, of a gateway before `server`."""
-    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
+    async with serve(server, keys=KEYS) as served, triton.InferenceServerClient(served.sockets.grpc_address) as client:
         yield client
 
 
@@ -120,6 +122,32 @@ async def test_alternatives_of_a_whole_recording(client):
     texts, scores, words = values(result, ["ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS"])
     assert (texts, scores) == ([f"{text(1)} (0)", f"{text(1)} (1)"], [-0.5, -1.5])
     assert json.loads(words[1]) == [[text(1), 0, 80, 0.25]]
+
+
+async def test_speakers_of_the_words_of_a_segment(client, server):
+    await client.infer(**request(2, start=True, speakers=2), headers=headers())
+    ended = await client.infer(**request(2, end=True), headers=headers())
+    assert values(ended, ["WORDS", "WORD_SPEAKER"]) == [[word(1), word(2), word(3)], [1, 1, 1, 1]]
+    without = await client.infer(**request(2, start=True, end=True), headers=headers())
+    assert values(without, ["WORD_SPEAKER"]) == [[]]
+    wrong = client.infer(**request(start=True, speakers=1), headers=headers())
+    assert await rejection(wrong) == ("StatusCode.INVALID_ARGUMENT", "OPTION_INVALID")
+    server.speakers.is_served = False
+    missing = client.infer(**request(start=True, speakers="on"), headers=headers())
+    assert await rejection(missing) == ("StatusCode.INVALID_ARGUMENT", "SPEAKERS_NOT_SERVED")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_the_native_client_gets_speakers_of_a_gateway(serve, server, protocol):
+    async with serve(server) as served:
+        address = served.ports.grpc if protocol == "grpc" else served.ports.http
+        options = ConnectionOptions(headers=headers())
+        async with AsyncClient(address, protocol, timeout_s=60, connection_options=options) as native:
+            found = await native.transcribe(voices(1, 2), options=StreamOptions(speakers="on"), request_ms=50)
+            assert [each.speaker for each in found.words] == [1, 1, 2, 2]
+            server.speakers.is_served = False
+            with pytest.raises(ClientError, match="SPEAKERS_NOT_SERVED"):
+                await native.transcribe(voices(1, 2), options=StreamOptions(speakers="on"))
 
 
 async def test_requests_of_a_call_are_answered_in_their_order(client):
@@ -188,8 +216,8 @@ async def test_a_cancelled_request_counts_whole_or_its_stream_is_lost(serve, ser
             except InferenceServerException as error:
                 return error.message().partition(":")[0]
 
-    async with serve(server) as served:
-        found = await asyncio.to_thread(run, served.ports.grpc_address)
+    async with serve(server, keys=KEYS) as served:
+        found = await asyncio.to_thread(run, served.sockets.grpc_address)
         assert found in ("STREAM_LOST", text(4))
 
 
@@ -200,7 +228,7 @@ async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_it
             sequence_id=stream_id, is_start=start, is_end=False, options={}, samples=samples, outputs=("TEXT",)
         )
 
-    async with serve(server) as served:
+    async with serve(server, keys=KEYS) as served:
         sequences = Sequences(served.streams)
         for stream_id, peer in ((1, "a"), (2, "b"), (3, "")):
             await sequences.infer(made(stream_id, start=True), ANONYMOUS, peer)
@@ -211,19 +239,6 @@ async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_it
             assert code_of(caught.value) == code
         for stream_id in (2, 3):
             assert [result.text for result in await sequences.infer(made(stream_id), ANONYMOUS, "b")] == [text(2)]
-
-
-async def test_a_vanished_client_frees_its_streams(client, server, until):
-    async def send():
-        yield request(1, "a", start=True)
-        yield request(1, "b", start=True)
-        await asyncio.Event().wait()
-
-    call = client.stream_infer(send(), headers=headers())
-    for _ in range(2):
-        await anext(call)
-    call.cancel()
-    await until(lambda: not server.batch.recognizer.received)
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
@@ -268,20 +283,6 @@ async def test_a_stream_goes_on_where_its_latest_request_was_no_part_of_the_call
     assert values(await client.infer(**request(1), headers=headers()), ["TEXT"]) == [[text(3)]]
 
 
-async def test_all_streams_of_a_key(client):
-    for number in range(MAX_STREAMS):
-        await client.infer(**request(1, number + 1, start=True), headers=headers())
-    with pytest.raises(InferenceServerException) as caught:
-        await client.infer(**request(1, "more", start=True), headers=headers())
-    assert (caught.value.status(), caught.value.message().partition(":")[0]) == (
-        "StatusCode.UNAVAILABLE",
-        "STREAM_LIMIT",
-    )
-    assert await stream(client, [request(1, "more", start=True)]) == ["STREAM_LIMIT"]
-    await client.infer(**request(1, 1, end=True), headers=headers())
-    assert await stream(client, [request(1, "more", start=True, end=True)]) == [text(1)]
-
-
 async def test_calls_of_a_key_are_limited(client):
     async def silence():
         await asyncio.Event().wait()
@@ -295,28 +296,11 @@ async def test_calls_of_a_key_are_limited(client):
         call.cancel()
 
 
-async def test_errors_of_the_server_keep_their_code(client, server, until):
-    weight = request(1, start=True, lm_weight=2.5)
-    assert await rejection(client.infer(**weight, headers=headers())) == (
-        "StatusCode.INVALID_ARGUMENT",
-        "OPTION_INVALID",
-    )
+async def test_a_stream_is_lost_once(client, server):
     await client.infer(**request(1, start=True), headers=headers())
     server.close()
     assert await rejection(client.infer(**request(1), headers=headers())) == ("StatusCode.INTERNAL", "STREAM_LOST")
     assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
-    assert await rejection(client.infer(**request(1, start=True), headers=headers())) == (
-        "StatusCode.UNAVAILABLE",
-        "SERVER_DRAINING",
-    )
-
-
-async def test_a_failure_between_requests_is_that_of_the_next_one(serve, server, until):
-    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
-        await client.infer(**request(1, start=True), headers=headers())
-        server.close()
-        await until(lambda: not served.streams.live)
-        assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_LOST"
 
 
 def message(**changes):
@@ -392,13 +376,13 @@ REJECTED = {
 async def raw_call(served, data):
     """The status and the code of ModelInfer with these bytes."""
     options = [("grpc.max_send_message_length", -1)]
-    async with grpc.aio.insecure_channel(served.ports.grpc_address, options=options) as channel:
+    async with grpc.aio.insecure_channel(served.sockets.grpc_address, options=options) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data, metadata=[*headers().items()])
         return await call.code(), (await call.details()).partition(":")[0]
 
 
 async def test_what_is_not_of_the_models_form_is_rejected(serve, server):
-    async with serve(server) as served:
+    async with serve(server, keys=KEYS) as served:
         assert await raw_call(served, message().SerializeToString()) == (Code.OK, "")
         for name, (change, code) in REJECTED.items():
             status = Code.NOT_FOUND if code == "MODEL_NOT_FOUND" else Code.INVALID_ARGUMENT

@@ -144,6 +144,8 @@ async def test_keywords_that_the_model_cannot_write_are_named(client, make_gatew
         ({"response_format": "", "language": "", "stream": "", "timestamp_granularities[]": "word"},
          "timestamp_granularities"),
         ({"response_format": "text", "include[]": "logprobs"}, "include"),
+        ({"known_speaker_names[]": "Ada"}, "known_speaker_names"),
+        ({"response_format": "diarized_json", "known_speaker_references[]": "data:"}, "known_speaker_references"),
         *(({"language": code}, None) for code in ("auto", "english", "en-AU", "en_US", "none")),
     ],
 )  # fmt: skip
@@ -155,7 +157,10 @@ async def test_values_that_apps_send(client, fields, ignored):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": "diarized_json"}, "response_format"),
+        ({"response_format": "diarised_json"}, "response_format"),
+        ({"speakers": "1"}, "speakers"),
+        ({"speakers": "9"}, "speakers"),
+        ({"known_speaker_names[]": list("abcdefghi")}, "known_speaker_names"),
         ({"stream": "yes"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "response_format"),
         ({"include[]": "words"}, "include"),
@@ -167,7 +172,6 @@ async def test_values_that_apps_send(client, fields, ignored):
         ({"chunking_strategy[silence_duration_ms]": "a"}, "chunking_strategy[silence_duration_ms]"),
         ({"chunking_strategy[type]": "semantic"}, "chunking_strategy[type]"),
         ({"language": "de"}, "language"),
-        ({"known_speaker_names[]": "Ada"}, "known_speaker_names"),
     ],
 )
 async def test_a_wrong_field_is_named(client, streams, fields, param):
@@ -175,6 +179,51 @@ async def test_a_wrong_field_is_named(client, streams, fields, param):
     assert code == "field_invalid"
     assert named == (param or "chunking_strategy[silence_duration_ms]")
     assert not streams.opened
+
+
+TURNS = [(0.0, 0.2, "w0 w1", "Ada"), (0.2, 0.3, "w2", "B"), (1.5, 1.6, "w3", "B"), (1.6, 1.7, "w4", "Ada")]
+
+
+async def test_diarized_json(client, streams):
+    names = {"known_speaker_names[]": "Ada", "chunking_strategy": "auto", "model": "whisper-1"}
+    body = (await post(client, encoded(), response_format="diarized_json", **names)).json()
+    assert (body["task"], body["text"], body["duration"]) == ("transcribe", "w0 w1 w2 w3 w4", 1.7)
+    assert body["usage"] == {"type": "duration", "seconds": 2}
+    found = [(each["start"], each["end"], each["text"], each["speaker"]) for each in body["segments"]]
+    assert found == TURNS
+    assert [each["id"] for each in body["segments"]] == ["seg_0", "seg_1", "seg_2", "seg_3"]
+    assert {each["type"] for each in body["segments"]} == {"transcript.text.segment"}
+    assert streams.opened[0].options.speakers == "on"
+
+
+async def test_turns_of_speakers_are_events_of_a_stream(client):
+    names = {"known_speaker_names[]": "Ada", "stream": "true"}
+    response = await post(client, encoded(), response_format="diarized_json", **names)
+    events = [json.loads(line.removeprefix("data: ")) for line in response.text.splitlines() if line.startswith("data")]
+    turns = [each for each in events if each["type"] == "transcript.text.segment"]
+    assert [(each["start"], each["end"], each["text"], each["speaker"]) for each in turns] == TURNS
+    deltas = [each["delta"] for each in events if each["type"] == "transcript.text.delta"]
+    assert "".join(deltas) == events[-1]["text"] == "w0 w1 w2 w3 w4"
+
+
+async def test_speakers_in_other_formats(client, streams):
+    form = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"], "speakers": "2"}
+    body = (await post(client, encoded(), **form)).json()
+    assert [word["speaker"] for word in body["words"]] == ["A", "A", "B", "B", "A"]
+    assert [(each["text"], each["speaker"]) for each in body["segments"]] == [
+        ("w0 w1", "A"), ("w2", "B"), ("w3", "B"), ("w4", "A"),
+    ]  # fmt: skip
+    assert streams.opened[0].options.speakers == 2
+    srt = await post(client, encoded(), response_format="srt", speakers="on")
+    assert [line for line in srt.text.splitlines() if "w" in line] == ["A: w0 w1", "B: w2", "B: w3", "A: w4"]
+    plain = (await post(client, encoded(), response_format="verbose_json")).json()
+    assert "speaker" not in plain["segments"][0]
+
+
+async def test_speakers_that_are_not_served_are_an_error(client, streams):
+    streams.open_error = GatewayError(ErrorCode.SPEAKERS_NOT_SERVED, "speakers are not served")
+    response = await post(client, encoded(), response_format="diarized_json")
+    assert error(response, 400)[0] == "speakers_not_served"
 
 
 async def test_other_rejections(client, streams):
@@ -278,42 +327,6 @@ async def test_an_upload_that_cannot_be_stored(client, streams, monkeypatch):
     assert error(response, 503)[0] == "overloaded"
     assert response.headers["retry-after"] == "2"
     assert not streams.opened
-
-
-async def test_a_lost_stream_is_a_503_or_an_error_event(client, streams):
-    class Losing(list):
-        def append(self, stream):
-            super().append(stream)
-            stream.fail(GatewayError(ErrorCode.STREAM_LOST, "the replica died", retry_after_s=2.0))
-
-    streams.opened = Losing()
-    response = await post(client, encoded())
-    assert error(response, 503)[0] == "stream_lost"
-    assert response.headers["retry-after"] == "2"
-    (last,) = events_of(await post(client, encoded(), stream="true"))
-    assert last["error"]["type"] == "server_error"
-
-
-@pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
-async def test_a_client_that_disconnects_frees_its_stream(gateway, streams, fields):
-    class Stalled(list):
-        def append(self, stream):
-            stream.room.clear()
-            super().append(stream)
-
-    streams.opened = Stalled()
-    async with running(gateway) as served:
-        async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
-            posting = asyncio.create_task(post(client, encoded(), **fields))
-            while not streams.opened:
-                await asyncio.sleep(0.005)
-            posting.cancel()
-            await asyncio.gather(posting, return_exceptions=True)
-        for _ in range(12_000):
-            if streams.opened[0].is_cancelled:
-                break
-            await asyncio.sleep(0.005)
-    assert streams.opened[0].is_cancelled
 
 
 async def test_models(client, streams):

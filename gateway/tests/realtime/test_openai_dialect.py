@@ -293,6 +293,9 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
          "session.audio.input.transcription.keywords[1]"),
         ({"audio": {"input": {"transcription": {"keywords": ["a"] * 2001}}}},
          "session.audio.input.transcription.keywords"),
+        ({"audio": {"input": {"sampleRate": 8000}}}, "session.audio.input.sampleRate"),
+        *(({"audio": {"input": {"transcription": {"speakers": each}}}}, "session.audio.input.transcription.speakers")
+          for each in (1, 9, True, "two", [])),
         ({"input_audio_format": "opus"}, "session.input_audio_format"),
         ({"input_audio_format": "pcm16", "audio": {}}, "session.input_audio_format"),
         ({f"f{i}": 1 for i in range(40)}, "session.f32"),
@@ -313,6 +316,7 @@ def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protoco
         ({"voice": "alloy", "tools": [], "audio": {"output": {"speed": 1}}}, ["voice", "tools", "audio.output"]),
         ({"audio": {"input": {"transcription": {"delay": "none", "prompt": "a"}}}},
          ["audio.input.transcription.delay", "prompt"]),
+        ({"deliberate": 1, "audio": {"information": "a"}}, ["deliberate", "audio.information"]),
         ({"audio": {"input": {"turn_detection": 5}}}, ["audio.input.turn_detection"]),
         ({"audio": {"input": {"turn_detection": {"type": "vad", "silence_duration": 3, "threshold": 0.5}}}},
          ["audio.input.turn_detection.silence_duration", "audio.input.turn_detection.type", "threshold"]),
@@ -403,6 +407,21 @@ def test_word_times_are_an_extension(protocol):
     append(protocol)
     completed = protocol.result(final("eight", words=[word("eight", 120, 480, 0.25)]))[-1]
     assert completed["words"] == [{"word": "eight", "start": 0.12, "end": 0.48, "confidence": 0.25}]
+
+
+def test_turns_of_speakers_are_events_of_an_item(protocol):
+    actions = update(protocol, {"speakers": 2}, include=["item.input_audio_transcription.words"])
+    assert configured(actions).options.speakers == 2
+    assert actions[-1]["session"]["audio"]["input"]["transcription"]["speakers"] == 2
+    append(protocol)
+    words = [Word("a", 100, 200, 0.5, 1), Word("b", 200, 300, 0.5, 1), Word("c", 300, 400, 0.5, 2)]
+    *_, first, second, completed = protocol.result(final("a b c", words=words))
+    assert kinds([first, second, completed]) == ["transcription.segment"] * 2 + ["transcription.completed"]
+    assert (first["start"], first["end"], first["speaker"], first["text"]) == (0.1, 0.3, "A", "a b")
+    assert (second["start"], second["end"], second["speaker"], second["text"]) == (0.3, 0.4, "B", "c")
+    assert first["item_id"] == completed["item_id"] and first["id"] != second["id"]
+    assert [each["speaker"] for each in completed["words"]] == ["A", "A", "B"]
+    assert configured(update(protocol, {"speakers": "off"})).options.speakers is None
 
 
 def test_a_lost_stream_fails_the_item_and_the_commits_that_wait(protocol):

@@ -57,6 +57,13 @@ def test_the_first_client_event_chooses_the_dialect():
     assert update(protocol)[-1]["type"] == "transcription_session.updated"
 
 
+def test_words_have_the_tag_of_their_speaker(protocol):
+    configure, _ = update(protocol, speaker_diarization={"enable_speaker_diarization": True, "max_speaker_count": 2})
+    assert configure.options.speakers == 2
+    (completed,) = protocol.result(final("one", [Word("one", 120, 480, 0.5, speaker=2)]))
+    assert completed["words_info"]["words"][0]["speaker_tag"] == 2
+
+
 def test_the_session_becomes_the_options_of_a_stream(protocol):
     configure, updated = update(
         protocol,
@@ -175,7 +182,7 @@ def test_other_settings_before_the_end_are_no_last_result(protocol):
         {"recognition_config": {"custom_configuration": "no colon"}},
         {"recognition_config": {"custom_configuration": "nothing:1"}},
         {"recognition_config": {"custom_configuration": 5}},
-        {"speaker_diarization": {"enable_speaker_diarization": True}},
+        {"speaker_diarization": {"enable_speaker_diarization": True, "max_speaker_count": 9}},
         {"word_boosting": {"enable_word_boosting": True, "word_boosting_list": "rubout"}},
         {"endpointing_config": []},
     ],

@@ -117,25 +117,6 @@ async def test_riva_with_a_token_of_its_session_and_a_wav_header(make_gateway, s
     assert (completed["transcript"], completed["is_last_result"]) == ("w0 w1 w2 w3", True)
 
 
-async def test_a_client_that_vanishes_frees_its_stream(gateway, streams):
-    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
-        await append(socket, speech(0.2, rate_hz=24_000))
-        await receive(socket, "input_audio_buffer.speech_started")
-        socket.transport.abort()
-        while not streams.opened[0].is_cancelled:
-            await asyncio.sleep(0.01)
-
-
-async def test_a_lost_stream_closes_with_1013(gateway, streams):
-    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
-        await append(socket, speech(0.3, rate_hz=24_000))
-        await receive(socket, "input_audio_buffer.speech_started")
-        streams.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
-        code, events = await closed(socket)
-    assert code == 1013
-    assert [event["type"].rpartition(".")[2] for event in events[-2:]] == ["failed", "error"]
-
-
 @pytest.mark.parametrize("code", [ErrorCode.STREAMS_EXHAUSTED, ErrorCode.NO_REPLICA, ErrorCode.FIELD_INVALID])
 async def test_a_stream_that_does_not_open_is_an_error_and_a_close(gateway, streams, code):
     streams.open_error = GatewayError(code, "not now")
@@ -144,16 +125,6 @@ async def test_a_stream_that_does_not_open_is_an_error_and_a_close(gateway, stre
         close_code, events = await closed(socket)
     assert close_code == code.status.websocket
     assert events[-1]["error"]["code"] == code.name.lower()
-
-
-async def test_a_message_that_is_too_large_ends_the_socket_after_its_text(gateway):
-    async with running(gateway) as served, websockets.connect(served.ws_url + PATH, max_size=None) as socket:
-        await append(socket, speech(0.3, rate_hz=24_000))
-        sending = asyncio.create_task(socket.send(" " * (limits.MAX_FRAME_BYTES + 1)))
-        code, events = await closed(socket)
-        await asyncio.gather(sending, return_exceptions=True)
-    assert (code, events[-1]["error"]["code"]) == (1009, "too_large")
-    assert [event["transcript"][:8] for event in events if event["type"] == COMPLETED] == ["w0 w1 w2"]
 
 
 async def test_an_append_of_15_mib(gateway, streams):
@@ -254,19 +225,10 @@ async def rejected(url, **options):
 async def test_handshakes_that_are_rejected(make_gateway, streams):
     async with running(make_gateway(KEYS)) as served:
         url = served.ws_url + PATH
-        for headers in ({}, {"Authorization": "Bearer wrong"}):
-            response = await rejected(url, additional_headers=headers)
-            assert response.status_code == 401
-            assert json.loads(response.body)["error"]["code"] == "invalid_api_key"
         right = {"Authorization": "Bearer right"}
         assert (await rejected(url, additional_headers=right, origin="https://evil.example")).status_code == 403
         response = await rejected(served.ws_url + "/v1/realtime?intent=conversation", additional_headers=right)
         assert (response.status_code, json.loads(response.body)["error"]["param"]) == (400, "intent")
-        streams.max_streams = 0
-        response = await rejected(url, additional_headers=right)
-        assert (response.status_code, response.headers["Retry-After"]) == (429, "2")
-        streams.check_room = lambda key: (_ for _ in ()).throw(GatewayError(ErrorCode.NO_REPLICA, "none", None, 2.0))
-        assert (await rejected(url, additional_headers=right)).status_code == 503
 
 
 async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):
@@ -281,6 +243,9 @@ async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):
             assert socket.subprotocol == "realtime"
             await append(socket, speech(0.2, rate_hz=24_000))
             await receive(socket, "input_audio_buffer.speech_started")
+        beta = [*offered, "openai-beta.realtime-v1"]  # the header of browsers
+        async with websockets.connect(served.ws_url + PATH, subprotocols=beta, origin=origin) as socket:
+            assert json.loads(await socket.recv())["type"] == "transcription_session.created"
         assert streams.opened[0].key == ApiKey("team", 4)
 
 

@@ -51,7 +51,7 @@ def test_the_least_configuration():
     assert request.options == StreamOptions(endpoint_silence_ms=800)
     assert request.audio.raw == RawFormat("s16le", 16_000, 1)
     assert (request.results.language, request.results.max_alternatives) == ("en-US", 1)
-    assert not request.results.has_word_times
+    assert not request.results.has_words
     assert not request.ignored
 
 
@@ -87,7 +87,14 @@ def test_the_encodings_are_all_of_riva():
         ({"max_alternatives": -1}, "config.max_alternatives"),
         ({"profanity_filter": True}, "config.profanity_filter"),
         ({"enable_separate_recognition_per_channel": True}, "config.enable_separate_recognition_per_channel"),
-        ({"diarization_config": {"enable_speaker_diarization": True}}, "config.diarization_config"),
+        *(
+            (
+                {"diarization_config": {"enable_speaker_diarization": True, "max_speaker_count": most}},
+                "config.diarization_config.max_speaker_count",
+            )
+            for most in (1, 9, -1)
+        ),
+        ({"custom_configuration": {"speaker_mode": "slow"}}, "config.custom_configuration.speaker_mode"),
         ({"speech_contexts": [{"phrases": ["a"], "boost": math.nan}]}, "config.speech_contexts[0].boost"),
         ({"speech_contexts": [{}, {"phrases": ["a", " "], "boost": 1}]}, "config.speech_contexts[1].phrases"),
         ({"custom_configuration": {"stop_history": "soon"}}, "config.custom_configuration.stop_history"),
@@ -113,6 +120,14 @@ def test_alternatives_choose_a_beam_search():
     assert mapped(max_alternatives=99).options.n_best == GROUP.max_beam_size
     assert mapped(max_alternatives=99, custom_configuration={"beam_size": "2"}).options.n_best == 2
     assert mapped(max_alternatives=1).options == mapped(max_alternatives=0).options == mapped().options
+
+
+@pytest.mark.parametrize(("most", "speakers"), [(0, "on"), (2, 2), (8, 8)])
+def test_diarization_asks_for_speakers_and_words(most, speakers):
+    request = mapped(diarization_config={"enable_speaker_diarization": True, "max_speaker_count": most})
+    assert (request.options.speakers, request.results.has_words) == (speakers, True)
+    off = mapped(diarization_config={"max_speaker_count": 1})
+    assert (off.options.speakers, off.results.has_words) == (None, False)
 
 
 def test_a_chosen_decoder_stays():

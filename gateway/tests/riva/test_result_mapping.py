@@ -9,7 +9,7 @@ from penstock_gateway.riva.result_mapping import (
 )
 from penstock_gateway.stream.events import Alternative, Final, Partial, Word
 
-FORM = ResultFormat(language="en-US", max_alternatives=1, has_word_times=True)
+FORM = ResultFormat(language="en-US", max_alternatives=1, has_words=True)
 WORDS = (Word("market", 480, 800, 0.75), Word("street", 800, 1200, 0.5))
 
 
@@ -42,7 +42,7 @@ def test_a_transcript_of_a_script_without_spaces_ends_with_none():
 
 
 def test_words_only_where_they_were_asked_for():
-    form = ResultFormat("", 1, has_word_times=False)
+    form = ResultFormat("", 1, has_words=False)
     (alternative,) = final_result(final(), form).alternatives
     assert not alternative.words and not alternative.language_code
     assert alternative.confidence == 0.5
@@ -50,7 +50,7 @@ def test_words_only_where_they_were_asked_for():
 
 def test_alternatives_keep_their_order():
     others = tuple(Alternative(text, -1.0, (Word(text, 0, 80, 0.25),)) for text in ("market street", "mark it", "or"))
-    form = ResultFormat("en-US", 2, has_word_times=True)
+    form = ResultFormat("en-US", 2, has_words=True)
     first, second = offline_result(final(alternatives=others), form).alternatives
     assert (first.transcript, second.transcript) == ("market street ", "mark it ")
     assert len(first.words) == 2 and not second.words  # as in Riva, only the first has words

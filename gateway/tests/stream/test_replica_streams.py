@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pytest
 
+from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import word
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -238,19 +239,6 @@ async def test_audio_and_requests_of_a_key_are_counted(server, open_streams, met
         assert metrics.registry.get_sample_value(f"penstock_gateway_key_{name}_total", {"key": "shop"}) == value
 
 
-async def test_a_key_has_its_own_limit(server, open_streams):
-    shop, lab = ApiKey("shop", 1), ApiKey("lab", 5)
-    async with open_streams(server, admission=Admission()) as streams:
-        stream = await opened(streams, shop)
-        assert (await rejection(opened(streams, shop))).code is ErrorCode.STREAMS_EXHAUSTED
-        with pytest.raises(GatewayError, match="of the API key 'shop'"):
-            streams.check_room(shop)
-        streams.check_room(lab)
-        await opened(streams, lab)
-        await stream.cancel()
-        await opened(streams, shop)
-
-
 async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
     shop = ApiKey("shop", 8)
     offline, other = servers(windows="file,long,live", max_audio_s="60"), servers(max_audio_s="0")
@@ -412,3 +400,38 @@ def test_a_replica_rejects_only_for_a_while(monkeypatch):
     assert not replica.has_room
     now_s[0] = 0.6
     assert replica.has_room
+
+
+async def test_finals_have_the_speaker_of_each_word(server, open_streams):
+    """Its parts, which an endpoint of the server ends, are told apart alike."""
+    async with open_streams(server) as streams:
+        stream = await opened(streams, speakers="on", is_file=True)
+        await stream.push(voices(1, 1))
+        await stream.push(voices(2, 2))
+        await stream.finish()
+        events = await events_of(stream)
+        again = await opened(streams)
+        await again.push(voices(1, 2))
+        await again.finish()
+        plain = await events_of(again)
+    assert [word.speaker for word in events[-1].words] == [1] * 4 + [2] * 4
+    assert {word.speaker for word in plain[-1].words} == {None}
+    assert server.speakers.modes == ["file"]
+
+
+async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams):
+    one, other = servers(), servers()
+    one.speakers.is_served = False
+    async with open_streams(one, other) as streams:
+        for _ in range(4):
+            stream = await opened(streams, speakers=2)
+            await stream.push(voices(1, 1))
+            await stream.finish()
+            assert (await events_of(stream))[-1].words[-1].speaker == 1
+        other.speakers.is_served = False
+        error = await rejection(opened(streams, speakers="on"))
+        assert (error.code, error.server_code) == (ErrorCode.SPEAKERS_NOT_SERVED, "SPEAKERS_NOT_SERVED")
+        assert "--speakers BUNDLE" in error.message
+        error = await rejection(opened(streams, speakers=9))
+        assert error.code is ErrorCode.FIELD_INVALID and "2 to 8" in error.message
+        assert await opened(streams)

@@ -1,30 +1,18 @@
 """A stream's age, silence and keep-alive, without waiting for them."""
 
 import asyncio
-import base64
-import json
 import threading
 import time
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
-import grpc
 import numpy as np
 import pytest
-import websockets
 
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
-from gateway.tests.helpers.riva_client import Client as RivaClient
-from gateway.tests.helpers.riva_client import audio, configuration
-from gateway.tests.helpers.running import running
 from penstock_client.batched import client
-from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.gateway import Gateway
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
-from penstock_gateway.security.keys import ANONYMOUS, KeyRing
+from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream import replica_stream, replica_streams
 from penstock_gateway.stream.events import Final
@@ -105,62 +93,6 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
     assert [final.segment for final in finals] == list(range(len(finals)))
     if not silence_ms:
         assert [final.text for final in finals] == ["w1 w2 w3 w4 w5 w6", "w7 w8 w9"]
-
-
-@asynccontextmanager
-async def riva_call(served):
-    """Sends audio, and ends the call: its text."""
-    async with grpc.aio.insecure_channel(served.grpc_address) as channel:
-        call = RivaClient(channel, channel).stream()
-        await call.write(configuration())
-
-        async def finish():
-            await call.done_writing()
-            responses = [response async for response in call]
-            return "".join(each.results[0].alternatives[0].transcript for each in responses)
-
-        yield lambda samples: call.write(audio(samples)), finish
-
-
-@asynccontextmanager
-async def realtime_call(served):
-    """The same over Realtime."""
-    async with websockets.connect(served.ws_url + "/v1/realtime") as socket:
-        form = {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}}}
-        await socket.send(json.dumps({"type": "session.update", "session": form}))
-
-        async def push(samples):
-            data = base64.b64encode((samples * 32767).astype("<i2").tobytes()).decode()
-            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
-
-        async def finish():
-            await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
-            texts = []
-            while "w80" not in "".join(texts):
-                event = json.loads(await asyncio.wait_for(socket.recv(), 60))
-                texts += [event["transcript"] + " "] if "transcript" in event else []
-            return "".join(texts)
-
-        yield push, finish
-
-
-@pytest.mark.parametrize("call", [riva_call, realtime_call])
-async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, open_streams, until, metrics, call):
-    only, ring = fleet(max_streams=1), KeyRing()
-    access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
-    async with (
-        open_streams(only) as streams,
-        running(Gateway(Config(), streams, access, metrics)) as served,
-        call(served) as (push, finish),
-    ):
-        for last in (40, 80):
-            await push(speech(*range(last - 39, last + 1)))
-            await until(lambda: streams.live)
-            (stream,) = streams._streams
-            await until(lambda stream=stream, last=last: stream._upstream._answers.samples == 800 * last)
-            await mute(stream)
-        text = await finish()
-    assert text.split() == [f"w{i}" for i in range(1, 81)]
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     from penstock.model.bundle import Checkpoint
-    from penstock.model.bundle_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+    from penstock.model.bundle_files import CONFIG_FILE, SPEAKERS_FORMAT, WEIGHTS_FILE
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
-    from penstock.model.transformers.files import SPEAKER_MODEL_TYPE, model_type
+    from penstock.model.transformers.files import SPEAKER_MODEL_TYPE, model_type, read_json
     from penstock.model.transformers.importer import import_transformers
-    from penstock.speakers.importer import import_speakers
+    from penstock.speakers.importer import convert_to_int8, import_speakers
 
     path, origin = Path(args.source), {}
     try:
@@ -86,16 +86,17 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
         raise SettingError("--format: only a repository on the hub has several formats; accepted: with a hub id")
     elif not exists:
         raise ModelNotFoundError(f"{path}: no such file or directory; accepted: {_ACCEPTED}")
-    if all((path / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)):
+    if all((path / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE)):
         if args.precision != "int8":
             raise CheckpointError(f"{path}: is a bundle already; use it with --model {path}")
         if args.half:
             raise SettingError("--half: of a bundle only large products of the encoder change; accepted: with others")
+        if read_json(path / CONFIG_FILE).get("format") == SPEAKERS_FORMAT:
+            return convert_to_int8(path, args.directory, args.force)
         return _import_int8(args, lambda directory: Checkpoint(copytree(path, directory)))
     if path.is_dir() and model_type(path) == SPEAKER_MODEL_TYPE:
-        if args.precision == "int8":
-            raise SettingError("--precision is int8, but the model is a speaker model; accepted: float32")
-        return import_speakers(path, args.directory, half=args.half, replace=args.force, origin=origin)
+        is_int8 = args.precision == "int8"
+        return import_speakers(path, args.directory, args.half, args.force, origin, is_int8)
     import_checkpoint = partial(
         import_transformers if path.is_dir() else import_nemo, path, half=args.half, origin=origin
     )
@@ -129,7 +130,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("float32", "int8"),
         default="float32",
-        help="int8: store the encoder's large products in int8, for CPUs; SOURCE may then be a bundle, too",
+        help="int8: store the large products of the encoder (of a speaker model: of its layers) in int8, for CPUs; "
+        "SOURCE may then be a bundle, too",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.set_defaults(run=run)

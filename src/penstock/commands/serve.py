@@ -18,6 +18,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.decoding_files import check_decoding_files
 from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.slots.table import slot_count
+from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information
@@ -32,6 +33,8 @@ from penstock.serving.settings import (
     ServeOptions,
     audio_limit_s,
     select_served_context,
+    served_speaker_memory,
+    served_speakers,
 )
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
@@ -111,7 +114,7 @@ def _prepare_server(
 ) -> tuple[TritonServer, GatewayOptions | None]:
     """The server, and the gateway's options with its ports."""
     _check_files(args, values)
-    raise_open_file_limit(values.max_streams)
+    raise_open_file_limit(values.max_streams + (values.speaker_streams or values.max_streams if values.speakers else 0))
     _check_device(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
     others = gateway.ports if gateway else ()
@@ -129,6 +132,7 @@ def _prepare_server(
     model, limits = served[:3], (values.max_streams, values.idle_seconds, values.drain_seconds)
     information = server_information(*model, *limits, served.max_audio_s, values.precision)
     memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s, values.precision)
+    memory = memory.with_speakers(served_speaker_memory(values))
     for line in _description(values, served, memory):
         console.say(line)
     _check_memory(values, served, memory, console)
@@ -196,6 +200,7 @@ def _load_served(values: ServeOptions) -> _Served:
     decoding = values.decoding.replace(**paths)
     checkpoint = Checkpoint(resolve_or_bundled(values.model))
     checkpoint.verify()
+    served_speakers(values)
     check_decoding_files(decoding, checkpoint)
     context = select_served_context(checkpoint, values.context)
     return _Served(checkpoint, context, decoding, audio_limit_s(checkpoint.config, values.replace(**paths)))
@@ -204,9 +209,12 @@ def _load_served(values: ServeOptions) -> _Served:
 def _environment(values: ServeOptions, served: _Served) -> dict[str, str]:
     """The environment of the model processes, which read all options from it."""
     model = str(served.checkpoint.directory.absolute())
+    speakers = os.path.abspath(values.speakers) if values.speakers else None
     if served.context is None:
-        return values.replace(model=model, max_audio_s=served.max_audio_s, **served.decoding.given()).variables()
-    resolved = values.replace(model=model, context=served.context, **served.decoding.given())
+        return values.replace(
+            model=model, speakers=speakers, max_audio_s=served.max_audio_s, **served.decoding.given()
+        ).variables()
+    resolved = values.replace(model=model, speakers=speakers, context=served.context, **served.decoding.given())
     return resolved.variables() | {"PENSTOCK_CONTEXT": f"{served.context.left},{served.context.right}"}
 
 
@@ -241,6 +249,7 @@ def _check_device_memory(values: ServeOptions, served: _Served) -> None:
     size = number_type(values.precision, device).itemsize
     audio_s = served.max_audio_s
     memory = device_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams, size, audio_s)
+    memory = memory.with_speakers(served_speaker_memory(values, size))
     memory.check_fits(torch.cuda.mem_get_info(device)[0], device)
 
 
@@ -264,9 +273,10 @@ def _description(values: ServeOptions, served: _Served, memory: ServerMemory) ->
         f"{checkpoint.directory.name}: {config.head_name}, {_audio(values, served)}",
         f"{values.max_streams} streams, {megabytes:.2f} MB each, "
         f"decoders {', '.join(offer_decoders(config, decoding).names)}",
-        f"memory: weights {memory.weights / 1e9:.2f} GB, phrase lists up to {memory.phrases / 1e9:.2f} GB, "
-        f"a decoding step up to {memory.step / 1e9:.2f} GB",
+        f"memory: weights {memory_size(memory.weights)}, phrase lists up to {memory_size(memory.phrases)}, "
+        f"a decoding step up to {memory_size(memory.step)}",
         *([_file_memory(served, memory)] if served.context is None else []),
+        *_speakers(values, memory),
         *([notice] if notice else []),
     ]
 
@@ -281,6 +291,17 @@ def _audio(values: ServeOptions, served: _Served) -> str:
     return f"context {context}{choice}, chunks of {config.chunk_ms(context):g} ms"
 
 
+def _speakers(values: ServeOptions, memory: ServerMemory) -> list[str]:
+    checkpoint = served_speakers(values)
+    if checkpoint is None:
+        return []
+    return [
+        f"speakers: {checkpoint.directory.resolve().name}, at most {checkpoint.config.speakers} in a stream, "
+        f"{values.speaker_streams or values.max_streams} streams; weights {memory.speaker_weights / 1e9:.2f} GB, "
+        f"streams and steps up to {memory.speakers / 1e9:.2f} GB"
+    ]
+
+
 def _file_memory(served: _Served, memory: ServerMemory) -> str:
     config = served.checkpoint.config
     hour_bytes, window = 3600 * audio_bytes_per_s(config), live_window(LIVE, config)
@@ -288,7 +309,7 @@ def _file_memory(served: _Served, memory: ServerMemory) -> str:
     window_s = window.frames * config.encoder_frame_ms / 1000
     window_bytes = window_s * (audio_bytes_per_s(config) + 4 * config.features.sample_rate_hz)
     return (
-        f"files: {served.max_audio_s} s of audio at a time, up to {memory.audio / 1e9:.2f} GB "
-        f"({hour_bytes / 1e9:.2f} GB per hour of audio); "
+        f"files: {served.max_audio_s} s of audio at a time, up to {memory_size(memory.audio)} "
+        f"({memory_size(hour_bytes)} per hour of audio); "
         f"a live stream counts as {window_s:g} s, {window_bytes / 1e6:.1f} MB"
     )

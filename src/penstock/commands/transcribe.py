@@ -24,7 +24,14 @@ from penstock.transcription.watching import FolderWatch
 from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.audio.sound_file import open_audio
 from penstock_client.declaration import read_flags
-from penstock_client.options import ENDPOINTS, StreamOptions, is_live_window, parse_phrase, split_decoder_flag
+from penstock_client.options import (
+    ENDPOINTS,
+    OWN_OPTIONS,
+    StreamOptions,
+    is_live_window,
+    parse_phrase,
+    split_decoder_flag,
+)
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript, Transcriber
@@ -39,7 +46,7 @@ _SETTINGS = tuple(option for option in DecodingConfig.options() if option.decode
 _OF_STREAMS = tuple(
     option
     for option in StreamOptions.options()
-    if option.name not in DecodingConfig.model_fields and option.name != "boosted_phrases"
+    if option.name not in (*DecodingConfig.model_fields, *OWN_OPTIONS, "boosted_phrases")
 )
 """Options that only streams have."""
 
@@ -147,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     started_s = time.monotonic()
     transcriber = _open_transcriber(args, streams, decoding, options, channel)
     if args.speakers:
-        transcriber = _with_speakers(transcriber, args.speakers, channel)
+        transcriber = _with_speakers(transcriber, args, channel)
     note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
     if args.watch:
         return _watch(args, transcriber, (results, lattices), channel, (threads, note))
@@ -190,12 +197,13 @@ def _open_transcriber(
     return FileTranscriber(recognizer, request_samples, options, channel)
 
 
-def _with_speakers(transcriber: "Transcriber", bundle: str, channel: Channel) -> "Transcriber":
+def _with_speakers(transcriber: "Transcriber", args: argparse.Namespace, channel: Channel) -> "Transcriber":
     from penstock.speakers.bundle import SpeakerCheckpoint
     from penstock.speakers.diarizer import Diarizer
     from penstock.transcription.speakers import SpeakerTranscriber
 
-    return SpeakerTranscriber(transcriber, Diarizer(SpeakerCheckpoint(bundle)), channel)
+    precision = PRECISION.read({}, PRECISION.given(args))
+    return SpeakerTranscriber(transcriber, Diarizer(SpeakerCheckpoint(args.speakers), precision), channel)
 
 
 def _transcribe(

@@ -6,7 +6,7 @@ float32 weights are dropped before the next part is read.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -30,11 +30,29 @@ bundled models have at most 0.03."""
 _SMOOTHED_GAIN = 0.8
 """Channels are smoothed where that leaves at most this share of the error."""
 _SUBSAMPLING = "subsampling."
+_OWNERS = ("penstock.encoder.", "penstock.speakers.")
+"""Modules whose objects hold products."""
 _CHUNKS = 4
 """Chunks that each stream of the speech has: later ones attend to earlier ones."""
 
 
-def speech_mel(checkpoint: Checkpoint) -> torch.Tensor:
+class Int8Source(Protocol):
+    """A bundle of a recognizer or of a speaker model."""
+
+    directory: Path
+    config: Any
+    """With `features`."""
+    int8: frozenset[str]
+    """Names of the tensors that are stored in int8."""
+
+    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
+        """Tensors as float32."""
+
+    def factors(self, name: str) -> torch.Tensor:
+        """Of a tensor in int8, [in]."""
+
+
+def speech_mel(checkpoint: Int8Source) -> torch.Tensor:
     """Log-mel [N, F] of the speech, as the model wants it."""
     tensors, features = checkpoint.tensors("features."), checkpoint.config.features
     log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
@@ -45,10 +63,18 @@ def speech_mel(checkpoint: Checkpoint) -> torch.Tensor:
 class Int8Choice:
     """Replaces products, and remembers what it chose."""
 
-    def __init__(self, checkpoint: Checkpoint | None = None, bits: int | None = None) -> None:
-        """checkpoint: its products in int8 are those it stores so, if any; bits: of inputs, as in `Int8Linear`."""
+    def __init__(
+        self,
+        checkpoint: Int8Source | None = None,
+        bits: int | None = None,
+        tensor_names: Callable[[str], list[str]] | None = None,
+    ) -> None:
+        """checkpoint: its products in int8 are those it stores so, if any; bits: of inputs, as in `Int8Linear`.
+
+        tensor_names: gives the checkpoint's tensors of a product, by default of an encoder.
+        """
         self._stored = checkpoint if checkpoint is not None and checkpoint.int8 else None
-        self._bits = bits
+        self._bits, self._tensor_names = bits, tensor_names or _tensor_names
         self.int8 = self.smoothed = 0
         """Products."""
         self.float32: list[str] = []
@@ -83,13 +109,14 @@ class Int8Choice:
 
     def _as_stored(self, path: str, product: Linear) -> Linear | Int8Linear:
         assert self._stored is not None
-        names = _tensor_names(path)
+        names = self._tensor_names(path)
         if not self._stored.int8.issuperset(names):
             if product.weight.numel() >= linear.MIN_PACKED_NUMBERS:
                 self.float32.append(path)
             return product
         factors = self._stored.factors(names[0])
         if path.startswith(_SUBSAMPLING):  # its product reads columns in another order
+            assert isinstance(self._stored, Checkpoint)
             factors = factors.view(self._stored.config.encoder.subsampling_channels, -1).t().flatten()
         is_smoothed = bool((factors != 1).any())
         self.int8 += 1
@@ -110,7 +137,7 @@ class Int8Choice:
                 self.int8 += 1
                 self.smoothed += chosen.factors is not None
                 factors = torch.ones(weight.shape[1]) if chosen.factors is None else chosen.factors
-                self.factors |= dict.fromkeys(_tensor_names(path), factors)
+                self.factors |= dict.fromkeys(self._tensor_names(path), factors)
                 return chosen
         self.float32.append(path)
         return product
@@ -152,7 +179,7 @@ def _products(part: object, path: str) -> Iterator[tuple[Any, str, str, Linear]]
         name = f"{path}.{attribute.strip('_')}"
         if isinstance(value, Linear):
             yield part, attribute, name, value
-        elif hasattr(value, "__dict__") and type(value).__module__.startswith("penstock.encoder."):
+        elif hasattr(value, "__dict__") and type(value).__module__.startswith(_OWNERS):
             yield from _products(value, name)
 
 

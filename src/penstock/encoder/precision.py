@@ -9,15 +9,16 @@ from collections.abc import Callable
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder, may_use_openvino
-from penstock.encoder.int8_choice import Int8Choice
+from penstock.encoder.int8_choice import Int8Choice, Int8Source
 from penstock.encoder.int8_linear import activation_bits, quantize
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import CheckpointError, SettingError
 from penstock.graphs.driver import Driver
 from penstock.kernels.capability import AUTO as KERNELS_AUTO
 from penstock.kernels.capability import TORCH
-from penstock.model.bundle import Checkpoint, Int8Tensor, write_checkpoint
+from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.config import AttentionContext
+from penstock.model.int8_tensors import Int8Tensor
 from penstock.runtime import prepare_device
 
 AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8 = "auto", "float32", "tf32", "float16", "bfloat16", "int8"
@@ -25,7 +26,8 @@ PRECISIONS = (AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8)
 """Values of the setting `precision`."""
 MAX_PROBE_ERROR = 5e-3
 """Of float16 to float32, ||difference|| / ||reference||; 8e-4 is usual."""
-_LEAST_BITS = 7
+LEAST_BITS = 7
+"""Of int8 inputs; every CPU has them."""
 _TYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 _PROBE_STREAMS, _PROBE_CHUNKS, _PROBE_SEED = 2, 6, 0
 _PROBE_MEL_FRAMES = (400, 250)
@@ -72,9 +74,9 @@ def open_encoder(
     """
     precision = checkpoint.choose_precision(precision, str(device))
     int8 = _open_choice(checkpoint, precision, device)
-    if int8 is not None and _has_int8():
+    if int8 is not None and has_int8():
         encoder = StreamingEncoder(checkpoint, context, slots, device, engine=TORCH, driver=driver, int8=int8)
-        if _is_used(int8, may_use_openvino(checkpoint.config.encoder)):
+        if is_used(int8, may_use_openvino(checkpoint.config.encoder)):
             return encoder
         del encoder
     engine = TORCH if kernels == TORCH and torch.device(device).type == "cuda" else None
@@ -91,9 +93,9 @@ def open_window_encoder(
     """Opens the encoder of an offline model in a precision, as `open_encoder`."""
     precision = checkpoint.choose_precision(precision, str(device))
     int8 = _open_choice(checkpoint, precision, device)
-    if int8 is not None and _has_int8():
+    if int8 is not None and has_int8():
         encoder = WindowEncoder(checkpoint, device, int8=int8)
-        _is_used(int8)
+        is_used(int8)
         return encoder
     dtype = _choose_type(precision, device, lambda tried: probe_windows(checkpoint, device, tried))
     encoder = WindowEncoder(checkpoint, device, dtype)
@@ -104,46 +106,57 @@ def open_window_encoder(
 def store_int8(checkpoint: Checkpoint) -> Checkpoint:
     """Rewrites a bundle's products in int8, chosen for 7-bit inputs, which every CPU has; as it was, with a warning,
     where none is exact enough. Raises CheckpointError where this torch has no int8 products."""
-    if checkpoint.int8:
-        raise CheckpointError(f"{checkpoint.directory}: is stored in int8 already")
-    if not activation_bits():
-        raise CheckpointError(f"int8: torch {torch.__version__} has no int8 product for this CPU")
-    int8, encoder = Int8Choice(bits=_LEAST_BITS), checkpoint.config.encoder
+    check_storable(checkpoint)
+    int8, encoder = Int8Choice(bits=LEAST_BITS), checkpoint.config.encoder
     if encoder.is_offline:
         WindowEncoder(checkpoint, int8=int8)
     else:
         StreamingEncoder(checkpoint, encoder.contexts[0], 1, engine=TORCH, int8=int8)
-    if not _is_used(int8):
+    if not is_used(int8):
         return checkpoint
     out = "encoder.subsampling.out.weight"
     if out in int8.factors:  # its product reads columns in another order
         int8.factors[out] = int8.factors[out].view(-1, encoder.subsampling_channels).t().flatten()
     tensors, tokenizer = checkpoint.tensors(as_stored=True), checkpoint.tokenizer_path.read_bytes()
-    stored = {
+    stored = quantized(tensors, int8)
+    return write_checkpoint(checkpoint.directory, checkpoint.config, tensors, tokenizer, checkpoint.source, stored)
+
+
+def check_storable(checkpoint: Int8Source) -> None:
+    """Raises CheckpointError where the products of a bundle cannot be stored in int8."""
+    if checkpoint.int8:
+        raise CheckpointError(f"{checkpoint.directory}: is stored in int8 already")
+    if not activation_bits():
+        raise CheckpointError(f"int8: torch {torch.__version__} has no int8 product for this CPU")
+
+
+def quantized(tensors: dict[str, torch.Tensor], int8: Int8Choice) -> dict[str, Int8Tensor]:
+    """Those of the tensors that were chosen."""
+    return {
         name: Int8Tensor(*quantize(tensors[name].float() * factors), factors.clone())
         for name, factors in int8.factors.items()
     }
-    return write_checkpoint(checkpoint.directory, checkpoint.config, tensors, tokenizer, checkpoint.source, stored)
 
 
 def _open_choice(checkpoint: Checkpoint, precision: str, device: str | torch.device) -> Int8Choice | None:
     return Int8Choice(checkpoint) if resolve_precision(precision, device) == INT8 else None
 
 
-def _has_int8() -> bool:
+def has_int8(what: str = "encoder") -> bool:
+    """True where `what` can be computed in int8; a warning where not."""
     if not activation_bits():
-        _log.warning("encoder: torch %s has no int8 product for this CPU: float32 is used", torch.__version__)
+        _log.warning("%s: torch %s has no int8 product for this CPU: float32 is used", what, torch.__version__)
     return activation_bits() > 0
 
 
-def _is_used(int8: Int8Choice, is_faster_in_float32: bool = False) -> bool:
-    """Says what was chosen."""
+def is_used(int8: Int8Choice, is_faster_in_float32: bool = False, what: str = "encoder") -> bool:
+    """Says what was chosen; True if it is int8."""
     if not int8.int8:
-        _log.warning("encoder: no product is large and exact enough for int8: float32 is used")
+        _log.warning("%s: no product is large and exact enough for int8: float32 is used", what)
     elif is_faster_in_float32:
         _log.warning("encoder: a model of this size is faster in float32 than in int8; %s", int8)
     else:
-        _log.info("encoder: %s", int8)
+        _log.info("%s: %s", what, int8)
     return int8.int8 > 0
 
 

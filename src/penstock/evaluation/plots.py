@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.evaluation.errors import EditCounts, total
 from penstock.evaluation.runs import RunResult
+from penstock.reporting import PLOT_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,10 +15,7 @@ if TYPE_CHECKING:
 _LENGTHS_S = (0.0, 2.0, 5.0, 10.0, 20.0, 60.0, float("inf"))
 _MAX_LINES = 6
 """More lines in one plot cannot be told apart."""
-_STYLE: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "penstock", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "axes.axisbelow": True, "grid.color": "#e4e4e4", "legend.frameon": False,
-}  # fmt: skip
+_STYLE: Any = {**PLOT_STYLE, "svg.fonttype": "none", "svg.hashsalt": "penstock"}
 
 
 def draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:

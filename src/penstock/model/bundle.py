@@ -11,9 +11,9 @@ Reading executes nothing: JSON, safetensors and a SentencePiece protobuf are dat
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import CheckpointError, SettingError, shown
+from penstock.errors import CheckpointError, SettingError
 from penstock.model.bundle_files import (
     CONFIG_FILE,
     FORMAT,
@@ -21,7 +21,6 @@ from penstock.model.bundle_files import (
     WEIGHTS_FILE,
     Shapes,
     read_document,
-    read_tensors,
     save_tensors,
     sha256_of,
 )
@@ -34,6 +33,7 @@ from penstock.model.config import (
     PromptConfig,
     TransducerConfig,
 )
+from penstock.model.int8_tensors import Int8Tensor, StoredTensors, int8_keys, int8_names, int8_parts
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
@@ -41,9 +41,6 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
 FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2, 3
 """The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
 which earlier versions of Penstock would not understand, the third that of bundles in int8."""
-_PRECISIONS = ("float32", "int8")
-_LARGEST, _FACTORS = ".largest", ".factors"
-"""See `Int8Tensor`."""
 
 
 def tensor_shapes(config: ModelConfig) -> Shapes:
@@ -140,17 +137,6 @@ def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
     return shapes | _linear("joint.output", joint, transducer.joint_outputs, True)
 
 
-class Int8Tensor(NamedTuple):
-    """A tensor W [out, in] in int8."""
-
-    numbers: "torch.Tensor"
-    """[out, in] int8, of W * factors."""
-    largest: "torch.Tensor"
-    """[out], the largest magnitude of each row of W * factors, which is 127."""
-    factors: "torch.Tensor"
-    """[in], 1 where channels are not smoothed."""
-
-
 class Checkpoint:
     """A bundle opened for reading.
 
@@ -163,8 +149,10 @@ class Checkpoint:
         self.config = _config_from_document(document, self.directory / CONFIG_FILE)
         self.source: dict[str, str] = document.get("source", {})
         self._sha256: dict[str, str] = document.get("sha256", {})
-        self.int8 = _int8_names(document, self.config, self.directory / CONFIG_FILE)
+        shapes = encoder_shapes(self.config.encoder)
+        self.int8 = int8_names(document, shapes, "encoder", self.directory / CONFIG_FILE)
         """Names of the tensors that are stored in int8."""
+        self._stored = StoredTensors(self.directory / WEIGHTS_FILE, self.int8)
         for name in (WEIGHTS_FILE, TOKENIZER_FILE):
             if not (self.directory / name).is_file():
                 raise CheckpointError(f"{self.directory}: {name} is missing")
@@ -206,32 +194,12 @@ class Checkpoint:
         """
         shapes = tensor_shapes(self.config)
         wanted = {n: s for n, s in shapes.items() if not prefixes or n.startswith(prefixes)}
-        tensors = self._read(wanted)
-        for name in self.int8 & wanted.keys():
-            tensors[name] = self._dequantized(name, tensors[name], wanted[name])
+        tensors = self._stored.read(wanted)
         return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
 
     def factors(self, name: str) -> "torch.Tensor":
         """Returns the factors [in] of a tensor in int8, all 1 where its channels are not smoothed."""
-        shape = tensor_shapes(self.config)[name]
-        return self._positive(self._read({name + _FACTORS: shape[1:]}))[name + _FACTORS]
-
-    def _dequantized(self, name: str, numbers: "torch.Tensor", shape: tuple[int, ...]) -> "torch.Tensor":
-        """The largest of each row is what it was, so that the same int8 numbers follow from these."""
-        parts = self._positive(self._read({name + _LARGEST: shape[:1], name + _FACTORS: shape[1:]}))
-        scaled = numbers.float() * (parts[name + _LARGEST].double() / 127).unsqueeze(1)
-        return scaled.div_(parts[name + _FACTORS]).float()
-
-    def _positive(self, tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        for name, tensor in tensors.items():
-            if not ((tensor > 0) & tensor.isfinite()).all():
-                raise CheckpointError(
-                    f"{self.directory / WEIGHTS_FILE}: tensor {name} has numbers that are not positive"
-                )
-        return tensors
-
-    def _read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
-        return read_tensors(self.directory / WEIGHTS_FILE, wanted, self.int8)
+        return self._stored.factors(name, tensor_shapes(self.config)[name])
 
 
 def write_checkpoint(
@@ -240,7 +208,7 @@ def write_checkpoint(
     tensors: "dict[str, torch.Tensor]",
     tokenizer_model: bytes,
     source: dict[str, str],
-    int8: "dict[str, Int8Tensor] | None" = None,
+    int8: dict[str, Int8Tensor] | None = None,
 ) -> Checkpoint:
     """Writes a bundle into `directory`, created if missing, and opens it; existing files are replaced.
 
@@ -248,35 +216,18 @@ def write_checkpoint(
     Raises CheckpointError with the name of a tensor that does not match `tensor_shapes(config)`.
     """
     directory = Path(directory)
-    parts = {name: _parts(name, tensor) for name, tensor in (int8 or {}).items()}
-    save_tensors(directory / WEIGHTS_FILE, tensors, tensor_shapes(config), parts)
+    save_tensors(directory / WEIGHTS_FILE, tensors, tensor_shapes(config), int8_parts(int8))
     (directory / TOKENIZER_FILE).write_bytes(tokenizer_model)
     document = {
         "format": FORMAT,
         "version": _version(config, bool(int8)),
-        **({"precision": "int8", "int8": sorted(int8)} if int8 else {}),
+        **int8_keys(int8),
         "source": source,
         "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
         "model": _model_document(config),
     }
     (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return Checkpoint(directory)
-
-
-def _parts(name: str, tensor: Int8Tensor) -> "dict[str, torch.Tensor]":
-    return {name: tensor.numbers, name + _LARGEST: tensor.largest, name + _FACTORS: tensor.factors}
-
-
-def _int8_names(document: dict[str, Any], config: ModelConfig, path: Path) -> frozenset[str]:
-    """The tensors in int8, which are matrices of the encoder."""
-    precision, names = document.get("precision", _PRECISIONS[0]), document.get("int8", [])
-    if precision not in _PRECISIONS:
-        raise CheckpointError(f'{path}: "precision" is {shown(precision)}; accepted: {", ".join(_PRECISIONS)}')
-    shapes = encoder_shapes(config.encoder)
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not is_list or any(len(shapes.get(name, ())) != 2 for name in names) or bool(names) != (precision == "int8"):
-        raise CheckpointError(f'{path}: "int8" is {shown(names)}; accepted: the matrices of the encoder in int8')
-    return frozenset(names)
 
 
 def _version(config: ModelConfig, is_int8: bool) -> int:

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.pipeline.slots.drain import DrainBoard, Phase
-from penstock.serving.settings import DRAIN_BOARD, LEDGER
+from penstock.serving.settings import DRAIN_BOARD, LEDGER, SPEAKER_BOARD, SPEAKER_LEDGER
+
+if TYPE_CHECKING:
+    from penstock.pipeline.slots.ledger import SlotLedger
 
 SILENT_S = 5.0
 """A stream without a request for this long is not waited for: its client is probably gone."""
@@ -24,6 +27,13 @@ class Drained(NamedTuple):
     cut_off: int = 0
 
 
+class _Table(NamedTuple):
+    """What a model shows of its stream table."""
+
+    board: DrainBoard
+    ledger: "SlotLedger"
+
+
 def drain_streams(
     runtime: Path,
     limit_s: float,
@@ -36,12 +46,30 @@ def drain_streams(
     stream logs those that did not end. Returns None where the models keep no table of streams.
     on_wait: called with the number of streams if there are any to wait for.
     """
-    board = DrainBoard.attach(runtime / DRAIN_BOARD)
-    if board is None:
-        return None
     from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
 
-    ledger = SlotLedger(len(board.times_ns), runtime / LEDGER)
+    tables = [
+        _Table(board, SlotLedger(len(board.times_ns), runtime / ledger))
+        for name, ledger in ((DRAIN_BOARD, LEDGER), (SPEAKER_BOARD, SPEAKER_LEDGER))
+        if (board := DrainBoard.attach(runtime / name)) is not None
+    ]
+    if not tables:
+        return None
+
+    def live(silent_s: float = float("inf")) -> int:
+        return sum(table.board.live_streams(silent_s, table.ledger) for table in tables)
+
+    def unsettled(lost_s: float = float("inf")) -> set[tuple[int, int]]:
+        """Numbers of tables and their slots."""
+        return {
+            (number, slot)
+            for number, table in enumerate(tables)
+            for slot in table.board.unsettled_slots(table.ledger, lost_s)
+        }
+
+    def enter(phase: Phase) -> None:
+        for table in tables:
+            table.board.phase = phase
 
     def wait_while(condition: Callable[[], int], limit_s: float) -> None:
         deadline_s = time.monotonic() + limit_s
@@ -49,16 +77,16 @@ def drain_streams(
             time.sleep(_POLL_S)
 
     started_s = time.monotonic()
-    board.phase = Phase.DRAINING
-    wait_while(lambda: board.is_admitting, limit_s)  # by the phase before; then it is on the board
-    streams = board.live_streams(ledger=ledger)
-    if waits_for := board.live_streams(SILENT_S, ledger):
+    enter(Phase.DRAINING)
+    wait_while(lambda: any(table.board.is_admitting for table in tables), limit_s)  # by the phase before
+    streams = live()
+    if waits_for := live(SILENT_S):
         on_wait(waits_for)
-    wait_while(lambda: board.live_streams(SILENT_S, ledger), started_s + limit_s - time.monotonic())
-    left, owed = board.live_streams(ledger=ledger), board.unsettled_slots(ledger, LOST_S)
-    board.phase = Phase.CLOSED
-    wait_while(lambda: board.live_streams(SILENT_S, ledger), _NOTICE_S)
-    wait_while(lambda: len(owed & board.unsettled_slots(ledger)), _ANSWER_S)
-    left += len(owed & board.unsettled_slots(ledger))
-    board.phase = Phase.OVER
+    wait_while(lambda: live(SILENT_S), started_s + limit_s - time.monotonic())
+    left, owed = live(), unsettled(LOST_S)
+    enter(Phase.CLOSED)
+    wait_while(lambda: live(SILENT_S), _NOTICE_S)
+    wait_while(lambda: len(owed & unsettled()), _ANSWER_S)
+    left += len(owed & unsettled())
+    enter(Phase.OVER)
     return Drained(max(streams, left), left)

@@ -1,4 +1,4 @@
-"""The metrics of the `features` and `decoder` models. Each model updates its metrics once per batch.
+"""The metrics of the `features`, `decoder` and `speakers` models. Each model updates its metrics once per batch.
 
 Independent of Triton, which makes the metrics through `MakeMetric`.
 """
@@ -6,7 +6,7 @@ Independent of Triton, which makes the metrics through `MakeMetric`.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,8 +16,11 @@ from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows
-from penstock.serving.settings import Settings
+from penstock.serving.settings import SAMPLE_RATE_HZ, Settings
 from penstock.version import __version__
+
+if TYPE_CHECKING:  # only the process of that model needs it
+    from penstock.pipeline.stages.speakers import SpeakerStage
 
 Kind = Literal["counter", "gauge"]
 LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -118,9 +121,10 @@ def show_products(make: MakeMetric, products: Mapping[str, int]) -> None:
 
 
 class StreamMetrics:
-    """Metrics of the `features` model: streams and their audio."""
+    """Metrics of a model with a stream table: streams and their audio."""
 
-    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
+    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int, may_hold: bool = True):
+        """may_hold: audio of open files."""
         self._table = table
         self._sample_rate_hz = sample_rate_hz
         self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
@@ -132,7 +136,8 @@ class StreamMetrics:
         self._expired = _Counter(make, "penstock_streams_expired_total", "Streams that reached the idle timeout")
         self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
         self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
-        self._held = _Gauge(make, "penstock_audio_held_seconds", "Audio of all open files, of an offline model")
+        held = ("penstock_audio_held_seconds", "Audio of all open files, of an offline model")
+        self._held = _Gauge(make, *held) if may_hold else None
         self.update(0)
 
     def update(self, samples: int, samples_held: int = 0) -> None:
@@ -147,7 +152,29 @@ class StreamMetrics:
         self._expired.show(self._table.expired_streams)
         self._rejected.show(self._table.rejected_starts)
         self._audio.show(samples / self._sample_rate_hz)
-        self._held.show(samples_held / self._sample_rate_hz)
+        if self._held:
+            self._held.show(samples_held / self._sample_rate_hz)
+
+
+class SpeakerMetrics:
+    """Metrics of the `speakers` model."""
+
+    def __init__(self, make: MakeMetric, stage: "SpeakerStage"):
+        def make_own(name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
+            return make(name.replace("penstock_", "penstock_speaker_"), description, kind, labels)
+
+        self._stage = stage
+        self._streams = StreamMetrics(make_own, stage.table, SAMPLE_RATE_HZ, may_hold=False)
+        self._steps = _Counter(make, "penstock_speaker_steps_total", "Steps of the speaker model")
+        self._chunks = _Counter(make, "penstock_speaker_chunks_total", "Chunks of streams in these steps")
+        self._busy = _Counter(make, "penstock_speaker_busy_seconds_total", "Seconds that the speaker model worked")
+
+    def update(self) -> None:
+        """Is called once per batch."""
+        self._streams.update(self._stage.samples_taken)
+        self._steps.show(self._stage.streams.steps)
+        self._chunks.show(self._stage.streams.rows)
+        self._busy.show(self._stage.busy_s)
 
 
 class DecodedFrames(NamedTuple):

@@ -10,7 +10,7 @@ from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamError
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
 from penstock.serving.log_format import model_logger
-from penstock.serving.settings import ServeOptions
+from penstock.serving.settings import SAMPLE_RATE_HZ, ServeOptions
 from penstock_client.log_lines import RateLimit
 
 _REJECTIONS_PER_S = 20
@@ -60,16 +60,17 @@ class ModelLog:
 
 
 class StreamLog:
-    """Logs each stream at its end, in the features model."""
+    """Logs each stream at its end, in the model that has its stream table."""
 
-    def __init__(self, log: ModelLog, latency: LatencyTable, sample_rate_hz: int):
+    def __init__(self, log: ModelLog, latency: LatencyTable | None = None, sample_rate_hz: int = SAMPLE_RATE_HZ):
         self._log = log._log
         self._latency = latency
         self._sample_rate_hz = sample_rate_hz
 
     def ended(self, record: StreamRecord) -> None:
         """Logs a stream whose requests have settled. A stream without audio, as a probe sends it, is only debug."""
-        median_ms, longest_ms = self._latency.summary(record.lease.slot) or (None, None)
+        latencies = self._latency.summary(record.lease.slot) if self._latency else None
+        median_ms, longest_ms = latencies or (None, None)
         fields = {
             "stream": record.stream_id,
             "ended_by": record.ended_by,

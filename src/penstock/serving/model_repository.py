@@ -9,7 +9,8 @@ from penstock.errors import SettingError
 from penstock.serving.settings import ServeOptions
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
-_FIRST_MODEL, _ENSEMBLES = "features", ("asr", "asr_batch")
+_SPEAKERS = "speakers"
+_FIRST_MODELS, _ENSEMBLES = ("features", _SPEAKERS), ("asr", "asr_batch")
 _GPU_DELAY_US = _POLL_DELAY_US = 5000
 _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
@@ -28,29 +29,39 @@ def find_model_repository(named: str | None = None, environment: Mapping[str, st
 
 
 def copy_models(
-    repository: Path, directory: Path, delay_ms: int | None, information: Mapping[str, str], on_gpu: bool = False
+    repository: Path,
+    directory: Path,
+    delay_ms: int | None,
+    information: Mapping[str, str],
+    on_gpu: bool = False,
+    has_speakers: bool = False,
 ) -> Path:
     """Creates `directory`: the models of `repository` with a batching delay, and `information` in the ensembles.
 
-    The information becomes parameters, which clients read. The delay applies to the first model; by default it is what
-    `repository` says, but at most a quarter of a chunk, after which the next chunks come. The later models wait for
-    the rest of its batch, for as long as `repository` says but at most as long as the first model. on_gpu: 5 ms
-    instead, and no wait of the later models, because a step takes little longer for more streams. An offline model: 5
-    ms, because the encoder does nothing between two polls.
+    The information becomes parameters, which clients read. The delay applies to the models that take audio; by default
+    it is what `repository` says, but at most a quarter of a chunk, after which the next chunks come. The later models
+    wait for the rest of its batch, for as long as `repository` says but at most as long as those. on_gpu: 5 ms instead,
+    and no wait of the later models, because a step takes little longer for more streams. An offline model: 5
+    ms, because the encoder does nothing between two polls. has_speakers: with the model `speakers`.
     Configurations are copied; everything else is linked.
     """
+    if has_speakers and not (repository / _SPEAKERS / "config.pbtxt").is_file():
+        flag = ServeOptions.option("speakers").flag
+        raise SettingError(f"{repository}: has no model {_SPEAKERS}, which {flag} needs")
     for config in repository.glob("*/config.pbtxt"):
         model = directory / config.parent.name
+        if model.name == _SPEAKERS and not has_speakers:
+            continue
         model.mkdir(parents=True)
         for entry in config.parent.iterdir():
             if entry != config:
                 (model / entry.name).symlink_to(entry.absolute())
         text = config.read_text(encoding="utf-8")
-        if delay_ms is not None and model.name == _FIRST_MODEL and not _DELAY.search(text):
+        if delay_ms is not None and model.name in _FIRST_MODELS and not _DELAY.search(text):
             raise SettingError(f"{config}: has no max_queue_delay_microseconds, which --queue-delay-ms changes")
         default_us = _POLL_DELAY_US if information.get("windows") else 250 * float(information.get("chunk_ms", "inf"))
         most_us = default_us if delay_ms is None else 1000 * delay_ms
-        text = _with_delay(text, delay_ms, model.name == _FIRST_MODEL, most_us, on_gpu)
+        text = _with_delay(text, delay_ms, model.name in _FIRST_MODELS, most_us, on_gpu)
         if model.name in _ENSEMBLES:
             text += "".join(_parameter(name, value) for name, value in information.items())
         (model / config.name).write_text(text, encoding="utf-8")

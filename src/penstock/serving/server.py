@@ -78,7 +78,7 @@ class TritonServer:
         runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
         shared_memory = f"penstock-{secrets.token_hex(8)}-"
         try:
-            options = _with_copied_models(self._options, runtime, settings.queue_delay_ms)
+            options = _with_copied_models(self._options, runtime, settings)
             process = self._launch(options, runtime, shared_memory)
         except PenstockError:
             shutil.rmtree(runtime, ignore_errors=True)
@@ -240,11 +240,16 @@ def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subp
     )
 
 
-def _with_copied_models(options: ServerOptions, runtime: Path, delay_ms: int | None) -> ServerOptions:
+def _with_copied_models(options: ServerOptions, runtime: Path, settings: ServeOptions) -> ServerOptions:
     """`options` with a copy of the models in the runtime directory."""
     try:
         models = copy_models(
-            options.model_repository, runtime / "models", delay_ms, options.information, has_gpu(options)
+            options.model_repository,
+            runtime / "models",
+            settings.queue_delay_ms,
+            options.information,
+            has_gpu(options),
+            bool(settings.speakers),
         )
     except (OSError, ValueError) as error:
         raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error

@@ -24,12 +24,16 @@ from penstock_client.log_lines import LogFormat, LogLevel
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import ModelConfig
+    from penstock.pipeline.memory.speaker_memory import SpeakerMemory
     from penstock.pipeline.slots.drain import DrainBoard
     from penstock.pipeline.slots.latency import LatencyTable
     from penstock.pipeline.slots.ledger import SlotLedger
+    from penstock.speakers.bundle import SpeakerCheckpoint
 
 DRAIN_BOARD, LEDGER = "drain", "slots"
-"""Name of the drain board in the runtime directory."""
+"""Names in the runtime directory."""
+SPEAKER_BOARD, SPEAKER_LEDGER = "speakers-drain", "speakers-slots"
+"""Those of the speaker model, which has streams of its own."""
 
 MAX_STREAM_COUNT = 65_536
 """The memory of the streams' states is the limit before that; `penstock serve` states it."""
@@ -75,6 +79,16 @@ class _ProcessOptions(Options):
     max_streams: Annotated[int, Field(ge=1, le=MAX_STREAM_COUNT), About("N")] = Field(
         default=64, description="maximum live streams"
     )
+    speakers: Annotated[
+        str | None,
+        Field(min_length=1),
+        About("BUNDLE", unset="no speaker model", accepted="a bundle directory", page="speakers.md#serving"),
+    ] = Field(default=None, description="speaker model, served beside the recognizer")
+    speaker_streams: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_STREAM_COUNT),
+        About("N", unset="as many as --max-streams", page="speakers.md#serving"),
+    ] = Field(default=None, description="maximum live streams of the speaker model")
     idle_seconds: Annotated[float, Field(gt=0, le=MAX_IDLE_S), About("S", page="serving.md#idle-streams")] = Field(
         default=30.0, description="idle timeout of a stream, in seconds"
     )
@@ -175,6 +189,9 @@ class Settings:
     max_file_minutes: int
     max_audio_s: int
     """Of an offline model."""
+    speakers: str | None
+    """The bundle of the speaker model."""
+    speaker_streams: int
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -202,6 +219,8 @@ class Settings:
             decoding=options.decoding,
             max_file_minutes=options.max_file_minutes,
             max_audio_s=audio_limit_s(checkpoint.config, options),
+            speakers=options.speakers,
+            speaker_streams=options.speaker_streams or options.max_streams,
         )
 
     @property
@@ -267,11 +286,40 @@ def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
     from penstock.runtime import available_memory_bytes
 
     others = server_memory(config, None, options.decoding, options.max_streams, precision=options.precision)
-    left = _AUDIO_SHARE * available_memory_bytes() - others.total
+    speakers = served_speaker_memory(options)
+    left = _AUDIO_SHARE * available_memory_bytes() - others.total - (sum(speakers) if speakers else 0)
     device = options.device or _best_device()
     if device != "cpu":
         left = min(left, _left_on_device(config, options, device))
     return max(int(left / audio_bytes_per_s(config)), _LEAST_AUDIO_S)
+
+
+def served_speakers(options: ServeOptions) -> "SpeakerCheckpoint | None":
+    """The speaker model; CheckpointError if it cannot be served, SettingError for its streams without it."""
+    if not options.speakers:
+        if options.speaker_streams:
+            flags = [ServeOptions.option(name).flag for name in ("speaker_streams", "speakers")]
+            raise SettingError(f"{flags[0]} is {options.speaker_streams}, but there is no {flags[1]} BUNDLE")
+        return None
+    from penstock.speakers.bundle import SpeakerCheckpoint
+
+    checkpoint = SpeakerCheckpoint(options.speakers)
+    rate_hz = checkpoint.config.features.sample_rate_hz
+    if rate_hz != SAMPLE_RATE_HZ:
+        raise CheckpointError(
+            f"{checkpoint.directory}: a speaker model for audio at {rate_hz} Hz; accepted by a server: "
+            f"{SAMPLE_RATE_HZ} Hz"
+        )
+    return checkpoint
+
+
+def served_speaker_memory(options: ServeOptions, number_bytes: int = 4) -> "SpeakerMemory | None":
+    """The memory of the speaker model, if there is one."""
+    from penstock.pipeline.memory.speaker_memory import speaker_memory
+
+    checkpoint = served_speakers(options)
+    streams = options.speaker_streams or options.max_streams
+    return speaker_memory(checkpoint.config, streams, number_bytes) if checkpoint else None
 
 
 def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -> float:
@@ -285,7 +333,8 @@ def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -
         return math.inf
     size = number_type(options.precision, device).itemsize
     others = device_memory(config, None, options.decoding, options.max_streams, size)
-    return _AUDIO_SHARE * torch.cuda.mem_get_info(device)[0] - sum(others)
+    speakers = served_speaker_memory(options, size)
+    return _AUDIO_SHARE * torch.cuda.mem_get_info(device)[0] - sum(others) - (sum(speakers) if speakers else 0)
 
 
 def _best_device() -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from penstock.errors import PortError, ServerCrashError, ServerError
+from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.server import START_LIMIT_S, TritonServer
@@ -148,9 +149,10 @@ class _Run:
             nonlocal due_s
             if time.monotonic() >= due_s:
                 elapsed_s = round(time.monotonic() - started_s)
-                memory = f"{available_memory_bytes() / 2**30:.1f} GiB of memory available"
                 self._console.say(
-                    f"starting for {elapsed_s} s of at most {START_LIMIT_S:g} s; {memory}", elapsed_s=elapsed_s
+                    f"still starting after {elapsed_s} s (limit {START_LIMIT_S:g} s), "
+                    f"{memory_size(available_memory_bytes())} of memory are free",
+                    elapsed_s=elapsed_s,
                 )
                 due_s += _PROGRESS_S
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_s
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
+
+if TYPE_CHECKING:  # only the process of that model needs it
+    from penstock.pipeline.stages.speakers import SpeakerFrames
 
 _SHARED_OUTPUTS, _SHARED_VALUES = 512, 3
 _Execute = Callable[[Any, list[Any]], list[Any]]
@@ -149,6 +152,17 @@ def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> 
     if reply.rows is not None:
         packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
     return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), pb_utils.Tensor("TICKET", packed)])
+
+
+def speaker_response(frames: "SpeakerFrames") -> Any:
+    """PROBABILITIES [1, N * K] float32, FIRST_FRAME [1, 1] int64 and SPEAKERS [1, 1] int32, which is K."""
+    return pb_utils.InferenceResponse(
+        [
+            pb_utils.Tensor("PROBABILITIES", frames.probabilities.reshape(1, -1)),
+            pb_utils.Tensor("FIRST_FRAME", np.array([[frames.first_frame]], np.int64)),
+            _shared_output("SPEAKERS", (1, 1), np.int32, (frames.probabilities.shape[1],)),
+        ]
+    )
 
 
 def results_response(results: Sequence[StreamResult]) -> Any:

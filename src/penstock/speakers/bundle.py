@@ -11,17 +11,17 @@ from penstock.model.bundle_files import (
     SPEAKERS_FORMAT,
     WEIGHTS_FILE,
     read_document,
-    read_tensors,
     save_tensors,
     sha256_of,
 )
 from penstock.model.config import FeatureConfig
-from penstock.speakers.config import CachePolicy, QueueSize, SpeakerConfig, StepSize, speaker_shapes
+from penstock.model.int8_tensors import Int8Tensor, StoredTensors, int8_keys, int8_names, int8_parts
+from penstock.speakers.config import CachePolicy, QueueSize, SpeakerConfig, StepSize, layer_shapes, speaker_shapes
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2
 
 
 class SpeakerCheckpoint:
@@ -29,10 +29,14 @@ class SpeakerCheckpoint:
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
-        document = read_document(self.directory, SPEAKERS_FORMAT, (FORMAT_VERSION,))
+        document = read_document(self.directory, SPEAKERS_FORMAT, (FORMAT_VERSION, INT8_FORMAT_VERSION))
         self.config = _config(document.get("model"), self.directory / CONFIG_FILE)
         self.source: dict[str, str] = document.get("source", {})
         self._sha256: dict[str, str] = document.get("sha256", {})
+        shapes = layer_shapes(self.config)
+        self.int8 = int8_names(document, shapes, "layers", self.directory / CONFIG_FILE)
+        """Names of the tensors that are stored in int8."""
+        self._stored = StoredTensors(self.directory / WEIGHTS_FILE, self.int8)
         if not (self.directory / WEIGHTS_FILE).is_file():
             raise CheckpointError(f"{self.directory}: {WEIGHTS_FILE} is missing")
 
@@ -40,21 +44,34 @@ class SpeakerCheckpoint:
         """SHA-256 of the weights."""
         return self._sha256.get(WEIGHTS_FILE) or sha256_of(self.directory / WEIGHTS_FILE)
 
-    def tensors(self) -> "dict[str, torch.Tensor]":
-        """Returns all tensors as float32 on the CPU; raises CheckpointError as `Checkpoint.tensors`."""
-        tensors = read_tensors(self.directory / WEIGHTS_FILE, speaker_shapes(self.config))
-        return {name: tensor.float() for name, tensor in tensors.items()}
+    def tensors(self, *prefixes: str, as_stored: bool = False) -> "dict[str, torch.Tensor]":
+        """Returns tensors on the CPU and raises CheckpointError as `Checkpoint.tensors`."""
+        wanted = {n: s for n, s in speaker_shapes(self.config).items() if not prefixes or n.startswith(prefixes)}
+        tensors = self._stored.read(wanted)
+        return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
+
+    def factors(self, name: str) -> "torch.Tensor":
+        """As `Checkpoint.factors`."""
+        return self._stored.factors(name, speaker_shapes(self.config)[name])
 
 
 def write_speaker_checkpoint(
-    directory: str | Path, config: SpeakerConfig, tensors: "dict[str, torch.Tensor]", source: dict[str, str]
+    directory: str | Path,
+    config: SpeakerConfig,
+    tensors: "dict[str, torch.Tensor]",
+    source: dict[str, str],
+    int8: dict[str, Int8Tensor] | None = None,
 ) -> SpeakerCheckpoint:
-    """Writes a bundle into `directory`, created if missing, and opens it; raises CheckpointError for a wrong tensor."""
+    """Writes a bundle into `directory`, created if missing, and opens it; raises CheckpointError for a wrong tensor.
+
+    int8: what is stored in place of some tensors.
+    """
     directory = Path(directory)
-    save_tensors(directory / WEIGHTS_FILE, tensors, speaker_shapes(config))
+    save_tensors(directory / WEIGHTS_FILE, tensors, speaker_shapes(config), int8_parts(int8))
     document = {
         "format": SPEAKERS_FORMAT,
-        "version": FORMAT_VERSION,
+        "version": INT8_FORMAT_VERSION if int8 else FORMAT_VERSION,
+        **int8_keys(int8),
         "source": source,
         "sha256": {WEIGHTS_FILE: sha256_of(directory / WEIGHTS_FILE)},
         "model": dataclasses.asdict(config),

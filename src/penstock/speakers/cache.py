@@ -34,20 +34,24 @@ class SpeakerCache:
     """Frames of S streams. All rows of an operation are computed as one; a row does not see the others."""
 
     def __init__(self, config: SpeakerConfig, queue: QueueSize, slots: int, silence: torch.Tensor):
-        """silence: [D], of the network; its device and type are those of the frames."""
+        """queue: the largest of all streams; silence: [D], of the network, with the device and type of the frames."""
         self._config, self._policy, self._queue = config, config.cache, queue
         self._silence = silence
         shape = (slots, self._policy.frames)
         self.frames = silence.new_zeros(*shape, config.d_model)
         self.probabilities = silence.new_zeros(*shape, config.speakers, dtype=torch.float32)
         self.queue = silence.new_zeros(slots, queue.frames, config.d_model)
+        self.queue_limit = torch.full_like(silence[:1], queue.frames, dtype=torch.int64).repeat(slots)
+        self.queue_update = torch.full_like(self.queue_limit, queue.update)
+        """[S], the `QueueSize` of each stream."""
         self.cached, self.queued = silence.new_zeros(2, slots, dtype=torch.int64).unbind()
         """[S], frames that are in use."""
         self.is_compressed = silence.new_zeros(slots, dtype=torch.bool)
         """[S]; before, the cache is the first frames of the stream in their order."""
 
-    def reset(self, slots: torch.Tensor) -> None:
-        """Makes `slots` [n] new streams."""
+    def reset(self, slots: torch.Tensor, queue: QueueSize | None = None) -> None:
+        """Makes `slots` [n] new streams; queue: theirs, by default the largest."""
+        self.queue_limit[slots], self.queue_update[slots] = queue or self._queue
         self.cached[slots] = self.queued[slots] = 0
         self.is_compressed[slots] = False
 
@@ -77,18 +81,18 @@ class SpeakerCache:
 
         window: [B, T, D], of `window`; probabilities: [B, T, K] float32, of its frames.
         """
-        slots, limit = rows.slots, self._queue.frames
-        cached, queued = self.cached[slots], self.queued[slots]
+        slots, largest = rows.slots, self._queue.frames
+        cached, queued, limit = self.cached[slots], self.queued[slots], self.queue_limit[slots]
         waiting = queued + rows.chunk
         # 1) how many leave the queue, and where those that wait are in the window: queue, then chunk
-        leaving = (waiting - limit).clamp_min(self._queue.update).minimum(waiting)
+        leaving = (waiting - limit).maximum(self.queue_update[slots]).minimum(waiting)
         leaving = torch.where(waiting > limit, leaving, 0)
-        size = limit + self._policy.frames + rows.frames.shape[1]
+        size = largest + self._policy.frames + rows.frames.shape[1]
         places = torch.arange(size, device=window.device).expand(len(slots), -1)
         at = cached[:, None] + places + torch.where(places < queued[:, None], 0, rows.left[:, None])
         at = at.clamp_max(window.shape[1] - 1)
         # 2) the queue goes on without those that leave
-        staying = places[:, :limit] + leaving[:, None]
+        staying = places[:, :largest] + leaving[:, None]
         self.queue[slots] = _take(window, at.gather(1, staying))
         self.queued[slots] = waiting - leaving
         # 3) the cache takes them; on a CPU there is work only for rows that have some

@@ -92,7 +92,18 @@ def speaker_shapes(config: SpeakerConfig) -> Shapes:
         "features.mel_filterbank": (features.mel_bins, features.fft_samples // 2 + 1),
         "embedding.weight": (d, config.subsampling_factor * features.mel_bins),
     }
-    shapes |= _norm("norm_in", d)
+    shapes |= _norm("norm_in", d) | layer_shapes(config)
+    shapes |= _norm("norm_out", d) | _linear("head.in", d, head)
+    shapes |= {"head.upsampling.weight": (config.subsampling_factor * head, head, 3)}
+    shapes |= {"head.upsampling.bias": (config.subsampling_factor * head,)}
+    shapes |= _linear("head.hidden", head, head) | _linear("head.out", head, config.speakers)
+    return shapes | {"silence": (d,)}
+
+
+def layer_shapes(config: SpeakerConfig) -> Shapes:
+    """Returns the shapes of the layers' tensors alone."""
+    d = config.d_model
+    shapes: Shapes = {}
     for layer in range(config.n_layers):
         place = f"layers.{layer}"
         shapes |= _norm(f"{place}.attention.norm", d) | _norm(f"{place}.feed_forward.norm", d)
@@ -101,11 +112,7 @@ def speaker_shapes(config: SpeakerConfig) -> Shapes:
         shapes |= _linear(f"{place}.attention.out", d, d)
         shapes |= _linear(f"{place}.feed_forward.up", d, config.d_feed_forward)
         shapes |= _linear(f"{place}.feed_forward.down", config.d_feed_forward, d)
-    shapes |= _norm("norm_out", d) | _linear("head.in", d, head)
-    shapes |= {"head.upsampling.weight": (config.subsampling_factor * head, head, 3)}
-    shapes |= {"head.upsampling.bias": (config.subsampling_factor * head,)}
-    shapes |= _linear("head.hidden", head, head) | _linear("head.out", head, config.speakers)
-    return shapes | {"silence": (d,)}
+    return shapes
 
 
 def _linear(name: str, d_in: int, d_out: int) -> Shapes:

@@ -12,6 +12,7 @@ from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
 from penstock.speakers.config import QueueSize
 from penstock.speakers.network import SpeakerNetwork
+from penstock.speakers.precision import open_network
 
 
 class SpeakerSteps:
@@ -40,6 +41,13 @@ class SpeakerSteps:
         self.cache.update(rows, window, of_encoder_frames(fine, factor))
         return chunk
 
+    def step_of_mel(self, mel: torch.Tensor, numbers: torch.Tensor, size: int | None = None) -> torch.Tensor:
+        """As `step`, of log-mel [B, L, 8 F] float32 and [4, B] int64: slots, look-back, chunk and all frames."""
+        batch, count, width = mel.shape
+        frames = self.network.embed(mel.view(-1, width // self.network.config.subsampling_factor))
+        slots, left, chunk, lengths = numbers.unbind()
+        return self.step(StepRows(slots, frames.view(batch, count, -1), left, chunk, lengths), size)
+
 
 def of_encoder_frames(fine: torch.Tensor, factor: int) -> torch.Tensor:
     """Probabilities [B, T, K] of encoder frames, the mean of their parts [B, 8 T, K]."""
@@ -49,17 +57,18 @@ def of_encoder_frames(fine: torch.Tensor, factor: int) -> torch.Tensor:
 class Diarizer:
     """Who speaks in a recording."""
 
-    def __init__(self, checkpoint: SpeakerCheckpoint):
-        self.config, tensors = checkpoint.config, checkpoint.tensors()
+    def __init__(self, checkpoint: SpeakerCheckpoint, precision: str = "float32"):
+        """precision: as in `open_network`."""
+        self.config, tensors = checkpoint.config, checkpoint.tensors("features.")
         features = self.config.features
-        self._mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
-        self.network = SpeakerNetwork(self.config, tensors)
+        self.log_mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
+        self.network = open_network(checkpoint, precision)
         self.hop_s = features.hop_samples / features.sample_rate_hz
         """Seconds between two rows of probabilities."""
 
     def open(self) -> "SpeakerRecording":
         """A recording whose samples come in parts."""
-        return SpeakerRecording(self, self._mel.open())
+        return SpeakerRecording(self, self.log_mel.open())
 
     def probabilities(self, samples: torch.Tensor) -> torch.Tensor:
         """Returns [N, K] float32 of samples [L] float32, a row for each log-mel frame: that a speaker speaks in it."""

@@ -1,6 +1,7 @@
 """Converts a speaker model of Transformers (`nemotron3_diarization`) to a bundle; nothing of it is executed."""
 
 from pathlib import Path
+from shutil import copytree
 
 from penstock.errors import CheckpointError
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
@@ -12,6 +13,7 @@ from penstock.model.transformers.files import CONFIG, PROCESSOR, SPEAKER_MODEL_T
 from penstock.model.transformers.weights import load_state_dict
 from penstock.speakers.bundle import SpeakerCheckpoint, write_speaker_checkpoint
 from penstock.speakers.config import CachePolicy, QueueSize, SpeakerConfig, StepSize, speaker_shapes
+from penstock.speakers.precision import store_int8
 
 _MAX_FRAMES = 4096
 """Of a chunk, a queue or a cache."""
@@ -38,20 +40,39 @@ _LAYER_PLACES = {
 
 
 def import_speakers(
-    source: Path, directory: Path, half: bool = False, replace: bool = False, origin: dict[str, str] | None = None
+    source: Path,
+    directory: Path,
+    half: bool = False,
+    replace: bool = False,
+    origin: dict[str, str] | None = None,
+    is_int8: bool = False,
 ) -> SpeakerCheckpoint:
-    """Converts the checkpoint in the directory `source` to a bundle at `directory`, as `import_transformers` does."""
+    """Converts the checkpoint in the directory `source` to a bundle at `directory`, as `import_transformers` does.
+
+    is_int8: with the products of `store_int8`.
+    """
 
     def convert(scratch: Path) -> Path:
         try:
             config = read_speaker_config(source)
             tensors = convert_speaker_tensors(load_state_dict(source), config, half)
             provenance = {"sha256": content_sha256(source), "class": SPEAKER_MODEL_TYPE, **(origin or {})}
-            return write_speaker_checkpoint(scratch / "bundle", config, tensors, provenance).directory
+            checkpoint = write_speaker_checkpoint(scratch / "bundle", config, tensors, provenance)
+            return (store_int8(checkpoint) if is_int8 else checkpoint).directory
         except CheckpointError as error:
             raise CheckpointError(f"{source}: {error.message}") from error
 
     place_new_bundle(directory, replace, convert)
+    return SpeakerCheckpoint(directory)
+
+
+def convert_to_int8(bundle: Path, directory: Path, replace: bool) -> SpeakerCheckpoint:
+    """Writes a bundle again at `directory`, with the products of `store_int8`."""
+    place_new_bundle(
+        directory,
+        replace,
+        lambda scratch: store_int8(SpeakerCheckpoint(copytree(bundle, scratch / "bundle"))).directory,
+    )
     return SpeakerCheckpoint(directory)
 
 

@@ -1,8 +1,11 @@
 """The network of a speaker model: a transformer over the frames of a step, and a head with a logit for each speaker."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
+from penstock.encoder.int8_choice import Int8Choice
 from penstock.encoder.modules import Norm, Tensors, linear, subset
 from penstock.linear import Linear
 from penstock.speakers.config import SpeakerConfig
@@ -11,12 +14,25 @@ from penstock.speakers.config import SpeakerConfig
 class SpeakerNetwork:
     """Without state: the frames of a step come with those of the speaker cache."""
 
-    def __init__(self, config: SpeakerConfig, tensors: Tensors, dtype: torch.dtype = torch.float32):
-        self.config, self.dtype = config, dtype
+    def __init__(
+        self,
+        config: SpeakerConfig,
+        tensors: Tensors,
+        dtype: torch.dtype = torch.float32,
+        int8: Int8Choice | None = None,
+        speech: torch.Tensor | None = None,
+    ):
+        """int8: replaces large products of the layers; speech: log-mel [N, F] on which it chooses them, if it does."""
+        self.config, self.dtype, self.int8 = config, dtype, int8
         self._embedding = linear(subset(tensors, "embedding"), dtype)
         self._norm_in, self._norm_out = (Norm(subset(tensors, name), dtype) for name in ("norm_in", "norm_out"))
-        layers = (subset(tensors, f"layers.{number}") for number in range(config.n_layers))
-        self._layers = [_Layer(config, layer, dtype) for layer in layers]
+        self._layers: list[_Layer] = []
+        inputs = None if speech is None else _SpeechStep(self._norm_in(self.embed(speech)), self)
+        for number in range(config.n_layers):
+            layer = _Layer(config, subset(tensors, f"layers.{number}"), dtype)
+            if int8 is not None:
+                int8.convert(f"layers.{number}", layer, None if inputs is None else partial(inputs.run, layer))
+            self._layers.append(layer)
         self._head = _Head(config, subset(tensors, "head"), dtype)
         self.silence = tensors["silence"].to(dtype)
         """[D], the frame that fills empty places of a speaker cache."""
@@ -29,15 +45,18 @@ class SpeakerNetwork:
 
     def __call__(self, frames: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Returns logits [B, 8 T, K] of frames [B, T, D]; those after a row's length [B] are undefined."""
-        batch, count, d = frames.shape
+        batch, count, _ = frames.shape
         is_valid = torch.arange(count, device=frames.device) < lengths.unsqueeze(1)  # [B, T]
-        rotation = self._rotation(count, frames.device)
-        x = self._norm_in(frames).view(-1, d)
+        rows: _PaddedRows | _PackedRows
+        rows = _PackedRows(is_valid, lengths.tolist()) if frames.is_cpu else _PaddedRows(is_valid)
+        angles = self.rotation(count, frames.device)
+        rotation = tuple(rows.take(each.expand(batch, -1, -1)).unsqueeze(1) for each in angles)
+        x = self._norm_in(rows.take(frames))
         for layer in self._layers:
-            x = layer.step(x, is_valid, rotation)
-        return self._head(self._norm_out(x).view(batch, count, d), is_valid)
+            x = layer.step(x, rows, rotation)
+        return self._head(rows.put_back(self._norm_out(x)), is_valid)
 
-    def _rotation(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def rotation(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine [T, R / 2] of the positions in a step, which begin with 0."""
         config = self.config
         rotated = int(config.d_model // config.n_heads * config.rotary_share)
@@ -59,16 +78,71 @@ class _Layer:
         self._up, self._down = (linear(subset(feed_forward, name), dtype) for name in ("up", "down"))
 
     def step(
-        self, x: torch.Tensor, is_valid: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]
+        self, x: torch.Tensor, rows: "_PaddedRows | _PackedRows", rotation: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
-        """Maps x [B * T, D] to the same shape; is_valid: [B, T]."""
-        batch, count = is_valid.shape
-        parts = self._inputs(self._attention_norm(x)).view(batch, count, 3, self._heads, -1)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [B, H, T, D / H]
-        query, key = _rotate(query, *rotation), _rotate(key, *rotation)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_valid[:, None, None])
-        x = self._out.add_to(x, mixed.transpose(1, 2).reshape(batch * count, -1))
+        """Maps x [M, D] to the same shape; rotation: cosine and sine of each frame, [M, 1, R / 2]."""
+        query, key, value = self._inputs(self._attention_norm(x)).view(len(x), 3, self._heads, -1).unbind(1)
+        mixed = rows.attend(_rotate(query, *rotation), _rotate(key, *rotation), value)  # [M, D]
+        x = self._out.add_to(x, mixed)
         return self._down.add_to(x, F.gelu(self._up(self._feed_forward_norm(x))))
+
+
+class _PaddedRows:
+    """The frames of B rows of T, with those that are only padding: shapes do not depend on lengths."""
+
+    def __init__(self, is_valid: torch.Tensor):
+        """is_valid: [B, T]."""
+        self._shape, self._mask = is_valid.shape, is_valid[:, None, None]
+
+    def take(self, values: torch.Tensor) -> torch.Tensor:
+        """Values [B, T, n] as [M, n]."""
+        return values.flatten(0, 1)
+
+    def put_back(self, values: torch.Tensor) -> torch.Tensor:
+        """Values [M, n] as [B, T, n]; those of padding are undefined."""
+        return values.view(*self._shape, -1)
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attention of each row to itself: [M, D] of [M, H, D / H]."""
+        q, k, v = (each.view(*self._shape, *each.shape[1:]).transpose(1, 2) for each in (query, key, value))
+        return F.scaled_dot_product_attention(q, k, v, self._mask).transpose(1, 2).reshape(len(query), -1)
+
+
+class _PackedRows:
+    """As `_PaddedRows`, without padding: rows of streams of all ages have 13 to 541 frames."""
+
+    def __init__(self, is_valid: torch.Tensor, lengths: list[int]):
+        self._lengths, self._shape = lengths, is_valid.shape
+        self._places = is_valid.flatten().nonzero()[:, 0]
+
+    def take(self, values: torch.Tensor) -> torch.Tensor:
+        """As in `_PaddedRows`."""
+        return values.reshape(-1, values.shape[2])[self._places]
+
+    def put_back(self, values: torch.Tensor) -> torch.Tensor:
+        """As in `_PaddedRows`."""
+        batch, count = self._shape
+        padded = values.new_zeros(batch * count, values.shape[1])
+        return padded.index_copy_(0, self._places, values).view(batch, count, -1)
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """As in `_PaddedRows`."""
+        parts = (each.transpose(0, 1).unsqueeze(0).split(self._lengths, dim=2) for each in (query, key, value))
+        mixed = [F.scaled_dot_product_attention(q, k, v)[0] for q, k, v in zip(*parts, strict=True)]
+        return torch.cat(mixed, dim=1).transpose(0, 1).reshape(len(query), -1)
+
+
+class _SpeechStep:
+    """Speech as one step, through a network that is being built."""
+
+    def __init__(self, x: torch.Tensor, network: SpeakerNetwork):
+        """x: [T, D], inputs of the first layer."""
+        self._x, self._rows = x, _PaddedRows(x.new_ones(1, len(x), dtype=torch.bool))
+        self._rotation = tuple(each.unsqueeze(1) for each in network.rotation(len(x), x.device))
+
+    def run(self, layer: _Layer) -> None:
+        """The next layer."""
+        self._x = layer.step(self._x, self._rows, self._rotation)
 
 
 class _Head:
@@ -94,6 +168,6 @@ class _Head:
 
 def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotary position: pairs of x [..., T, D / H] are dimension i and i + R / 2 of the first R."""
-    half = cosine.shape[1]
+    half = cosine.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], dim=-1)

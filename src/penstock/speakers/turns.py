@@ -7,6 +7,8 @@ import torch
 
 SPEAKS = 0.5
 """Above this probability a speaker speaks."""
+_ROUNDING = 1e-6
+"""Of a frame: 1.15 s / 0.01 s is less than 115."""
 
 
 class Turn(NamedTuple):
@@ -41,7 +43,7 @@ def speakers_of(
     """The speaker of each word, from 1: the one with the largest mean probability from its start to its end."""
     found = []
     for begin_ms, end_ms in times_ms:
-        first = min(max(int((begin_ms / 1000 - start_s) / frame_s), 0), max(len(probabilities) - 1, 0))
+        first = min(max(int((begin_ms / 1000 - start_s) / frame_s + _ROUNDING), 0), max(len(probabilities) - 1, 0))
         last = max(first + 1, round((end_ms / 1000 - start_s) / frame_s))
         part = probabilities[first:last]
         found.append(int(part.mean(dim=0).argmax()) + 1 if len(part) else 1)

@@ -75,13 +75,14 @@ def _cues(transcript: "FileTranscript") -> list[Any]:
     """With speakers a part of a segment for each of them."""
     from penstock_client import subtitles
 
-    segments = _words_of_segments(transcript)
+    segments, end_s = _words_of_segments(transcript), transcript.start_s + transcript.audio_s
     if not transcript.speakers:
-        return subtitles.cues(segments)
+        return subtitles.cues(segments, end_s=end_s)
     speakers = iter(transcript.speakers)
     spoken = [(next(speakers), number, word) for number, words in enumerate(segments) for word in words]
     parts = [(key[0], [word for *_, word in part]) for key, part in groupby(spoken, lambda each: each[:2])]
-    return subtitles.cues([words for _, words in parts], speakers=[f"Speaker {speaker}" for speaker, _ in parts])
+    names = [f"Speaker {speaker}" for speaker, _ in parts]
+    return subtitles.cues([words for _, words in parts], speakers=names, end_s=end_s)
 
 
 def _words_of_segments(transcript: "FileTranscript") -> list[Any]:

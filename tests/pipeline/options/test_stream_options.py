@@ -71,6 +71,8 @@ REJECTED = [
     ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
     ({"lm_weight": math.nan}, "lm_weight is nan"),
     ({"lm_weight": "0.5"}, "lm_weight is '0.5'"),
+    ({"speakers": "on"}, "speakers is an option of clients and gateways"),
+    ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is an option of clients and gateways"),
     ({"endpoint_state": "soft"}, "endpoint_state is 'soft'; accepted: reset, carry"),
     ({"boost": 2.0}, "boost is given without boosted_phrases"),
     ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),

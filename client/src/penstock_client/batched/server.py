@@ -24,6 +24,8 @@ from penstock_client.errors import (
 )
 from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
+from penstock_client.speakers.track import speaker_settings
+from penstock_client.speakers.wire import SpeakerLink
 from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay
 
@@ -62,6 +64,7 @@ class Server:
         self._settings, self._slow_s = settings, slow_s
         self._geometry: ChunkGeometry | None = None
         self._link: Link | None = None
+        self._speakers = SpeakerLink(endpoint)
         self._connecting: asyncio.Task[None] | None = None
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
         self._is_closed = False
@@ -74,9 +77,20 @@ class Server:
         return self._link.live if self._link is not None else 0
 
     async def open(self, options: StreamOptions | None, on_answer: OnAnswer | None = None) -> BatchedStream:
-        """A new stream, whose start is sent at once. ClientError where the server is not reached."""
+        """A new stream, whose start is sent at once. ClientError where the server is not reached.
+
+        One with speakers is accepted by the speaker model first: SpeakersNotServedError where there is none.
+        """
         link, settings = await self._connect(), self._settings
         most = settings.max_replay_samples
+        track = None
+        if (speakers := speaker_settings(options)) is not None:
+            track = self._speakers.track(speakers)
+            try:
+                await track.open()
+            except BaseException:
+                track.cancel()
+                raise
         stream = BatchedStream(
             link,
             parameters_of(options),
@@ -86,6 +100,7 @@ class Server:
             replay=Replay[Part](max_samples=most) if most else None,
             polls=takes_files(self.parameters),
         )
+        stream.track = track
         stream.fingerprint = self.parameters.get(FINGERPRINT, "")
         return stream
 
@@ -143,6 +158,7 @@ class Server:
         if self._link is not None:
             await self._link.close()
             self._link = None
+        await self._speakers.close()
 
     async def _connect(self) -> Link:
         """The link to the server; connects where there is none, or where it was lost."""

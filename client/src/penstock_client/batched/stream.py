@@ -33,6 +33,7 @@ from penstock_client.protocol import (
     ends_stream,
     stream_error,
 )
+from penstock_client.speakers.track import SpeakerTrack
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
 
@@ -73,6 +74,8 @@ class BatchedStream:
         self._max_unanswered_samples = max_unanswered_samples
         self._replay = replay
         self._polls = polls
+        self.track: SpeakerTrack | None = None
+        """Of a stream with speakers. It does not move: words after that have none."""
         self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
         self._sent_samples = self._answered_samples = self._visit = 0
@@ -172,6 +175,8 @@ class BatchedStream:
             ready = self._aligner.add(part)
             if ready is not None or not len(part):
                 self._enqueue(NO_SAMPLES if ready is None else ready)
+            if self.track is not None:
+                await self.track.send(as_samples(part))
 
     async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the segment after what was pushed, and after these samples if given; the stream continues.
@@ -301,6 +306,8 @@ class BatchedStream:
         if error.code not in MOVABLE or not self._may_move(error):
             self._failure = error
             self._drop_replay()
+            if self.track is not None:
+                self.track.cancel()
         self._changed.give()
 
     def _drop_replay(self) -> None:
@@ -422,6 +429,10 @@ class BatchedStream:
         self._check_open()
         self._is_finished = is_end
         self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE)
+        if self.track is not None:
+            await self.track.send(as_samples(array))
+            if is_end:
+                self.track.finish()
 
     def _copied(self, samples: npt.ArrayLike) -> Samples:
         """The samples in an array of their own; int16 stays."""
@@ -472,7 +483,10 @@ class BatchedStream:
     async def _next_answer(self) -> Answer | None:
         """None once the stream is complete."""
         await self._wait_until(lambda: bool(self._answers) or self._is_complete)
-        return self._answers.take()
+        answer = self._answers.take()
+        if answer is None or self.track is None:
+            return answer
+        return answer._replace(results=[await self.track.placed(result) for result in answer.results])
 
     def _check_open(self) -> None:
         if self._failure:

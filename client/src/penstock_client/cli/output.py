@@ -9,8 +9,9 @@ from penstock_client.audio.remarks import Remark
 from penstock_client.cli.terminal import LiveText, printable
 from penstock_client.documents import alternative_documents, segment_document, word_document
 from penstock_client.protocol import Alternative, Result, Word
-from penstock_client.subtitles import Cue, cues, srt, vtt
+from penstock_client.subtitles import Cue, cues, spoken_parts, srt, vtt
 from penstock_client.transcript import Transcript
+from penstock_client.writing import join_texts
 
 SubtitleFormat = Literal["srt", "vtt"]
 FORMATS = ("text", "json", *get_args(SubtitleFormat))
@@ -42,6 +43,8 @@ class Streamed(NamedTuple):
     """Time from the first audio to the final text; None for audio at the pace of speech."""
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
+    end_s: float | None = None
+    """Of the audio, at the clock of its words; None where it is not known."""
 
     @property
     def missing_from_s(self) -> float | None:
@@ -103,8 +106,8 @@ class PlainReport:
         """Prints the text, the words and alternatives, and the latency or the speed."""
         self.abort()
         transcript = streamed.transcript
-        text = printable(transcript.text)
-        print_line(self._out, f"{name}: {text}" if self._names else text)
+        for text in spoken_lines(transcript):
+            print_line(self._out, f"{name}: {text}" if self._names else text)
         for word in transcript.words if self._word_times else ():
             print_line(self._out, word_line(word))
         for alternative in (each for segment in transcript.segments for each in segment.alternatives):
@@ -162,7 +165,9 @@ class SubtitleReport:
 
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Takes the words."""
-        new = cues((segment.words for segment in streamed.transcript.segments), name.channel)
+        parts = spoken_parts(segment.words for segment in streamed.transcript.segments)
+        names = (", ".join(each for each in (name.channel, who) if each) or None for who, _ in parts)
+        new = cues((words for _, words in parts), speakers=names, end_s=streamed.end_s)
         self._cues = [*(self._cues or ()), *new]
 
     def abort(self) -> None:
@@ -223,7 +228,18 @@ def result_document(name: AudioName, result: Result) -> dict[str, object]:
         "is_final": result.is_final,
         "audio_processed_s": round(result.audio_processed_s, 3),  # arrives as float32
         "words": list(map(word_document, result.new_words)),
+        **({"speakers": list(result.word_speakers)} if result.word_speakers else {}),
     }
+
+
+def spoken_lines(transcript: Transcript) -> list[str]:
+    """The text in one line; with speakers a line for each turn of one, after the name."""
+    if all(word.speaker is None for word in transcript.words):
+        return [printable(transcript.text)]
+    return [
+        printable((f"{who}: " if who else "") + join_texts(word.text for word in words))
+        for who, words in spoken_parts([transcript.words])
+    ]
 
 
 def word_line(word: Word) -> str:

@@ -16,6 +16,7 @@ from penstock_client.client import Client
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.speakers.track import of_file
 from penstock_client.stream import Stream
 
 _MAX_OFFLINE_SHARE = 0.8
@@ -38,21 +39,23 @@ class Streamer:
         with self._open(audio.start_s) as stream:
             play(stream, recording, self._pacer(), on_progress, self._segment_ends())
         elapsed_s = None if self.args.simulate_realtime else time.monotonic() - start_s
-        return Streamed(stream.transcript, track.samples.size / SAMPLE_RATE_HZ, elapsed_s, audio.remarks)
+        audio_s = track.samples.size / SAMPLE_RATE_HZ
+        return Streamed(stream.transcript, audio_s, elapsed_s, audio.remarks, audio.start_s + audio_s)
 
     def pipe(self, pipe: AudioPipe, on_progress: Sequence[Progress]) -> list[Streamed]:
         """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
         self._check_live(self.args.simulate_realtime)
         start_s = time.monotonic()
         with contextlib.ExitStack() as opened:
-            streams = [opened.enter_context(self._open(pipe.start_s)) for _ in on_progress]
+            streams = [opened.enter_context(self._open(pipe.start_s, is_live=True)) for _ in on_progress]
             voices = [
                 Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
             ]
             audio_s = dictate_each(voices, pipe.blocks(), self._pacer())
         elapsed_s = time.monotonic() - start_s
         offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
-        return [Streamed(stream.transcript, audio_s, offline_s, pipe.remarks) for stream in streams]
+        end_s = pipe.start_s + audio_s
+        return [Streamed(stream.transcript, audio_s, offline_s, pipe.remarks, end_s) for stream in streams]
 
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
@@ -60,18 +63,19 @@ class Streamer:
         with (
             self._segment_end_key() as is_segment_over,
             Microphone(self.args.microphone, self.args.request_ms) as microphone,
-            self._open() as stream,
+            self._open(is_live=True) as stream,
         ):
             audio_s = dictate(stream, microphone, on_progress, self._segment_ends(), is_segment_over)
-        return Streamed(stream.transcript, audio_s)
+        return Streamed(stream.transcript, audio_s, end_s=audio_s)
 
     def _check_live(self, is_live: bool) -> None:
         """Raises FilesOnlyError for live audio to an offline model without a live window."""
         if is_live:
             self.client.check_live(self.options)
 
-    def _open(self, start_s: float = 0.0) -> Stream:
-        stream = self.client.open_stream(self.args.stream_id, self.options)
+    def _open(self, start_s: float = 0.0, is_live: bool = False) -> Stream:
+        is_file = not (is_live or self.args.simulate_realtime)
+        stream = self.client.open_stream(self.args.stream_id, of_file(self.options) if is_file else self.options)
         stream.start_ms = round(1000 * start_s)
         return stream
 

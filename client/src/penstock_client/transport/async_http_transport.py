@@ -61,7 +61,7 @@ class AsyncHttpTransport(TaskTransport):
                     session.time_out()
                 return
             except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
-                if not await self._fail_connection(_reason(error)):
+                if not await self._fail_connection(error_text(error)):
                     return
 
     async def _post_with_retries(self, request: Request) -> list[Result]:
@@ -87,13 +87,7 @@ class AsyncHttpTransport(TaskTransport):
             allow_redirects=False,
             trace_request_ctx=self,
         ) as response:
-            parts, size = [], 0
-            async for part in response.content.iter_any():
-                parts.append(part)
-                if (size := size + len(part)) > MAX_REPLY_BYTES:
-                    response.close()
-                    raise ProtocolError(self._stream_id, f"the server's reply is larger than {MAX_REPLY_BYTES} bytes")
-            content = b"".join(parts)
+            content = await read_content(response, self._stream_id)
             header_length = response.headers.get(HEADER_LENGTH)
             return read_response(self._endpoint, self._stream_id, response.status, header_length, content)
 
@@ -112,7 +106,19 @@ def _open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, trace_configs=[trace], cookie_jar=aiohttp.DummyCookieJar())
 
 
-def _reason(error: Exception) -> str:
+async def read_content(response: aiohttp.ClientResponse, stream_id: StreamId) -> bytes:
+    """The body of a response. ProtocolError for one that is too large."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        if (size := size + len(part)) > MAX_REPLY_BYTES:
+            response.close()
+            raise ProtocolError(stream_id, f"the server's reply is larger than {MAX_REPLY_BYTES} bytes")
+    return b"".join(parts)
+
+
+def error_text(error: Exception) -> str:
+    """Why a request failed, without its address."""
     if isinstance(error, aiohttp.ClientResponseError):  # from its parser: HTTP errors of the server do not raise it
         return NOT_HTTP
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

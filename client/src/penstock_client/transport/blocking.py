@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.protocol import Request, Result
+from penstock_client.speakers.track import SpeakerSettings
+from penstock_client.speakers.transport import speaking
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
 
 T = TypeVar("T")
@@ -71,22 +73,26 @@ class BlockingConnection:
         self._connection = connect()
         self._thread: EventLoopThread | None = None
 
-    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "BlockingTransport":
+    def open_transport(
+        self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
+    ) -> "BlockingTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
         thread = event_loop_thread()
         if self._thread not in (None, thread):
             self._inherited = self._connection  # kept: its sockets are the other process's, and must not be closed
             self._connection = self._connect()
         self._thread = thread
-        return BlockingTransport(stream_id, thread, thread.call(self._open(stream_id, timeout_s)))
+        return BlockingTransport(stream_id, thread, thread.call(self._open(stream_id, timeout_s, speakers)))
 
     def close(self) -> None:
         """Frees what the transports share."""
         if self._thread is not None and self._thread.is_running:
             self._thread.finish(self._connection.close())
 
-    async def _open(self, stream_id: StreamId, timeout_s: float) -> AsyncTransport:
-        return self._connection.open_transport(stream_id, timeout_s)
+    async def _open(self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None) -> AsyncTransport:
+        if speakers is None:
+            return self._connection.open_transport(stream_id, timeout_s)
+        return speaking(self._connection).open_transport(stream_id, timeout_s, speakers)
 
 
 class _Arrival(NamedTuple):

@@ -7,10 +7,12 @@ connection breaks, and the server would decode a repeated request twice.
 import http
 import json
 import ssl
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
@@ -63,6 +65,13 @@ def read_response(
     endpoint: Endpoint, stream_id: StreamId, status: int, header_length: str | None, body: bytes
 ) -> list[Result]:
     """The results that a response holds. Raises ClientError for a server's error, and for a reply of another server."""
+    return parse_reply(stream_id, read_outputs(endpoint, stream_id, status, header_length, body))
+
+
+def read_outputs(
+    endpoint: Endpoint, stream_id: StreamId, status: int, header_length: str | None, body: bytes
+) -> Callable[[str], npt.NDArray[Any] | None]:
+    """Returns an output of a response by its name, None for a missing one. Raises as `read_response`."""
     if status != http.HTTPStatus.OK:
         raise _error(endpoint, stream_id, status, body)
     try:
@@ -71,7 +80,8 @@ def read_response(
         )
     except (InferenceServerException, ValueError, KeyError, TypeError) as error:
         raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
-    return parse_reply(stream_id, reply.as_numpy)
+    outputs: Callable[[str], npt.NDArray[Any] | None] = reply.as_numpy
+    return outputs
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:

@@ -38,7 +38,7 @@ class ServerChunks:
         self._next_attempt_s = 0.0
 
     def get(self) -> ChunkGeometry | None:
-        """The geometry; None where it is not published, or not known yet. Reads it the first time."""
+        """The geometry, after a loss the last one known; None where it is not published or not known. Reads it once."""
         if self._is_known:
             return self._geometry
         with self._lock:
@@ -69,10 +69,12 @@ class ServerChunks:
     def _read(self) -> None:
         losses = self._losses
         parameters = try_parameters(self._endpoint)
-        self._geometry = read_geometry(parameters or {})
-        self._files_only = parameters.get("model", "") if parameters and takes_files(parameters) else None
-        self._known_after = None if parameters is None else losses
         self._next_attempt_s = time.monotonic() + _RETRY_S
+        if parameters is None:  # what is known stays: most often the same model comes back
+            return
+        self._geometry = read_geometry(parameters)
+        self._files_only = parameters.get("model", "") if takes_files(parameters) else None
+        self._known_after = losses
 
     @property
     def _is_known(self) -> bool:

@@ -16,6 +16,7 @@ let latencyMs = null;
 const stored = JSON.parse(localStorage.getItem("captions") ?? "{}");
 $("phrases").value = stored.phrases ?? "";
 $("pause").value = stored.pause ?? "800";
+$("speakers").checked = stored.speakers ?? false;
 let secret = null; // {value, expiresAt} of this page, where the server has keys
 
 const phrases = () => $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -23,6 +24,7 @@ const phrases = () => $("phrases").value.split("\n").map((line) => line.trim()).
 function settings() {
   const transcription = {keywords: phrases()};
   if ($("model").value) transcription.model = $("model").value;
+  if ($("speakers").checked) transcription.speakers = "on";
   return {
     type: "transcription",
     include: ["item.input_audio_transcription.interim", "item.input_audio_transcription.words"],
@@ -246,6 +248,7 @@ async function transcribe(file) {
   form.append("model", $("model").value);
   form.append("response_format", "verbose_json");
   form.append("timestamp_granularities[]", "segment");
+  if ($("speakers").checked) form.append("speakers", "on");
   form.append("chunking_strategy[silence_duration_ms]", $("pause").value);
   for (const phrase of phrases()) form.append("keywords[]", phrase);
   running(true);
@@ -253,7 +256,7 @@ async function transcribe(file) {
     const response = await send(form);
     const {segments, remarks} = await response.json();
     $("finals").replaceChildren();
-    for (const {start, text} of segments) addFinal(null, text, start * 1000);
+    for (const {start, text, speaker} of segments) addFinal(null, text, start * 1000, [{text, speaker}]);
     subtitles = {name: `${file.name.replace(/\.[^.]*$/, "")}.srt`, text: srt(segments)};
     if (!segments.length) showMessage(`No words were recognized in ${file.name}.`);
     else if (remarks.length) showMessage(`${file.name}: ${remarks.map(({text}) => text).join("; ")}`);
@@ -296,7 +299,9 @@ function running(isOn) {
 
 function srt(segments) {
   const time = (seconds) => new Date(1000 * seconds).toISOString().slice(11, 23).replace(".", ",");
-  const cue = ({start, end, text}, index) => `${index + 1}\n${time(start)} --> ${time(Math.max(end, start + 1))}\n${text}\n`;
+  const said = ({text, speaker}) => (speaker ? `${speaker}: ${text}` : text);
+  const cue = (part, index) =>
+    `${index + 1}\n${time(part.start)} --> ${time(Math.max(part.end, part.start + 1))}\n${said(part)}\n`;
   return segments.map(cue).join("\n");
 }
 
@@ -347,12 +352,13 @@ function showLatency(ms) {
   $("latency").hidden = false;
 }
 
-function addFinal(id, text, startMs) {
+// `turns`: {text, speaker}, where speakers are told apart; each has the colour of its speaker.
+function addFinal(id, text, startMs, turns = [{text}]) {
   const seconds = Math.floor((startMs ?? 0) / 1000);
   const stamp = document.createElement("time");
   stamp.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
   const words = document.createElement("span");
-  words.textContent = text;
+  words.append(...turns.map(coloured).flatMap((part, index) => (index ? [" ", part] : [part])));
   const line = document.createElement("li");
   line.append(stamp, words);
   $("empty").hidden = true;
@@ -361,6 +367,16 @@ function addFinal(id, text, startMs) {
     hideInterim();
   });
   $("save").disabled = $("clear").disabled = false;
+}
+
+function coloured({text, speaker}) {
+  if (!speaker) return text;
+  const part = document.createElement("span");
+  part.className = "speaker";
+  part.dataset.speaker = speaker;
+  part.title = `Speaker ${speaker}`;
+  part.textContent = text;
+  return part;
 }
 
 function hideInterim() {
@@ -412,7 +428,9 @@ $("settings").onclick = () => openPanel($("panel").hidden);
 $("panel").onsubmit = (event) => {
   event.preventDefault();
   openPanel(false);
-  localStorage.setItem("captions", JSON.stringify({phrases: $("phrases").value, pause: $("pause").value}));
+  localStorage.setItem("captions", JSON.stringify({
+    phrases: $("phrases").value, pause: $("pause").value, speakers: $("speakers").checked,
+  }));
   secret = null;
   clearMessage();
   session?.configure();

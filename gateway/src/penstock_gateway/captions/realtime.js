@@ -11,7 +11,7 @@ export class RealtimeSession {
   // `settings`: () => the session's settings. `secret`: async () => a client secret or null. `refusal`: async () => the
   // error of a handshake that failed, `fatal` where another attempt makes no sense.
   // `handlers`: state(name, detail), text(itemId, stable, interim, audioEndMs),
-  // final(itemId, text, startMs), dropped(itemId), failed(message). Times count from the first sample of this object.
+  // final(itemId, text, startMs, turns), dropped(itemId), failed(message). Times count from the first sample of this object.
   constructor(url, {settings, secret, refusal}, handlers) {
     Object.assign(this, {url, settings, secret, refusal, handlers});
     this.kept = []; // {at, samples}: `at` is the sample number of the first one
@@ -114,6 +114,7 @@ export class RealtimeSession {
       "input_audio_buffer.speech_started": () => this.item(event.item_id, event.audio_start_ms + this.base),
       "input_audio_buffer.speech_stopped": () => { this.item(event.item_id).endMs = event.audio_end_ms + this.base; },
       "conversation.item.input_audio_transcription.delta": () => this.delta(event),
+      "conversation.item.input_audio_transcription.segment": () => this.item(event.item_id).turns.push(event),
       "conversation.item.input_audio_transcription.completed": () => this.completed(event),
       "conversation.item.input_audio_transcription.failed": () => this.drop(event.item_id),
       error: () => this.error(event.error),
@@ -135,7 +136,7 @@ export class RealtimeSession {
   item(id, startMs) {
     this.attempts = 0; // the server recognizes
     if (!this.items.has(id)) {
-      this.items.set(id, {text: "", startMs, endMs: undefined});
+      this.items.set(id, {text: "", startMs, endMs: undefined, turns: []});
       }
     return this.items.get(id);
   }
@@ -152,7 +153,8 @@ export class RealtimeSession {
     this.items.delete(event.item_id);
     const [first] = event.words ?? [];
     const startMs = first ? first.start * 1000 + this.base : item.startMs;
-    if (event.transcript) this.handlers.final(event.item_id, event.transcript, startMs);
+    const turns = item.turns.length ? item.turns : undefined; // of speakers
+    if (event.transcript) this.handlers.final(event.item_id, event.transcript, startMs, turns);
     else this.handlers.dropped(event.item_id);
     if (item.endMs !== undefined) { // pieces that end before the segment's end are done
       const end = (item.endMs / 1000) * RATE_HZ;

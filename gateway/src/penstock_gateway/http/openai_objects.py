@@ -29,6 +29,13 @@ def logprobs(words: Sequence[Word], before: str = "") -> list[dict[str, Any]]:
     ]
 
 
+def speaker_name(speaker: int | None, names: Sequence[str] = ()) -> str:
+    """That of the client, in order of arrival, else a letter."""
+    if speaker is None:  # the speaker model has failed
+        return "unknown"
+    return names[speaker - 1] if speaker <= len(names) else chr(ord("A") + speaker - 1)
+
+
 def error_body(error: GatewayError) -> dict[str, Any]:
     """The object that OpenAI's clients read: message, type, parameter and code."""
     status = error.code.status.http

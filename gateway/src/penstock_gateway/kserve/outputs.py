@@ -1,4 +1,8 @@
-"""The outputs of `asr`: results of a request as named tensors [1, n], in the order of model_repository/asr."""
+"""The outputs of `asr`: results of a request as named tensors [1, n], in the order of model_repository/asr.
+
+One more is the gateway's own, `WORD_SPEAKER`: in final results of streams with speakers, that of each word of the
+segment, from 1, or 0 where it is not known.
+"""
 
 import json
 import struct
@@ -78,6 +82,7 @@ _OUTPUTS: dict[str, tuple[str, Callable[[Sequence[Result]], _Values]]] = {
     "ALTERNATIVES": ("BYTES", _listed(_alternatives, lambda one: one.text)),
     "ALTERNATIVE_SCORES": ("FP32", _listed(_alternatives, lambda one: one.score)),
     "ALTERNATIVE_WORDS": ("BYTES", _listed(_alternatives, _word_list)),
+    "WORD_SPEAKER": ("INT32", _listed(lambda result: result.word_speakers, lambda speaker: speaker or 0)),
 }
 DATATYPES = {name: datatype for name, (datatype, _) in _OUTPUTS.items()}
 """Of each output."""

@@ -4,20 +4,20 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from penstock_client import Word as ClientWord
 from penstock_client.audio.remarks import Remark
-from penstock_client.subtitles import cues, sentences, srt, vtt
+from penstock_client.subtitles import Cue, cues, sentences, srt, vtt
 from penstock_client.writing import join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
-from penstock_gateway.openai.request import TranscriptionRequest
-from penstock_gateway.stream.events import Final
+from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest
+from penstock_gateway.stream.events import Final, Word, speaker_turns, split
 
 JSON = "application/json"
-_MEDIA_TYPES = {"json": JSON, "verbose_json": JSON, "vtt": "text/vtt"}
+_MEDIA_TYPES = {"json": JSON, "verbose_json": JSON, "diarized_json": JSON, "vtt": "text/vtt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Transcription:
     duration_s: float
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
+    end_s: float | None = None
+    """Of the audio in its file."""
 
     @property
     def text(self) -> str:
@@ -54,8 +56,8 @@ def render(transcription: Transcription, request: TranscriptionRequest) -> str:
         return transcription.text + "\n"
     if form in ("srt", "vtt"):
         write = srt if form == "srt" else vtt
-        return write(cues(map(_subtitled, transcription.finals)))
-    body = _json(transcription, request) if form == "json" else _verbose_json(transcription, request)
+        return write(_cues(transcription, request.form))
+    body = _BODIES[form](transcription, request)
     return json.dumps(body, ensure_ascii=False)
 
 
@@ -84,23 +86,56 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
         "remarks": [remark.document for remark in transcription.remarks],
     }
     if "segment" in request.form.timestamp_granularities:
-        parts = [part for final in spoken for part in _sentences(final)]
-        body["segments"] = [_segment(index, final) for index, final in enumerate(parts)]
+        parts = [part for final in spoken for turn in speaker_turns(final) for part in _sentences(turn)]
+        body["segments"] = [
+            _segment(index, part) | _named(request.form, part.words) for index, part in enumerate(parts)
+        ]
     if "word" in request.form.timestamp_granularities:
         body["words"] = [
-            {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+            {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000} | _named(request.form, [word])
             for final in spoken
             for word in final.words
         ]
     return body
 
 
+def _diarized_json(transcription: Transcription, request: TranscriptionRequest) -> dict[str, Any]:
+    turns = [turn for final in transcription.finals if final.text for turn in speaker_turns(final)]
+    return {
+        "task": "transcribe",
+        "duration": round(transcription.duration_s, 3),
+        "text": transcription.text,
+        "segments": [speaker_segment(index, turn, request.form) for index, turn in enumerate(turns)],
+        "usage": usage(transcription.duration_s),
+        **({"remarks": [remark.document for remark in transcription.remarks]} if transcription.remarks else {}),
+    }
+
+
+_BODIES = {"json": _json, "verbose_json": _verbose_json, "diarized_json": _diarized_json}
+
+
+def speaker_segment(index: int, turn: Final, form: TranscriptionForm) -> dict[str, Any]:
+    """A turn as OpenAI has it; also an event of a stream."""
+    return {
+        "type": "transcript.text.segment",
+        "id": f"seg_{index}",
+        "start": turn.words[0].start_ms / 1000 if turn.words else turn.end_s,
+        "end": turn.words[-1].end_ms / 1000 if turn.words else turn.end_s,
+        "text": turn.text,
+        "speaker": form.speaker_name(turn.words[0].speaker if turn.words else None),
+    }
+
+
+def _named(form: TranscriptionForm, words: Sequence[Word]) -> dict[str, Any]:
+    """The field of the speaker, where it is asked for."""
+    if form.asked_speakers is None or not words:
+        return {}
+    return {"speaker": form.speaker_name(words[0].speaker)}
+
+
 def _sentences(final: Final) -> list[Final]:
     """A segment for each sentence, with its words; as it is where it has one."""
-    parts = list(sentences(final.words))
-    if len(parts) < 2:
-        return [final]
-    return [replace(final, text=join_texts(word.text for word in part), words=tuple(part)) for part in parts]
+    return split(final, list(sentences(final.words)))
 
 
 def _segment(index: int, final: Final) -> dict[str, Any]:
@@ -121,5 +156,14 @@ def _segment(index: int, final: Final) -> dict[str, Any]:
     }
 
 
-def _subtitled(final: Final) -> list[ClientWord]:
-    return [ClientWord(word.text, word.start_ms, word.end_ms) for word in final.words]
+def _cues(transcription: Transcription, form: TranscriptionForm) -> list[Cue]:
+    has_names = form.asked_speakers is not None
+    turns = [
+        turn
+        for final in transcription.finals
+        if final.words
+        for turn in (speaker_turns(final) if has_names else [final])
+    ]
+    names = [form.speaker_name(turn.words[0].speaker) if has_names else None for turn in turns]
+    words = [[ClientWord(word.text, word.start_ms, word.end_ms) for word in turn.words] for turn in turns]
+    return cues(words, speakers=names, end_s=transcription.end_s)

@@ -62,6 +62,11 @@ class TranscriptionJob:
         return self._samples / self._sample_rate_hz
 
     @property
+    def end_s(self) -> float:
+        """Of the audio sent so far, in the file."""
+        return self._recording.start_s + self.duration_s
+
+    @property
     def remarks(self) -> Sequence[Remark]:
         """Where samples are missing; known after the events."""
         return self._recording.remarks

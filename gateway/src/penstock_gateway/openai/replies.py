@@ -59,7 +59,7 @@ async def _document(wanted: TranscriptionRequest, start: Start, headers: dict[st
         await job.close()  # first: a client that has read its reply may open its next stream
     if job.remarks:
         headers[WARNING_HEADER] = header(job.remarks)
-    yield render(Transcription(finals, job.duration_s, job.remarks), wanted).encode()
+    yield render(Transcription(finals, job.duration_s, job.remarks, job.end_s), wanted).encode()
 
 
 async def _events(wanted: TranscriptionRequest, start: Start) -> AsyncGenerator[bytes, None]:
@@ -67,7 +67,8 @@ async def _events(wanted: TranscriptionRequest, start: Start) -> AsyncGenerator[
     job = await start()
     try:
         yield b""
-        events = TranscriptEvents(bool(wanted.form.include))
+        form = wanted.form
+        events = TranscriptEvents(bool(form.include), form if form.response_format == "diarized_json" else None)
         async for event in job.events():
             if (delta := events.add(event)) is not None:
                 yield delta

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
+from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.http.openai_objects import KEYWORD_NATS
+from penstock_gateway.http.openai_objects import KEYWORD_NATS, speaker_name
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem
@@ -21,6 +21,13 @@ def _switch(text: str) -> bool:
     if text.lower() not in ("true", "1", "false", "0"):
         raise accepted("true, 1, false, 0")
     return text.lower() in ("true", "1")
+
+
+def _speakers(text: str) -> str | int:
+    given = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text.lower()
+    if given not in ("off", "on", *range(2, MAX_SPEAKERS + 1)):
+        raise accepted(ACCEPTED_SPEAKERS)
+    return given
 
 
 def _lower(text: Any) -> Any:
@@ -70,21 +77,36 @@ class TranscriptionForm(BaseModel):
     include: list[Literal["logprobs"]] = Field(
         [], alias="include[]", description="`logprobs`: ln of the confidence of each word, in json and in the stream"
     )
-    response_format: Annotated[Literal["json", "text", "srt", "vtt", "verbose_json"], BeforeValidator(_lower)] = Field(
-        "json", description="`json`, `text`, `srt`, `vtt`, `verbose_json`; others: 400"
-    )
+    response_format: Annotated[
+        Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"], BeforeValidator(_lower)
+    ] = Field("json", description="`json`, `text`, `srt`, `vtt`, `verbose_json`, `diarized_json`; others: 400")
     timestamp_granularities: list[Literal["segment", "word"]] = Field(
         ["segment"], alias="timestamp_granularities[]", description="`segment`, `word`: lists in verbose_json"
     )
     stream: Annotated[bool, BeforeValidator(_switch)] = Field(
         False, description="`true`, `1`: server-sent events with the text that is stable"
     )
+    speakers: Annotated[str | int, BeforeValidator(_speakers)] = Field(
+        "off",
+        description="`on`, or the most speakers, 2 to 8: in verbose_json, srt and vtt, too; diarized_json: always",
+    )
     known_speaker_names: list[str] = Field(
-        [], alias="known_speaker_names[]", description="400: there is no diarization"
+        [],
+        alias="known_speaker_names[]",
+        max_length=MAX_SPEAKERS,
+        description="names in the order in which they first speak, in place of `A`, `B`; voices are not recognized",
     )
-    known_speaker_references: list[str] = Field(
-        [], alias="known_speaker_references[]", description="400: there is no diarization"
-    )
+
+    @property
+    def asked_speakers(self) -> str | int | None:
+        """The option of the stream."""
+        if self.speakers != "off":
+            return self.speakers
+        return "on" if self.response_format == "diarized_json" else None
+
+    def speaker_name(self, speaker: int | None) -> str:
+        """In replies."""
+        return speaker_name(speaker, self.known_speaker_names)
 
 
 _NAMES = {each.alias or name for name, each in TranscriptionForm.model_fields.items()}
@@ -110,17 +132,18 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
     """
     group = streams.group(values.get("model", [""])[-1])
     form = _form(values)
-    ignored = sorted(name.removesuffix("[]")[:60] for name in form.model_extra or ())
+    ignored = sorted(name.removesuffix("[]").removesuffix("[]")[:60] for name in form.model_extra or ())
     if form.response_format != "verbose_json" and "timestamp_granularities" in form.model_fields_set:
         ignored.append("timestamp_granularities")
+    if form.known_speaker_names and form.asked_speakers is None:
+        ignored.append("known_speaker_names")
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
     if ignored and config.strict:
         raise GatewayError(ErrorCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
-    if form.known_speaker_names or form.known_speaker_references:
-        raise GatewayError(ErrorCode.FIELD_INVALID, "diarization is not supported", "known_speaker_names")
-    if form.stream and form.response_format not in ("json", "text"):
-        raise invalid("response_format", f"is {form.response_format!r}; accepted: json or text, with stream")
+    if form.stream and form.response_format not in ("json", "text", "diarized_json"):
+        message = f"is {form.response_format!r}; accepted: json, text or diarized_json, with stream"
+        raise invalid("response_format", message)
     language: str | None = None
     code: str | None = None
     for codes in ([form.language], form.languages):
@@ -136,6 +159,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
         phrases=tuple((text, KEYWORD_NATS) for text in keywords),
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
         is_file=True,
+        speakers=form.asked_speakers,
     )
     return TranscriptionRequest(form, group, options, shown_language(group, code, config.language), ignored)
 

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from penstock_client.audio.remarks import Remark
 from penstock_client.writing import blank_between
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprobs
-from penstock_gateway.openai.formats import usage
-from penstock_gateway.stream.events import Event, Final, Word
+from penstock_gateway.openai.formats import speaker_segment, usage
+from penstock_gateway.openai.request import TranscriptionForm
+from penstock_gateway.stream.events import Event, Final, Word, speaker_turns
 
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which clients skip."""
@@ -18,15 +19,25 @@ KEEP_ALIVE = b": keep-alive\n\n"
 class TranscriptEvents:
     """The events of one stream. The deltas, one after another, are the text of `done`."""
 
-    def __init__(self, has_logprobs: bool):
-        self._has_logprobs = has_logprobs
+    def __init__(self, has_logprobs: bool, form: TranscriptionForm | None = None):
+        """form: of a request whose turns of speakers are events, too."""
+        self._has_logprobs, self._form = has_logprobs, form
+        self._turns = 0
         self._text = ""
         self._words: list[Word] = []
         self._sent_chars = self._sent_words = 0
         """Of the current segment."""
 
     def add(self, event: Event) -> bytes | None:
-        """The delta for an event; None where nothing new is stable."""
+        """The delta for an event, and the turns of speakers in a final; None where nothing new is stable."""
+        turns = speaker_turns(event) if self._form and isinstance(event, Final) and event.text else []
+        segments = []
+        for turn in turns:
+            segments.append(_encode(speaker_segment(self._turns, turn, cast(TranscriptionForm, self._form))))
+            self._turns += 1
+        return b"".join([self._delta(event) or b"", *segments]) or None
+
+    def _delta(self, event: Event) -> bytes | None:
         is_final = isinstance(event, Final)
         stable = event.text if isinstance(event, Final) else event.text[: event.stable_chars]
         delta = stable[self._sent_chars :]

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
-from penstock_gateway.http.openai_objects import error_body, logprobs
+from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     Action,
@@ -29,7 +29,7 @@ from penstock_gateway.realtime.openai_session import (
     Transcription,
     to_beta,
 )
-from penstock_gateway.stream.events import Event, Final, Partial, Word
+from penstock_gateway.stream.events import Event, Final, Partial, Word, speaker_turns
 from penstock_gateway.stream.live_stream import Streams
 from penstock_gateway.validation import Fields, invalid, read_fields
 
@@ -218,6 +218,9 @@ class OpenAIDialect:
         }  # fmt: skip
         added = "conversation.item.created" if self._beta else "conversation.item.added"
         events.append(self._event(added, previous_item_id=self._previous, item=shown_item))
+        if self._has_speakers:
+            turns = speaker_turns(event) if event.words else []
+            events += [self._turn(item.name, index, turn) for index, turn in enumerate(turns)]
         events.append(self._completed(item.name, event))
         self._previous = item.name
         return events
@@ -241,7 +244,26 @@ class OpenAIDialect:
 
     def _word(self, word: Word) -> dict[str, Any]:
         start, end = (round(self._offset_s + ms / 1000, 3) for ms in (word.start_ms, word.end_ms))
-        return {"word": word.text, "start": start, "end": end, "confidence": round(word.confidence, 4)}
+        speaker = {"speaker": speaker_name(word.speaker)} if self._has_speakers else {}
+        return {"word": word.text, "start": start, "end": end, "confidence": round(word.confidence, 4), **speaker}
+
+    @property
+    def _has_speakers(self) -> bool:
+        return self._session.transcription.asked_speakers is not None
+
+    def _turn(self, name: str, index: int, turn: Final) -> ServerEvent:
+        """A part of an item in which one speaks."""
+        first, last = self._word(turn.words[0]), self._word(turn.words[-1])
+        return self._event(
+            f"{TRANSCRIPTION}.segment",
+            item_id=name,
+            content_index=0,
+            id=f"{name}_seg_{index}",
+            start=first["start"],
+            end=last["end"],
+            speaker=first["speaker"],
+            text=turn.text,
+        )
 
     def _session_ms(self, stream_s: float) -> int:
         """Milliseconds of all audio of the session, from seconds of the stream's."""

@@ -1,5 +1,6 @@
 """OpenAI's transcription session: its fields, the stream options that follow, and how it is shown to the client."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator
 
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
+from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
@@ -62,7 +63,22 @@ class Transcription(ClosedFields):
     languages: Array[Text] | None = None
     keywords: Array[Text] | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    speakers: Any = None
     prompt: Ignored = None
+
+    @field_validator("speakers")
+    @classmethod
+    def _check_speakers(cls, speakers: Any) -> str | int | None:
+        values: list[str | int | None] = [None, "off", "on", *range(2, MAX_SPEAKERS + 1)]
+        if isinstance(speakers, bool) or speakers not in values:
+            raise accepted(ACCEPTED_SPEAKERS)
+        return values[values.index(speakers)]
+
+    @property
+    def asked_speakers(self) -> str | int | None:
+        """The option of the stream."""
+        asked: str | int | None = self.speakers
+        return None if asked == "off" else asked
 
 
 class TurnDetection(ClosedFields):
@@ -130,7 +146,9 @@ class SessionFields(ClosedFields):
     expires_at: Any = None
 
 
-_COUNTING = frozenset(("format", "keywords", "language", "languages", "model"))
+_FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
+"""Parts of the names of fields that say how audio is read."""
+_COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "speakers"))
 _BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
@@ -144,7 +162,7 @@ ONLY_BETA = ("turn_detection", "input_audio_noise_reduction", "include")
 def _counts(place: Sequence[int | str]) -> bool:
     """True for the path of a field that changes the words: a wrong value is rejected."""
     is_section = place[-1] in ("audio", "input", "transcription")
-    is_form = any(part in str(place[-1]) for part in ("format", "rate", "encoding", "channel"))
+    is_form = not _FORMS.isdisjoint(re.sub("(?<=[a-z])(?=[A-Z])", "_", str(place[-1])).lower().split("_"))
     return is_section or is_form or place[0] == "type" or not _COUNTING.isdisjoint(place)
 
 
@@ -235,6 +253,7 @@ class OpenAISession:
             language=choose_language(self._language, group, f"{path}.language"),
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),
             endpoint_silence_ms=self.silence_ms or 0,
+            speakers=self.transcription.asked_speakers,
         )
 
     def shown(self, streams: Streams, only_language: str) -> dict[str, Any]:
@@ -244,7 +263,11 @@ class OpenAISession:
         keywords = self.transcription.keywords or ()
         unwritable = frozenset(group.unwritable(keywords))
         boosted = [keyword for keyword in keywords if keyword not in unwritable]
-        optional = {"keywords": boosted, "delay": self.transcription.delay}
+        optional = {
+            "keywords": boosted,
+            "delay": self.transcription.delay,
+            "speakers": self.transcription.asked_speakers,
+        }
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {
             "type": "transcription",

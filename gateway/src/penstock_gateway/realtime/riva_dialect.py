@@ -185,5 +185,5 @@ def _word(word: Word) -> dict[str, Any]:
         "start_time": word.start_ms,
         "end_time": word.end_ms,
         "confidence": word.confidence,
-        "speaker_tag": 0,
+        "speaker_tag": word.speaker or 0,
     }

@@ -27,6 +27,7 @@ _SECTIONS = (
     "endpointing_config",
 )  # fmt: skip
 
+_DIARIZATION = ("enable_speaker_diarization", "max_speaker_count")
 ONLY_RIVA = (
     "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting", "endpointing_config",
 )  # fmt: skip
@@ -113,7 +114,7 @@ def recognition_config(session: Mapping[str, Any]) -> riva.RecognitionConfig:
         "enable_automatic_punctuation": options.get("enable_automatic_punctuation"),
         "enable_word_time_offsets": options.get("enable_word_time_offsets"),
         "custom_configuration": _pairs(options.get("custom_configuration")),
-        "diarization_config": {"enable_speaker_diarization": diarization.get("enable_speaker_diarization")},
+        "diarization_config": {name: diarization.get(name) for name in _DIARIZATION},
         "speech_contexts": contexts,
         "endpointing_config": {name: value for name, value in session["endpointing_config"].items() if value},
     }

@@ -22,6 +22,7 @@ from penstock_gateway.validation import ClosedFields, Fields, invalid, parse_obj
 SUBPROTOCOL = "realtime"
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 _RIVA_SUBPROTOCOL = "realtime-token."
+_BETA_SUBPROTOCOL = "openai-beta."
 _MAX_BODY_BYTES = 64 << 10
 router = APIRouter(prefix="/v1/realtime", tags=["Realtime"], responses=ERRORS)
 
@@ -90,7 +91,7 @@ Admitted = Annotated[Credential, Depends(_admit)]
 async def connect(socket: WebSocket, gateway: GatewayOf, admitted: Admitted, offered: Offered, model: str = "") -> None:
     """One connection."""
     is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
-    is_beta = "openai-beta" in socket.headers
+    is_beta = "openai-beta" in socket.headers or any(name.startswith(_BETA_SUBPROTOCOL) for name in offered)
     protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, is_beta, admitted.session, model)
     with gateway.connections.taken(admitted.key):
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)

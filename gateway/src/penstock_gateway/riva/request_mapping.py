@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS, N_BEST_DECODERS
+from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, N_BEST_DECODERS
 from penstock_client.options import StreamOptions as StartOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
@@ -75,6 +75,11 @@ FIELDS = (
         "`--endpoint-silence-ms`, 800",
     ),
     Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
+    Field(
+        "diarization_config",
+        _MAPPED,
+        f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, from 1, in finals",
+    ),
     Field("custom_configuration", _MAPPED, "see below"),
     Field("endpointing_config.start_history", _IGNORED, "", _endpointing("start_history")),
     Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
@@ -82,13 +87,12 @@ FIELDS = (
     Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
     Field("verbatim_transcripts", _IGNORED, "where it is false", lambda config: not config.verbatim_transcripts),
     Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
-    Field("diarization_config", _REJECTED, "", lambda config: config.diarization_config.enable_speaker_diarization),
     Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
     Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
 )
 
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")
-_NOT_CUSTOM = ("n_best", "boosted_phrases", "boost", "language")
+_NOT_CUSTOM = ("n_best", "boosted_phrases", "boost", "language", "speakers")
 """Options of a stream with fields of their own."""
 _OPTIONS = {option.name: option for option in StartOptions.options() if option.name not in _NOT_CUSTOM} | dict.fromkeys(
     _SILENCE_FIELDS, StartOptions.option("endpoint_silence_ms")
@@ -132,6 +136,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
     language = choose_language(config.language_code, group, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
+    speakers = _speakers(config.diarization_config)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them
         ignored += [f"speech_contexts.phrases {text!a}" for text in group.unwritable(text for text, _ in phrases)]
@@ -142,12 +147,15 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         endpoint_silence_ms=silence_ms,
         decoder=decoder,
         n_best=n_best,
+        speakers=speakers,
         extra=custom,
     )
     is_open = group.languages and not language  # without a code the server chooses
     reported = "" if is_open else shown_language(group, config.language_code, settings.language)
     results = ResultFormat(
-        language=reported, max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
+        language=reported,
+        max_alternatives=max(1, n_best),
+        has_words=config.enable_word_time_offsets or speakers is not None,
     )
     return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
 
@@ -191,6 +199,16 @@ def _search(max_alternatives: int, custom: dict[str, Any], group: ModelGroup) ->
         return decoder, 0
     beam_size = custom.get("beam_size", group.max_beam_size)
     return decoder, min(max_alternatives, max(1, int(beam_size)))
+
+
+def _speakers(diarization: riva.SpeakerDiarizationConfig) -> int | str | None:
+    if not diarization.enable_speaker_diarization:
+        return None
+    most = diarization.max_speaker_count
+    if most and not 2 <= most <= MAX_SPEAKERS:
+        accepted = f"0, or 2 to {MAX_SPEAKERS}, which is the model's limit"
+        raise _invalid("diarization_config.max_speaker_count", f"is {most}; accepted: {accepted}")
+    return int(most) or "on"
 
 
 def _phrases(contexts: Iterable[riva.SpeechContext], boost_scale: float) -> tuple[tuple[str, float], ...]:

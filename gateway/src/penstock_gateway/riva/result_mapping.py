@@ -17,7 +17,7 @@ class ResultFormat:
     language: str
     """Empty where the server chooses."""
     max_alternatives: int
-    has_word_times: bool
+    has_words: bool
 
 
 def interim_result(event: Partial, form: ResultFormat) -> riva.StreamingRecognitionResult:
@@ -56,19 +56,19 @@ def is_answer(event: Final) -> bool:
 
 def _alternatives(event: Final, form: ResultFormat) -> list[riva.SpeechRecognitionAlternative]:
     """The text of the segment, then the other alternatives; the list has the best one first."""
-    best = _alternative(event.text, event.words, form, form.has_word_times)
+    best = _alternative(event.text, event.words, form, form.has_words)
     others = event.alternatives[1 : form.max_alternatives]
-    return [best, *(_alternative(other.text, other.words, form, has_word_times=False) for other in others)]
+    return [best, *(_alternative(other.text, other.words, form, has_words=False) for other in others)]
 
 
 def _alternative(
-    text: str, words: Sequence[Word], form: ResultFormat, has_word_times: bool
+    text: str, words: Sequence[Word], form: ResultFormat, has_words: bool
 ) -> riva.SpeechRecognitionAlternative:
     """Clients join transcripts without a space of their own, so one ends a transcript, but in a script without any."""
     return riva.SpeechRecognitionAlternative(
         transcript=text + blank_between(text, "a"),
         confidence=min((word.confidence for word in words), default=0.0),
-        words=[_word(word, form.language) for word in words] if has_word_times else (),
+        words=[_word(word, form.language) for word in words] if has_words else (),
         language_code=_languages(form),
     )
 
@@ -79,6 +79,7 @@ def _word(word: Word, language: str) -> riva.WordInfo:
         start_time=word.start_ms,
         end_time=word.end_ms,
         confidence=word.confidence,
+        speaker_tag=word.speaker or 0,
         language_code=language,
     )
 

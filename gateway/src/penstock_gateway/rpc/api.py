@@ -39,6 +39,8 @@ OPTIONS = (
 )
 """Of the server, beside `max_message_bytes`."""
 _T = TypeVar("_T")
+Show = Callable[[GatewayError], tuple[str, str]]
+"""The gRPC status of an error, and its message."""
 _log = logging.getLogger("penstock_gateway.grpc")
 _key: ContextVar[ApiKey] = ContextVar("key")
 
@@ -53,11 +55,21 @@ def call_key() -> ApiKey:
     return _key.get()
 
 
+def shown_error(error: GatewayError) -> tuple[str, str]:
+    """The status of an error, and its message."""
+    return error.code.status.grpc, str(error)
+
+
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Checks the key of every call by its metadata. A call without a right one ends before its message is read."""
 
-    def __init__(self, gateway: Gateway, protocols: Mapping[str, str], open_services: Collection[str] = ()):
-        """`protocols`: names of services' protocols in metrics and logs; `open_services`: those that need no key."""
+    def __init__(
+        self, gateway: Gateway, protocols: Mapping[str, tuple[str, Show]], open_services: Collection[str] = ()
+    ):
+        """`protocols`: of services: the name in metrics and logs, and the form of errors.
+
+        `open_services`: those that need no key.
+        """
         self._gateway = gateway
         self._protocols = protocols
         self._open_services = open_services
@@ -71,7 +83,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 self._count(key)
                 _key.set(key)
             except GatewayError as error:
-                return _rejection(self._gateway, self._protocols.get(service, "grpc"), error)
+                return _rejection(self._gateway, error, *self._protocols.get(service, ("grpc", shown_error)))
         return await continuation(call) or _UNKNOWN_METHOD
 
     def _count(self, key: ApiKey) -> None:
@@ -99,24 +111,17 @@ async def _end_unknown(_: object, context: Context) -> None:
 _UNKNOWN_METHOD = grpc.stream_stream_rpc_method_handler(_end_unknown)
 
 
-def _rejection(gateway: Gateway, protocol: str, error: GatewayError) -> Any:
+def _rejection(gateway: Gateway, error: GatewayError, protocol: str, show: Show) -> Any:
     """A handler that reads nothing; its kind makes no difference to the client."""
 
     async def reject(_: object, context: Context) -> None:
-        await abort(context, gateway, protocol, error)
+        await abort(context, gateway, protocol, error, show)
 
     return grpc.stream_stream_rpc_method_handler(reject)
 
 
-def shown_error(error: GatewayError) -> tuple[str, str]:
-    """The status of an error, and its message."""
-    return error.code.status.grpc, str(error)
-
-
 @asynccontextmanager
-async def rejecting(
-    context: Context, gateway: Gateway, protocol: str, show: Callable[[GatewayError], tuple[str, str]] = shown_error
-) -> AsyncIterator[None]:
+async def rejecting(context: Context, gateway: Gateway, protocol: str, show: Show = shown_error) -> AsyncIterator[None]:
     """Ends the call with the status of an error, as `show` gives it.
 
     gRPC keeps what ends a call, and with it the frames of the error, until garbage is collected: the block's message
@@ -142,7 +147,7 @@ async def abort(
     gateway: Gateway,
     protocol: str,
     error: GatewayError,
-    show: Callable[[GatewayError], tuple[str, str]] = shown_error,
+    show: Show = shown_error,
 ) -> None:
     """Ends the call with the status of this error."""
     gateway.note_rejection(protocol, error)

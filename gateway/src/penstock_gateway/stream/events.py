@@ -1,6 +1,10 @@
 """Events of a stream for its protocol. Times are milliseconds from the stream's start."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+
+from penstock_client.writing import join_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +16,8 @@ class Word:
     end_ms: int
     confidence: float
     """0 .. 1."""
+    speaker: int | None = None
+    """From 1, in the order in which they first speak; in finals of streams with speakers, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,18 @@ def shifted(event: Event, start_ms: int) -> Event:
         return replace(event, words=words)
     alternatives = tuple(replace(each, words=_later(each.words, start_ms)) for each in event.alternatives)
     return replace(event, words=words, alternatives=alternatives, end_s=event.end_s + start_ms / 1000)
+
+
+def speaker_turns(final: Final) -> list[Final]:
+    """A segment for each speaker in turn, with the words; as it is where it has one."""
+    return split(final, [list(part) for _, part in groupby(final.words, lambda word: word.speaker)])
+
+
+def split(final: Final, parts: Sequence[Sequence[Word]]) -> list[Final]:
+    """A segment for each part of its words; as it is where that is one."""
+    if len(parts) < 2:
+        return [final]
+    return [replace(final, text=join_texts(word.text for word in part), words=tuple(part)) for part in parts]
 
 
 def _later(words: tuple[Word, ...], start_ms: int) -> tuple[Word, ...]:

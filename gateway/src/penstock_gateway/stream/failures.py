@@ -13,6 +13,7 @@ _CODES: Mapping[str, ErrorCode] = {
     "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
     "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
     "AUDIO_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
+    "SPEAKERS_NOT_SERVED": ErrorCode.SPEAKERS_NOT_SERVED,
     "AUDIO_INVALID": ErrorCode.AUDIO_INVALID,
     "AUDIO_TOO_LONG": ErrorCode.TOO_LARGE,
     "OPTION_INVALID": ErrorCode.FIELD_INVALID,
@@ -21,7 +22,12 @@ _CODES: Mapping[str, ErrorCode] = {
 """By the code of the client's error. Every other one means that the replica lost the stream."""
 _STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
 """The server's name of a stream, which means nothing to a client."""
-_BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID, ErrorCode.TOO_LARGE)
+_BY_CLIENT = (
+    ErrorCode.AUDIO_INVALID,
+    ErrorCode.FIELD_INVALID,
+    ErrorCode.SPEAKERS_NOT_SERVED,
+    ErrorCode.TOO_LARGE,
+)
 
 
 class OnlyOtherModelsError(StreamError):

@@ -32,6 +32,8 @@ class StreamOptions:
     """The server's default where it is None."""
     n_best: int = 0
     """Alternatives of a final; needs a beam search."""
+    speakers: int | str | None = None
+    """As the option of the server: "on", or the most speakers."""
     extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
     is_as_direct: bool = False
@@ -144,5 +146,5 @@ class Streams(Protocol):
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
-        model without live streams, STREAMS_EXHAUSTED, NO_REPLICA.
+        model without live streams, SPEAKERS_NOT_SERVED, STREAMS_EXHAUSTED, NO_REPLICA.
         """

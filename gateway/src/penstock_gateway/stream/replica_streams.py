@@ -18,6 +18,7 @@ from penstock_client import (
     ServerFullError,
     ServerReplyError,
     ServerUnreachableError,
+    SpeakersNotServedError,
     StreamClosedError,
     StreamError,
 )
@@ -140,7 +141,7 @@ class ReplicaStreams:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
-        model without live streams, STREAMS_EXHAUSTED, NO_REPLICA.
+        model without live streams, SPEAKERS_NOT_SERVED, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
         if not options.is_file and not is_live_window(options.extra.get("window")):
@@ -259,7 +260,7 @@ async def _logged(round_of_group: Awaitable[None], group: Group) -> None:
 
 async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:
     """The first replica that accepts the stream; it counts as live there. GatewayError if none does."""
-    is_full = group.is_up
+    is_full, without_speakers = group.is_up, None
     for replica in group.candidates():
         replica.live += 1
         with contextlib.ExitStack() as on_error:
@@ -269,6 +270,9 @@ async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica,
             except (ServerFullError, ServerDrainingError):
                 replica.note_full()
                 is_full = True
+                continue
+            except SpeakersNotServedError as error:
+                without_speakers = error
                 continue
             except _GONE as error:
                 replica.note_down(error.text)
@@ -282,6 +286,8 @@ async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica,
                 raise gateway_error(error) from error
             on_error.pop_all()
             return replica, upstream
+    if without_speakers is not None:
+        raise gateway_error(without_speakers)
     raise _no_room(is_full)
 
 

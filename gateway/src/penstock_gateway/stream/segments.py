@@ -1,5 +1,7 @@
 """A replica's results as a stream's events: what is new in each segment. No I/O."""
 
+from dataclasses import replace
+
 from penstock_client import Alternative as ClientAlternative
 from penstock_client import StreamResult
 from penstock_client import Word as ClientWord
@@ -26,6 +28,9 @@ class Segments:
     def add(self, result: StreamResult) -> Event | None:
         """The event of the next result; None without a change."""
         self._words += map(_word, result.new_words)
+        if result.word_speakers:
+            spoken = zip(self._words, result.word_speakers, strict=True)
+            self._words = [replace(word, speaker=speaker) for word, speaker in spoken]
         text = self._joined(result.text)
         if not result.is_final:
             return self._partial(text, len(text) - len(result.text) + result.stable_chars, result)
@@ -66,4 +71,5 @@ class Segments:
 
 
 def _word(word: ClientWord) -> Word:
-    return Word(word.text, word.start_ms, word.end_ms, 1.0 if word.confidence is None else word.confidence)
+    confidence = 1.0 if word.confidence is None else word.confidence
+    return Word(word.text, word.start_ms, word.end_ms, confidence, word.speaker)

@@ -4,6 +4,7 @@ from typing import Any
 
 from penstock_client import StreamOptions as StartOptions
 from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
+from penstock_client.speakers.track import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
 from penstock_gateway.stream.segments import Segments
@@ -45,10 +46,12 @@ def upstream_options(
         "endpoint_state": endpoint_state,
         "decoder": options.decoder,
         "n_best": options.n_best,
+        "speakers": options.speakers,
     }
     values = {**({} if options.is_as_direct else defaults), **options.extra}
     try:
-        return StartOptions(**values)
+        start = StartOptions(**values)
+        return of_file(start) if options.is_file else start
     except ValueError as error:
         raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error
 

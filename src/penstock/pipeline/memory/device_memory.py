@@ -22,6 +22,7 @@ from penstock.kernels.capability import FUSED
 from penstock.model.bundle import encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
 from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP, WINDOW_STEP_BYTES, server_memory, step_bytes
+from penstock.pipeline.memory.speaker_memory import SpeakerMemory
 from penstock.pipeline.memory.stream_memory import (
     beam_bytes,
     bytes_per_stream,
@@ -46,6 +47,7 @@ _LOWER = {
     "encoder_step": "a lower --max-streams or --max-audio-s, or --precision float16",
     "searches": "--cuda-graphs no_graphs, or a lower --max-streams",
     "decoder_step": "a lower --max-streams or --beam-size",
+    "speakers": "a lower --speaker-streams",
 }
 
 
@@ -65,6 +67,14 @@ class DeviceMemory(NamedTuple):
     decoder_step: int
     """Temporaries of the largest decoding step."""
     contexts: int = 2 * CONTEXT_BYTES
+    speakers: int = 0
+    """Weights, streams and step of the speaker model."""
+
+    def with_speakers(self, memory: SpeakerMemory | None) -> "DeviceMemory":
+        """With a speaker model, and the context of its process."""
+        if memory is None:
+            return self
+        return self._replace(contexts=self.contexts + CONTEXT_BYTES, speakers=sum(memory) - memory.waiting)
 
     def check_fits(self, free_bytes: int, device: str) -> None:
         """SettingError with the parts and what makes the largest one smaller, if they need more than is free."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.model.bundle import encoder_shapes, tensor_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
+from penstock.pipeline.memory.speaker_memory import SpeakerMemory
 from penstock.pipeline.memory.stream_memory import bytes_per_stream, copied_numbers
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
@@ -22,7 +23,8 @@ WINDOW_STEP_BYTES = 150 * 10**6
 each byte of a number."""
 _STRIP_TENSORS = 6
 """Tensors [T, D] of a window, at most: the strip, queries, keys and values, and two for what they become."""
-_PROCESSES_BYTES = 3 * 300 * 10**6 + 200 * 10**6
+_PROCESS_BYTES = 300 * 10**6
+_PROCESSES_BYTES = 3 * _PROCESS_BYTES + 200 * 10**6
 """Three processes with torch, and tritonserver."""
 
 
@@ -41,16 +43,28 @@ class ServerMemory(NamedTuple):
     audio: int = 0
     """Audio of all open files of an offline model."""
     processes: int = _PROCESSES_BYTES
+    speaker_weights: int = 0
+    speakers: int = 0
+    """Streams and step of the speaker model."""
 
     @property
     def at_start(self) -> int:
         """Bytes needed before the first stream on the CPU."""
-        return self.weights + self.processes
+        return self.weights + self.speaker_weights + self.processes
 
     @property
     def total(self) -> int:
         """Bytes needed with all streams."""
         return sum(self)
+
+    def with_speakers(self, memory: SpeakerMemory | None) -> "ServerMemory":
+        """With a speaker model, and its process."""
+        if memory is None:
+            return self
+        processes = self.processes + _PROCESS_BYTES
+        return self._replace(
+            processes=processes, speaker_weights=memory.weights, speakers=sum(memory) - memory.weights
+        )  # fmt: skip
 
 
 def server_memory(

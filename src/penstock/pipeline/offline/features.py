@@ -17,6 +17,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.pipeline.offline.stream_audio import FileAudio, LiveAudio, StreamAudio
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.live_window import live_window
+from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.options.windows import check_length
@@ -54,7 +55,7 @@ class WindowFeatureStage(AdmittingStage):
         window: str = FILE,
     ):
         """window: of streams whose options have none."""
-        super().__init__(checkpoint, table, decoding)
+        super().__init__(table, checkpoint.config.features.sample_rate_hz, OptionReader(checkpoint, decoding).read)
         self._config, self._default_window = checkpoint.config, window
         self._features, tensors = checkpoint.config.features, checkpoint.tensors("features.")
         log_mel = LogMel(self._features, tensors["features.window"], tensors["features.mel_filterbank"])

@@ -23,6 +23,7 @@ from penstock_client.options import (
     ENDPOINTS,
     GREEDY,
     LM_DECODERS,
+    OWN_OPTIONS,
     WFST,
     Decoder,
     EndpointTokens,
@@ -109,6 +110,8 @@ def parse_stream_options(
     if type(warm_up) is not int or not 0 <= warm_up <= MAX_WARM_UP_CHUNKS:
         raise _rejection(f"{WARM_UP} is {shown(warm_up)}; accepted: integers from 0 to {MAX_WARM_UP_CHUNKS}")
     options = {name: value for name, value in options.items() if name != WARM_UP}
+    if own := [name for name in OWN_OPTIONS if options.get(name) not in (None, "off")]:
+        raise _rejection(f"{own[0]} is an option of clients and gateways, which send the audio to the model speakers")
     decoder: Any = options.get("decoder")
     decoder = offer.default if decoder is None else decoder
     if problem := offer.problem_with(decoder):

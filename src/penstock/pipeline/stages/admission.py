@@ -1,25 +1,31 @@
 """Admits the rows of requests to the features stage: samples, options and the stream table. Independent of log-mel."""
 
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.model.bundle import Checkpoint
-from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column
+from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column
 from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
 
 MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
 _ENDING = (ErrorCode.AUDIO_TOO_LONG, ErrorCode.AUDIO_MEMORY_FULL)
 """Errors after which a stream cannot go on."""
+
+
+class _Options(Protocol):
+    @property
+    def decoder(self) -> str:
+        """What the stream's log line names."""
+
+
+Options = TypeVar("Options", bound=_Options)
 
 
 class FeatureRows(NamedTuple):
@@ -36,18 +42,134 @@ class FeatureRows(NamedTuple):
     is_batched: bool
 
 
-class AdmittingStage:
-    """Base class of the features stages: answers requests, and admits rows one by one or in runs."""
+class RowAdmission(Generic[Options]):
+    """Admits rows one by one or in runs."""
 
-    def __init__(self, checkpoint: Checkpoint, table: StreamTable, decoding: DecodingConfig):
+    def __init__(self, table: StreamTable, sample_rate_hz: int, parse_options: Callable[[Mapping[str, Any]], Options]):
+        """parse_options: validates options of a stream's start; raises StreamError for what is not accepted."""
         self.table = table
-        self._options = OptionReader(checkpoint, decoding)
+        self.parse_options = parse_options
         self.samples_taken = 0
         """Samples of all accepted requests."""
-        self.samples_held = 0
-        """Samples of all open streams, of an offline model; else 0."""
-        self.max_request_samples = int(MAX_REQUEST_S * checkpoint.config.features.sample_rate_hz)
+        self.max_request_samples = int(MAX_REQUEST_S * sample_rate_hz)
         """Of one stream."""
+
+    @staticmethod
+    def _samples_of(rows: AudioRows, are_wanted: np.ndarray) -> np.ndarray:
+        """The samples [n] of some rows."""
+        ends = rows.lengths.cumsum()
+        wanted = zip((ends - rows.lengths)[are_wanted].tolist(), ends[are_wanted].tolist(), strict=True)
+        return np.concatenate([np.zeros(0, np.float32), *(rows.samples[start:end] for start, end in wanted)])
+
+    def _admit(self, rows: AudioRows) -> tuple[np.ndarray, dict[int, Options], dict[int, StreamError]]:
+        """Gives each valid row its stream's slot, in order: rows of a ticket [R, 8] as far as `FLAGS`, options, errors.
+
+        Runs of rows that start and end nothing are looked up at once.
+        """
+        count = len(rows.flags)
+        ticket = np.empty((count, len(NO_ROW)), np.int64)
+        ticket[:] = NO_ROW
+        slots = ticket[:, Column.SLOT]
+        options: dict[int, Options] = {}
+        errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}
+        is_special = (rows.flags & (START | END)) > 0
+        if errors or problems or rows.options:
+            is_special[[*errors, *problems, *rows.options]] = True
+        start = 0
+        for row in [*is_special.nonzero()[0].tolist(), count]:
+            if start < row:
+                slots[start:row] = found = self.table.look_up_all(rows.stream_ids[start:row])
+                for missing in (start + (found < 0).nonzero()[0]).tolist():
+                    errors[missing] = self.table.problem_with(rows.stream_ids[missing])
+                # Before a start after them, which could else take their slot: it would seem settled.
+                self._forward(rows, ticket, start + (found >= 0).nonzero()[0])
+            start = row + 1
+            if row == count or row in errors:
+                continue
+            try:
+                slots[row] = self._admit_special(rows, row, options, problems.get(row))
+            except StreamError as error:
+                errors[row] = error
+                continue
+            self._forward(rows, ticket, np.array([row]))
+            if rows.flags[row] & END:
+                self.table.close(rows.stream_ids[row])
+        return ticket, options, errors
+
+    def _forward(self, rows: AudioRows, ticket: np.ndarray, places: np.ndarray) -> None:
+        """Counts the requests of rows `places` [n], which have slots, and completes their rows of the ticket."""
+        flags = rows.flags[places]
+        flags = np.where(flags & END, flags & ~FINALIZE, flags)
+        slots, is_final = ticket[places, Column.SLOT], (flags & (END | FINALIZE)) > 0
+        generations, numbers = self.table.forward(slots, rows.lengths[places], is_final)
+        ticket[places, Column.GENERATION] = generations
+        ticket[places, Column.NUMBER] = numbers
+        ticket[places, Column.FLAGS] = flags
+
+    def _admit_special(
+        self, rows: AudioRows, row: int, options: dict[int, Options], problem: StreamError | None
+    ) -> int:
+        """Admits a row by itself and returns its slot; options are checked before a start takes one."""
+        stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
+        is_start = bool(flags & START)
+        if is_start:
+            self._check_number(stream_id)
+        slot = -1 if is_start else self.table.look_up(stream_id).slot
+        try:
+            if is_start:
+                options[row] = self.parse_options(given)
+            elif given:
+                names = ", ".join(map(repr, sorted(given)))
+                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
+                raise StreamError(ErrorCode.OPTION_INVALID, message)
+            if problem is not None:
+                raise problem
+            self._check_row(rows, row, slot, options.get(row))
+        except StreamError as error:
+            options.pop(row, None)
+            if not is_start and (flags & END or error.code in _ENDING):
+                self.table.close(stream_id, ended_by=error.code.name)
+            raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
+        if not is_start:
+            return slot
+        try:
+            is_probe = bool(flags & END) and not rows.lengths[row]
+            return self.table.open(stream_id, options[row].decoder, is_probe).slot
+        except StreamError:
+            del options[row]
+            raise
+
+    def _check_row(self, rows: AudioRows, row: int, slot: int, options: Options | None) -> None:
+        """StreamError for a row that its stream cannot take at this point; a start has options and no slot."""
+
+    def _check_number(self, stream_id: Hashable) -> None:
+        """StreamError if a stream number starts that is open: its client gives each stream another one."""
+        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
+            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
+
+    def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
+        """By row: why its samples cannot be used."""
+        most = self.max_request_samples
+        problems = {
+            row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
+            for row in (rows.lengths > most).nonzero()[0].tolist()
+        }
+        # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
+        samples = rows.samples
+        if len(samples) and not (samples.min() >= -MAX_MAGNITUDE and samples.max() <= MAX_MAGNITUDE):
+            usable = np.abs(samples) <= MAX_MAGNITUDE
+            ends = rows.lengths.cumsum()
+            unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
+            for row in np.flatnonzero(unusable).tolist():
+                problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
+        return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
+
+
+class AdmittingStage(RowAdmission[StreamOptions]):
+    """Base class of the features stages: answers requests."""
+
+    samples_held = 0
+    """Samples of all open streams, of an offline model; else 0."""
 
     def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
         """Returns the replies to a batch of Triton requests, in order within each stream.
@@ -80,78 +202,6 @@ class AdmittingStage:
     def _process(self, rows: AudioRows) -> FeatureRows:
         """The replies to the rows of all requests of a batch."""
         raise NotImplementedError
-
-    def _forward(self, rows: AudioRows, ticket: np.ndarray, places: np.ndarray) -> None:
-        """Counts the requests of rows `places` [n], which have slots, and completes their rows of the ticket."""
-        flags = rows.flags[places]
-        flags = np.where(flags & END, flags & ~FINALIZE, flags)
-        slots, is_final = ticket[places, Column.SLOT], (flags & (END | FINALIZE)) > 0
-        generations, numbers = self.table.forward(slots, rows.lengths[places], is_final)
-        ticket[places, Column.GENERATION] = generations
-        ticket[places, Column.NUMBER] = numbers
-        ticket[places, Column.FLAGS] = flags
-
-    def _admit_special(
-        self, rows: AudioRows, row: int, options: dict[int, StreamOptions], problem: StreamError | None
-    ) -> int:
-        """Admits a row by itself and returns its slot; options are checked before a start takes one."""
-        stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
-        is_start = bool(flags & START)
-        if is_start:
-            self._check_number(stream_id)
-        slot = -1 if is_start else self.table.look_up(stream_id).slot
-        try:
-            if is_start:
-                options[row] = self.parse_options(given)
-            elif given:
-                names = ", ".join(map(repr, sorted(given)))
-                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
-                raise StreamError(ErrorCode.OPTION_INVALID, message)
-            if problem is not None:
-                raise problem
-            self._check_row(rows, row, slot, options.get(row))
-        except StreamError as error:
-            options.pop(row, None)
-            if not is_start and (flags & END or error.code in _ENDING):
-                self.table.close(stream_id, ended_by=error.code.name)
-            raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
-        if not is_start:
-            return slot
-        try:
-            is_probe = bool(flags & END) and not rows.lengths[row]
-            return self.table.open(stream_id, options[row].decoder, is_probe).slot
-        except StreamError:
-            del options[row]
-            raise
-
-    def _check_row(self, rows: AudioRows, row: int, slot: int, options: StreamOptions | None) -> None:
-        """StreamError for a row that its stream cannot take at this point; a start has options and no slot."""
-
-    def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
-        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        return self._options.read(options)
-
-    def _check_number(self, stream_id: Hashable) -> None:
-        """StreamError if a stream number starts that is open: its client gives each stream another one."""
-        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
-            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
-
-    def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
-        """By row: why its samples cannot be used."""
-        most = self.max_request_samples
-        problems = {
-            row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
-            for row in (rows.lengths > most).nonzero()[0].tolist()
-        }
-        # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
-        samples = rows.samples
-        if len(samples) and not (samples.min() >= -MAX_MAGNITUDE and samples.max() <= MAX_MAGNITUDE):
-            usable = np.abs(samples) <= MAX_MAGNITUDE
-            ends = rows.lengths.cumsum()
-            unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
-            for row in np.flatnonzero(unusable).tolist():
-                problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
-        return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
 
 
 def unusable_samples(count: int, of: int) -> str:

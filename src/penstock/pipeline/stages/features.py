@@ -12,7 +12,7 @@ from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, OPEN, START, Column, encoder_frame_counts
@@ -30,8 +30,8 @@ class FeatureStage(AdmittingStage):
         table: StreamTable,
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
-        super().__init__(checkpoint, table, decoding)
         config = checkpoint.config
+        super().__init__(table, config.features.sample_rate_hz, OptionReader(checkpoint, decoding).read)
         tensors = checkpoint.tensors("features.")
         log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
         geometry = chunk_geometry(config, config.encoder.select_context(context))
@@ -75,45 +75,3 @@ class FeatureStage(AdmittingStage):
             ticket[admitted, column] = values
         ticket[admitted, Column.FLAGS] |= np.where(extracted.has_open & (flags & FINALIZE > 0), OPEN, 0)
         return FeatureRows(ticket, extracted.mel, options, errors, rows.is_batched)
-
-    @staticmethod
-    def _samples_of(rows: AudioRows, are_wanted: np.ndarray) -> np.ndarray:
-        """The samples [n] of some rows."""
-        ends = rows.lengths.cumsum()
-        wanted = zip((ends - rows.lengths)[are_wanted].tolist(), ends[are_wanted].tolist(), strict=True)
-        return np.concatenate([np.zeros(0, np.float32), *(rows.samples[start:end] for start, end in wanted)])
-
-    def _admit(self, rows: AudioRows) -> tuple[np.ndarray, dict[int, StreamOptions], dict[int, StreamError]]:
-        """Gives each valid row its stream's slot, in order: rows of a ticket [R, 8] as far as `FLAGS`, options, errors.
-
-        Runs of rows that start and end nothing are looked up at once.
-        """
-        count = len(rows.flags)
-        ticket = np.empty((count, len(NO_ROW)), np.int64)
-        ticket[:] = NO_ROW
-        slots = ticket[:, Column.SLOT]
-        options: dict[int, StreamOptions] = {}
-        errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}
-        is_special = (rows.flags & (START | END)) > 0
-        if errors or problems or rows.options:
-            is_special[[*errors, *problems, *rows.options]] = True
-        start = 0
-        for row in [*is_special.nonzero()[0].tolist(), count]:
-            if start < row:
-                slots[start:row] = found = self.table.look_up_all(rows.stream_ids[start:row])
-                for missing in (start + (found < 0).nonzero()[0]).tolist():
-                    errors[missing] = self.table.problem_with(rows.stream_ids[missing])
-                # Before a start after them, which could else take their slot: it would seem settled.
-                self._forward(rows, ticket, start + (found >= 0).nonzero()[0])
-            start = row + 1
-            if row == count or row in errors:
-                continue
-            try:
-                slots[row] = self._admit_special(rows, row, options, problems.get(row))
-            except StreamError as error:
-                errors[row] = error
-                continue
-            self._forward(rows, ticket, np.array([row]))
-            if rows.flags[row] & END:
-                self.table.close(rows.stream_ids[row])
-        return ticket, options, errors

@@ -1,0 +1,364 @@
+"""The second way of a stream's audio: to the model `speakers`. Its results wait for their speakers here."""
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.connection import ConnectionOptions, retry_pauses_s
+from penstock_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    ProtocolError,
+    ReplyTimeoutError,
+    ServerDrainingError,
+    ServerFullError,
+    ServerUnreachableError,
+    SpeakersNotServedError,
+    StreamClosedError,
+    StreamError,
+)
+from penstock_client.options import SPEAKER_FILE, SpeakerMode, StreamOptions
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Parameter, Request, Result, Word
+from penstock_client.speakers.probabilities import Frames, Probabilities
+from penstock_client.transport.async_channel import AsyncSignal
+
+log = logging.getLogger("penstock_client")
+R = TypeVar("R", bound=Result)
+OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
+Exchange = Callable[[str, AsyncIterator[Request]], AsyncGenerator[tuple[int, Frames], None]]
+"""Sends the requests of the sequence with this id, and yields each reply: the number of its first frame, frames [n, K].
+
+Raises ClientError.
+"""
+_LIVE_SAMPLES, _FILE_SAMPLES = SAMPLE_RATE_HZ * 16 // 100, 10 * SAMPLE_RATE_HZ
+"""Less waits for more: two encoder frames; of a file a third of a step."""
+_MAX_IN_FLIGHT = 2
+"""Meanwhile audio collects, so that a slow server gets fewer, larger requests."""
+_MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
+_KEPT_MS = 30_000
+"""Before the end of a segment without words."""
+_MAX_AHEAD_S, _LOOK_S = 10.0, 1.0
+"""Live audio is ahead of its time by no more than the first. What waits looks again after the second."""
+_KEEP_ALIVE_S = 5.0
+"""After this time without audio an empty request keeps the sequence open."""
+_REPLY_S = 30.0
+_UNKNOWN_MODEL = "unknown model"
+"""Of Triton's message for a model that is not served."""
+GATEWAY_HAS_IT = "MODEL_NOT_FOUND"
+"""A gateway's code for that model: it sends the audio there itself, for streams with the options."""
+
+
+class SpeakerSettings(NamedTuple):
+    """Of one stream."""
+
+    most: int | None
+    """Speakers; None: as many as the model tells apart."""
+    mode: SpeakerMode
+
+    def options(self) -> "dict[str, Parameter]":
+        """The options of the stream."""
+        return {"speakers": self.most or "on", "speaker_mode": self.mode}
+
+
+def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
+    """Those of a stream with these options; None where its speakers are not asked for."""
+    if not isinstance(options, StreamOptions) or options.speakers in (None, "off"):
+        return None
+    most = options.speakers if isinstance(options.speakers, int) else None
+    return SpeakerSettings(most, options.speaker_mode or "low_latency")
+
+
+def of_file(options: OptionalOptions) -> OptionalOptions:
+    """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
+    if options is None or speaker_settings(options) is None or options.speaker_mode is not None:
+        return options
+    return options.replace(speaker_mode=SPEAKER_FILE)
+
+
+class Waits(NamedTuple):
+    """How long a final result waits for its speakers where the stream goes on."""
+
+    idle_s: float = 1.0
+    """After the newest audio, once all of it is answered: without more audio nothing more is decided."""
+    late_s: float = 3.0
+    """After the result itself."""
+
+
+FILE_WAITS = Waits(10.0, math.inf)
+
+
+class SpeakerTrack:
+    """One stream at the model `speakers`. For one event loop.
+
+    A failure after `open` is a warning: the words go on without speakers.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        settings: SpeakerSettings,
+        timeout_s: float,
+        connection: ConnectionOptions,
+        waits: Waits | None = None,
+    ):
+        is_file = settings.mode == SPEAKER_FILE
+        self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
+        self._connection = connection
+        self._waits = waits or (FILE_WAITS if is_file else Waits())
+        self._least_samples = _FILE_SAMPLES if is_file else _LIVE_SAMPLES
+        self._probabilities = Probabilities(settings.most)
+        self._held: deque[npt.NDArray[np.float32]] = deque()
+        self._held_samples = self._samples = 0
+        self._in_flight: deque[int] = deque()
+        """Samples of each unanswered request."""
+        self._newest_audio_s = self._opened_s = time.monotonic()
+        self._is_open = self._is_finished = self._is_end_sent = self._is_complete = self._is_pressed = False
+        """Finished: no more audio comes. Complete: all of it is decided. Pressed: what is held is sent at once."""
+        self._failure: ClientError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._to_send, self._changed = AsyncSignal(), AsyncSignal()
+        self._words: list[Word] = []
+        """Of the current segment."""
+
+    async def open(self) -> None:
+        """Returns when the model has accepted the stream. Raises ClientError, SpeakersNotServedError without a model.
+
+        As audio is, an attempt is repeated where no server is reached, or where it is full, for the time of the
+        connection's options.
+        """
+        connect, full = (
+            retry_pauses_s(each) for each in (self._connection.connect_retry_s, self._connection.wait_for_slot_s)
+        )
+        while True:
+            self._failure, stream_id = None, uuid.uuid4().hex
+            self._task = asyncio.create_task(self._run(stream_id), name=f"penstock {stream_id} speakers")
+            await self._until(lambda: self._is_open or self._failure is not None)
+            if (failure := self._failure) is None:
+                self._opened_s = time.monotonic()
+                return
+            pauses: Iterator[float] = iter(())
+            if isinstance(failure, ServerUnreachableError):
+                pauses = connect
+            elif isinstance(failure, ServerFullError | ServerDrainingError):
+                pauses = full
+            if (pause_s := next(pauses, None)) is None:
+                raise failure
+            self._in_flight.clear()
+            await asyncio.sleep(pause_s)
+
+    async def send(self, samples: npt.NDArray[np.float32]) -> None:
+        """Takes audio [n]. Waits while a minute of it is unanswered; live audio fails then."""
+        if self._is_finished or not len(samples):
+            return
+        self._newest_audio_s = time.monotonic()
+        self._held.append(samples)
+        self._held_samples += len(samples)
+        self._to_send.give()
+        self._samples += len(samples)
+        while self._unanswered_samples > _MAX_UNANSWERED_SAMPLES and not self._is_over:
+            if self._is_live():
+                self._fail(ReplyTimeoutError("speakers", "the model speakers is more than a minute behind"))
+                self.finish()
+                return
+            await self._changed.wait(_LOOK_S)
+
+    def _is_live(self) -> bool:
+        """True where the audio has come no faster than in real time: words would wait."""
+        elapsed_s = time.monotonic() - self._opened_s
+        return self._samples / SAMPLE_RATE_HZ <= elapsed_s + _MAX_AHEAD_S
+
+    def finish(self) -> None:
+        """No more audio follows."""
+        self._is_finished = True
+        self._to_send.give()
+
+    def cancel(self) -> None:
+        """Nothing more is needed: the stream is ended on the server. Does not wait."""
+        self._fail(StreamClosedError("speakers", "the stream is closed"))
+        self._held.clear()
+        self._held_samples = 0
+        self.finish()
+
+    async def close(self, wait_s: float = 1.0) -> None:
+        """Cancels, and waits until the server has taken the end."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=wait_s)
+            self._task.cancel()
+
+    async def placed(self, result: R) -> R:
+        """The result with its speakers where it is final: that waits for them."""
+        came_s = time.monotonic()
+        while not await self.is_due(result, came_s, math.inf):
+            pass
+        return self.place(result)
+
+    async def is_due(self, result: Result, came_s: float, limit_s: float) -> bool:
+        """True once `place` has nothing to wait for any more; waits up to `limit_s`.
+
+        Until all is decided that a final result covers, but no longer than `Waits` says.
+        """
+        deadline_s = time.monotonic() + limit_s
+        while (wait_s := self._wait_s(result, came_s)) > 0:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            if not self._is_pressed:
+                self._is_pressed = True
+                self._to_send.give()
+            await self._changed.wait(min(wait_s, left_s))
+        self._is_pressed = False
+        return True
+
+    def place(self, result: R) -> R:
+        """The next result of the stream; a final one with the speaker of each word of its segment."""
+        self._words += result.new_words
+        if not result.is_final:
+            return result
+        words, self._words = self._words, []
+        known_ms = self._probabilities.end_ms
+        speakers = self._probabilities.speakers_of(words)
+        if self._failure is not None:  # what comes later than its last frame is not known
+            speakers = tuple(
+                who if word.end_ms <= known_ms else None for who, word in zip(speakers, words, strict=True)
+            )
+        new = words[len(words) - len(result.new_words) :]
+        newest = zip(new, speakers[len(words) - len(new) :], strict=True)
+        alternatives = tuple(
+            replace(each, words=tuple(self._spoken(each.words, known_ms))) for each in result.alternatives
+        )
+        begin_ms = round(1000 * result.audio_processed_s) - _KEPT_MS  # of what comes, at the latest
+        self._probabilities.forget(words[-1].start_ms if words else begin_ms)
+        return replace(
+            result,
+            new_words=tuple(replace(word, speaker=who) for word, who in newest),
+            word_speakers=speakers,
+            alternatives=alternatives,
+        )
+
+    def _spoken(self, words: tuple[Word, ...], known_ms: int) -> Iterator[Word]:
+        for word, who in zip(words, self._probabilities.speakers_of(words), strict=True):
+            yield replace(word, speaker=None if self._failure is not None and word.end_ms > known_ms else who)
+
+    def _wait_s(self, result: Result, came_s: float) -> float:
+        """How long the result may still wait; 0 where there is nothing to wait for."""
+        words = result.new_words or tuple(self._words[-1:])
+        if not result.is_final or not words or self._is_over or self._probabilities.end_ms >= words[-1].end_ms:
+            return 0.0
+        if self._is_finished:
+            return math.inf
+        now_s = time.monotonic()
+        late_s = came_s + self._waits.late_s - now_s
+        if self._unanswered_samples:
+            return max(0.0, late_s)
+        return max(0.0, min(late_s, self._newest_audio_s + self._waits.idle_s - now_s))
+
+    @property
+    def is_ended(self) -> bool:
+        """True once it has nothing more to do."""
+        return self._task is not None and self._task.done()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_complete or self._failure is not None
+
+    @property
+    def _unanswered_samples(self) -> int:
+        return self._held_samples + sum(self._in_flight)
+
+    async def _run(self, stream_id: str) -> None:
+        replies = self._exchange(stream_id, self._requests())
+        try:
+            while True:
+                limit_s = _KEEP_ALIVE_S + _REPLY_S if self._is_open else self._timeout_s
+                try:
+                    first_frame, frames = await asyncio.wait_for(anext(replies), limit_s)
+                except asyncio.TimeoutError:
+                    raise ReplyTimeoutError(stream_id, f"no reply of the model speakers for {limit_s:g} s") from None
+                except StopAsyncIteration:
+                    break
+                self._note_reply(stream_id, first_frame, frames)
+            if not self._is_complete:
+                raise ConnectionLostError(stream_id, "the server ended the stream of the model speakers")
+        except ClientError as error:
+            self._fail(error)
+        finally:
+            self._fail(ConnectionLostError(stream_id, "the stream of the model speakers is cut off"))
+            await replies.aclose()
+
+    def _note_reply(self, stream_id: str, first_frame: int, frames: Frames) -> None:
+        if not self._in_flight:
+            raise ProtocolError(stream_id, "the model speakers sent a reply without a request")
+        try:
+            self._probabilities.add(first_frame, frames)
+        except ValueError as error:
+            raise ProtocolError(stream_id, f"the reply of the model speakers cannot be read: {error}") from error
+        self._in_flight.popleft()
+        self._is_open = True
+        self._is_complete = self._is_end_sent and not self._in_flight
+        self._changed.give()
+        self._to_send.give()
+
+    async def _requests(self) -> AsyncIterator[Request]:
+        yield self._request(is_start=True)
+        while not self._is_end_sent:
+            await self._until_due()
+            yield self._request(is_start=False)
+
+    async def _until_due(self) -> None:
+        """Returns when a request is due."""
+        deadline_s = time.monotonic() + _KEEP_ALIVE_S
+        while True:
+            least = 1 if self._is_pressed else self._least_samples
+            has_room = self._is_open and len(self._in_flight) < _MAX_IN_FLIGHT
+            if has_room and (self._is_finished or self._held_samples >= least):
+                return
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 and not self._in_flight:
+                return
+            await self._to_send.wait(left_s if left_s > 0 else math.inf)
+
+    def _request(self, is_start: bool) -> Request:
+        """The next request: all that is held, up to the most that one may have."""
+        parts: list[npt.NDArray[np.float32]] = []
+        room = 0 if is_start else MAX_REQUEST_SAMPLES
+        while room and self._held:
+            part = self._held.popleft()
+            if len(part) > room:
+                self._held.appendleft(part[room:])
+            parts.append(part[:room])
+            room -= len(parts[-1])
+        audio = np.concatenate(parts).astype("<f4").tobytes() if parts else b""
+        is_end = not is_start and self._is_finished and not self._held
+        parameters = {"speaker_mode": self.settings.mode} if is_start else {}
+        request = Request(audio, is_start, is_end, parameters)
+        self._held_samples -= request.samples
+        self._in_flight.append(request.samples)
+        self._is_end_sent = is_end
+        return request
+
+    def _fail(self, error: ClientError) -> None:
+        if self._is_over:
+            return
+        if not self._is_open:
+            if error.code == StreamError.code and _UNKNOWN_MODEL in error.text.lower():
+                error = SpeakersNotServedError()
+        elif not isinstance(error, StreamClosedError):
+            log.warning("%s; the words go on without speakers", error)
+        self._failure = error
+        self._held.clear()
+        self._held_samples = 0
+        self._changed.give()
+
+    async def _until(self, is_met: Callable[[], bool]) -> None:
+        while not is_met():
+            await self._changed.wait(math.inf)

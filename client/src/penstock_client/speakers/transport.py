@@ -1,0 +1,117 @@
+"""Streams with speakers: an asyncio transport whose audio goes to the model `speakers`, too."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from penstock_client.connection import Endpoint
+from penstock_client.errors import ClientError, StreamId
+from penstock_client.protocol import Request, Result, with_speakers
+from penstock_client.speakers.track import GATEWAY_HAS_IT, SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.wire import SpeakerLink
+from penstock_client.transport import resuming
+from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
+from penstock_client.transport.server_chunks import ServerChunks
+
+
+class SpeakingConnection:
+    """Another connection, some of whose streams have speakers."""
+
+    def __init__(self, connection: AsyncConnection, endpoint: Endpoint):
+        self._connection, self._link = connection, SpeakerLink(endpoint)
+
+    def open_transport(
+        self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
+    ) -> AsyncTransport:
+        """A transport for a new stream. It connects with its first request, so errors appear there."""
+        transport = self._connection.open_transport(stream_id, timeout_s)
+        return transport if speakers is None else SpeakingTransport(transport, self._link.track(speakers))
+
+    async def close(self) -> None:
+        """Frees what the transports share."""
+        await self._link.close()
+        await self._connection.close()
+
+
+def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> SpeakingConnection:
+    """The connection for an endpoint, as `resuming.connect`."""
+    return SpeakingConnection(resuming.connect(endpoint, chunks), endpoint)
+
+
+def speaking(connection: AsyncConnection) -> SpeakingConnection:
+    """The same connection. ValueError for one of the caller's own."""
+    if not isinstance(connection, SpeakingConnection):
+        raise ValueError("speakers are asked for, but the connection that was given is of another kind")
+    return connection
+
+
+class SpeakingTransport:
+    """Another transport, whose final results wait for their speakers. An `AsyncTransport`."""
+
+    def __init__(self, transport: AsyncTransport, track: SpeakerTrack):
+        self._transport, self._track = transport, track
+        self._waiting: tuple[Result, float] | None = None
+        """A final result without its speakers, and when it came."""
+        self._is_gateway = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every request up to the last is answered and every result was received."""
+        return self._waiting is None and self._transport.is_complete
+
+    async def send(self, request: Request) -> None:
+        """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError.
+
+        Before the first request the model `speakers` has to accept the stream. A gateway has its own way to it.
+        """
+        if request.is_start:
+            try:
+                await self._track.open()
+            except ClientError as error:
+                if error.code != GATEWAY_HAS_IT:
+                    raise
+                self._is_gateway = True
+                request = replace(request, parameters={**request.parameters, **self._track.settings.options()})
+        await self._transport.send(request)
+        if self._is_gateway:
+            return
+        await self._track.send(np.frombuffer(request.audio, "<f4"))
+        if request.is_end:
+            self._track.finish()
+
+    async def receive(self, wait_s: float | None) -> Result | None:
+        """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
+
+        Raises ClientError.
+        """
+        deadline_s = math.inf if wait_s is None else time.monotonic() + wait_s
+        if self._waiting is None:
+            result = await self._transport.receive(wait_s)
+            if result is None:
+                return None
+            if self._is_gateway:
+                return _placed(result)
+            self._waiting = result, time.monotonic()
+        if not await self._track.is_due(*self._waiting, deadline_s - time.monotonic()):
+            return None
+        result, self._waiting = self._waiting[0], None
+        return self._track.place(result)
+
+    def cancel(self) -> None:
+        """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
+        self._track.cancel()
+        self._transport.cancel()
+
+    async def close(self) -> None:
+        """Cancels, and frees everything."""
+        self._track.cancel()
+        await self._transport.close()
+        await self._track.close()
+
+
+def _placed(result: Result) -> Result:
+    """A gateway's result, its new words with their speakers."""
+    speakers = result.word_speakers[len(result.word_speakers) - len(result.new_words) :]
+    return replace(result, new_words=tuple(with_speakers(result.new_words, speakers))) if speakers else result

@@ -1,0 +1,138 @@
+"""The requests and replies of the model `speakers`, over gRPC and HTTP. Imports the library of a protocol when used."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.connection import Endpoint
+from penstock_client.errors import ConnectionLostError, ProtocolError, ServerUnreachableError
+from penstock_client.protocol import UNREADABLE, Request, stream_error
+from penstock_client.speakers.probabilities import Frames
+from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+
+if TYPE_CHECKING:
+    import aiohttp
+    import grpc.aio
+    from tritonclient.grpc import service_pb2
+
+MODEL_NAME = "speakers"
+_DTYPES = {"FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
+Reply = tuple[int, Frames]
+
+
+class SpeakerLink:
+    """The connection to one server's model `speakers`, for all streams of a client. Used in one event loop."""
+
+    def __init__(self, endpoint: Endpoint):
+        self._endpoint = replace(endpoint, model=MODEL_NAME)
+        self._channel: grpc.aio.Channel | None = None
+        self._http: aiohttp.ClientSession | None = None
+        self._tracks: set[SpeakerTrack] = set()
+
+    def track(self, settings: SpeakerSettings) -> SpeakerTrack:
+        """The track of a new stream, which is still to be opened."""
+        exchange = self._over_grpc if self._endpoint.is_grpc else self._over_http
+        self._tracks = {each for each in self._tracks if not each.is_ended}
+        track = SpeakerTrack(exchange, settings, self._endpoint.timeout_s, self._endpoint.options)
+        self._tracks.add(track)
+        return track
+
+    async def close(self) -> None:
+        """Ends its streams and the connection."""
+        await asyncio.gather(*(track.close() for track in self._tracks))
+        if self._channel is not None:
+            await self._channel.close()
+        if self._http is not None:
+            await self._http.close()
+
+    async def _over_grpc(self, stream_id: str, requests: AsyncIterator[Request]) -> AsyncGenerator[Reply, None]:
+        import grpc.aio
+        from tritonclient.grpc import service_pb2_grpc
+
+        from penstock_client.transport.grpc_wire import call_metadata, model_request, open_channel, reason
+
+        if self._channel is None:
+            self._channel = open_channel(grpc.aio, self._endpoint)
+        call = service_pb2_grpc.GRPCInferenceServiceStub(self._channel).ModelStreamInfer(
+            metadata=call_metadata(self._endpoint.options)
+        )
+
+        async def send() -> None:
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader says why
+                async for request in requests:
+                    await call.write(model_request(MODEL_NAME, stream_id, request))
+                await call.done_writing()
+
+        sending, is_reached = asyncio.create_task(send(), name=f"penstock {stream_id} speaker requests"), False
+        try:
+            async for reply in call:
+                is_reached = True
+                if reply.error_message:
+                    raise stream_error(stream_id, reply.error_message)
+                yield _read(stream_id, _grpc_outputs(reply.infer_response))
+        except grpc.RpcError as error:
+            if not is_reached:
+                raise ServerUnreachableError(self._endpoint.url, reason(error)) from error
+            raise ConnectionLostError(stream_id, f"lost the model speakers: {reason(error)}") from error
+        finally:
+            sending.cancel()
+            call.cancel()
+
+    async def _over_http(self, stream_id: str, requests: AsyncIterator[Request]) -> AsyncGenerator[Reply, None]:
+        import aiohttp
+        from yarl import URL
+
+        from penstock_client.transport.async_http_transport import error_text, read_content
+        from penstock_client.transport.http_wire import HEADER_LENGTH, post_of, read_outputs, tls_context
+
+        if self._http is None:
+            tls = tls_context(self._endpoint)
+            connector = aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls)
+            self._http = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        origin = f"{'https' if self._endpoint.is_secure else 'http'}://{self._endpoint.url}"
+        is_reached = False
+        async for request in requests:
+            path, body, headers = post_of(self._endpoint, stream_id, request)
+            url = URL(f"{origin}{path}", encoded=True)
+            try:
+                async with self._http.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                    content = await read_content(response, stream_id)
+                    length = response.headers.get(HEADER_LENGTH)
+                    outputs = read_outputs(self._endpoint, stream_id, response.status, length, content)
+            except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
+                if not is_reached:
+                    raise ServerUnreachableError(self._endpoint.url, error_text(error)) from error
+                raise ConnectionLostError(stream_id, f"lost the model speakers: {error_text(error)}") from error
+            is_reached = True
+            yield _read(stream_id, outputs)
+
+
+def _grpc_outputs(response: "service_pb2.ModelInferResponse") -> Callable[[str], npt.NDArray[Any] | None]:
+    outputs = zip(response.outputs, response.raw_output_contents, strict=False)
+    contents = {output.name: (output.datatype, content) for output, content in outputs}
+
+    def values(name: str) -> npt.NDArray[Any] | None:
+        if name not in contents:
+            return None
+        datatype, content = contents[name]
+        return np.frombuffer(content, _DTYPES[datatype])
+
+    return values
+
+
+def _read(stream_id: str, outputs: Callable[[str], npt.NDArray[Any] | None]) -> Reply:
+    """The first frame and the frames [n, K] of a reply. ProtocolError for anything else."""
+    try:
+        values = [outputs(name) for name in ("PROBABILITIES", "FIRST_FRAME", "SPEAKERS")]
+        if any(each is None for each in values):
+            raise ValueError("an output is missing")
+        flat, first_frame, speakers = (np.asarray(each).ravel() for each in values)
+        frames = flat.reshape(-1, int(speakers[0])) if len(flat) else np.zeros((0, int(speakers[0])), np.float32)
+        return int(first_frame[0]), frames
+    except UNREADABLE as error:
+        raise ProtocolError(stream_id, f"the reply of the model speakers cannot be read: {error}") from error

@@ -1,0 +1,452 @@
+"""A client of each protocol, all with the same methods and outcome, so that a rule of all protocols is one test.
+
+A driver is one call. A new protocol is one more class, and its name in `ALL`.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, ClassVar, NamedTuple
+
+import grpc
+import httpx2
+import numpy as np
+import tritonclient.grpc.aio as triton_grpc
+import tritonclient.http.aio as triton_http
+import websockets
+from tritonclient.utils import InferenceServerException
+
+from client.tests.helpers.sound_files import sound_file
+from penstock_client import AsyncClient, ClientError, StreamOptions, Transcript
+from penstock_client.protocol import parse_reply
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.kserve.errors import code_of, status_of
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.service import SERVICE
+
+KEY = "sk-one"
+RATE_HZ = 16_000
+_WAIT_S = 300
+_ITEM = "conversation.item.input_audio_transcription"
+
+
+class Ports(NamedTuple):
+    """HOST:PORT of a gateway, as of those in processes of their own."""
+
+    http: str
+    grpc: str
+
+
+@dataclass
+class Outcome:
+    """Of a call, in the terms of no protocol."""
+
+    texts: list[str] = field(default_factory=list)
+    """Of the final segments, without blanks around them."""
+    words: list[tuple[str, int, int]] = field(default_factory=list)
+    """Word, start and end in ms."""
+    alternatives: list[str] = field(default_factory=list)
+    """Of Riva's last segment, the best first."""
+    code: str = ""
+    """Stable code of the error; "" for none."""
+    message: str = ""
+    status: Any = None
+    """The protocol's own, of an error."""
+    retry_after: str | None = None
+    ignored: str = ""
+    """Names of the fields without an effect."""
+
+    @property
+    def text(self) -> str:
+        """Of all segments."""
+        return " ".join(text for text in self.texts if text)
+
+    def fail(self, status: Any, text: str, retry_after: str | None = None) -> None:
+        """An error "CODE: message"."""
+        self.code, _, self.message = text.partition(": ")
+        self.status, self.retry_after = status, retry_after
+
+
+class Call:
+    """One call. `options`: the protocol's own, such as those in `wrong`."""
+
+    protocol = ""
+    """In metrics and logs."""
+    is_live = True
+    """Its audio is recognized as it arrives; else at its end."""
+    has_keys = has_words = tells_retry = tells_rest = True
+    """It sends an API key; brings the times of words; says when to try again; has its text before a limit's error."""
+    leaves_at_once = True
+    """Its stream ends with its connection; else by silence."""
+    large_samples = 0
+    """Audio of one message above its limit, for a gateway with --max-upload-mb 10."""
+    wrong: ClassVar[dict[str, Any]] = {}
+    """Options that are rejected."""
+    unused: ClassVar[dict[str, Any]] = {}
+    """Options that are ignored, and named."""
+    unused_of_files: ClassVar[dict[str, Any]] = {}
+    """The same of an offline model."""
+
+    def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
+        self.ports, self.model, self.options = ports, model, options
+        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.outcome = Outcome()
+        self._parts: asyncio.Queue[np.ndarray | None] = asyncio.Queue()
+        self._has_end = False
+        self._running = asyncio.create_task(self._run())
+
+    def send(self, samples: np.ndarray) -> None:
+        """Audio [n] at 16 kHz, in one message."""
+        self._parts.put_nowait(samples)
+
+    def end(self) -> None:
+        """No more audio follows."""
+        self._has_end = True
+        self._parts.put_nowait(None)
+
+    async def cancel(self) -> None:
+        """The client leaves."""
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+    async def ended(self) -> Outcome:
+        """Waits until the call is over."""
+        await asyncio.wait_for(self._running, _WAIT_S)
+        return self.outcome
+
+    @classmethod
+    async def of(cls, ports: Ports, *parts: np.ndarray, **arguments: Any) -> Outcome:
+        """A whole call."""
+        call = cls(ports, **arguments)
+        for part in parts:
+            call.send(part)
+        call.end()
+        return await call.ended()
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        """What the outcome of an error may be: (code, status). `server_code`: KServe's, if any."""
+        return {(code.name, code.status.grpc)}
+
+    @classmethod
+    def has_retry(cls, outcome: Outcome, code: ErrorCode) -> bool:
+        """Whether this error says when to try again; a socket that is open or closed has no field for it."""
+        return cls.tells_retry and outcome.status in (code.status.http, code.status.grpc)
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def _audio(self) -> AsyncIterator[np.ndarray]:
+        while (part := await self._parts.get()) is not None:
+            yield part
+
+    async def _recording(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.float32), *[part async for part in self._audio()]])
+
+
+def pcm(samples: np.ndarray) -> bytes:
+    """Samples [n] as 16-bit PCM."""
+    return (samples * 32768).astype("<i2").tobytes()
+
+
+class RivaStream(Call):
+    """StreamingRecognize."""
+
+    protocol, large_samples = "riva", 3 << 20
+    method, kind = "StreamingRecognize", riva.StreamingRecognizeResponse
+    wrong, unused = {"profanity_filter": True}, {"enable_automatic_punctuation": True}
+    unused_of_files: ClassVar = {"interim_results": True}
+
+    async def _run(self) -> None:
+        """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
+        messages: SimpleQueue[bytes | None] = SimpleQueue()
+        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        with ThreadPoolExecutor(1) as thread, grpc.insecure_channel(self.ports.grpc, options) as channel:
+            method = channel.stream_stream(f"/{SERVICE}/{self.method}", response_deserializer=self.kind.FromString)
+            call = method(iter(messages.get, None), metadata=[*self.headers.items()])
+            sending = asyncio.create_task(self._send_all(messages))
+            try:
+                await asyncio.get_running_loop().run_in_executor(thread, self._read, call)
+            finally:
+                call.cancel()
+                sending.cancel()
+                messages.put(None)
+
+    async def _send_all(self, messages: "SimpleQueue[bytes | None]") -> None:
+        async for message in self._messages():
+            messages.put(message)
+        messages.put(None)
+
+    def _read(self, call: Any) -> None:
+        try:
+            for response in call:
+                for result in response.results:
+                    if getattr(result, "is_final", True):
+                        self._add_result(result)
+            self.outcome.ignored = dict(call.initial_metadata()).get("penstock-ignored", "")
+        except grpc.RpcError as error:
+            retry_after = dict(error.trailing_metadata() or ()).get("retry-after")
+            self.outcome.fail(error.code().name, error.details() or "", retry_after)
+
+    def _add_result(self, result: Any) -> None:
+        best = result.alternatives[0]
+        self.outcome.texts.append(best.transcript.strip())
+        self.outcome.alternatives = [each.transcript for each in result.alternatives]
+        self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
+
+    @property
+    def _config(self) -> riva.RecognitionConfig:
+        given = {"verbatim_transcripts": True, "enable_word_time_offsets": True, "model": self.model} | self.options
+        return riva.RecognitionConfig(encoding="LINEAR_PCM", sample_rate_hertz=RATE_HZ, **given)
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        interim = self.options.pop("interim_results", False)
+        config = riva.StreamingRecognitionConfig(config=self._config, interim_results=interim)
+        yield riva.StreamingRecognizeRequest(streaming_config=config).SerializeToString()
+        async for part in self._audio():
+            yield riva.StreamingRecognizeRequest(audio_content=pcm(part)).SerializeToString()
+
+
+class RivaFile(RivaStream):
+    """Recognize, which is a stream of one message in either direction."""
+
+    is_live, tells_rest, large_samples = False, False, 6 << 20
+    method, kind = "Recognize", riva.RecognizeResponse
+    unused_of_files: ClassVar = {}
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        """Of a message that is too large: gRPC's own."""
+        own = {("SERVER", code.status.grpc)} if code is ErrorCode.TOO_LARGE else set()
+        return super().errors(code) | own
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        audio = pcm(await self._recording())
+        yield riva.RecognizeRequest(config=self._config, audio=audio).SerializeToString()
+
+
+class OpenAIFile(Call):
+    """A transcription in one reply."""
+
+    protocol, is_live, tells_rest, large_samples = "openai", False, False, 6 << 20
+    wrong, unused = {"include[]": "words"}, {"temperature": "0.2"}
+    form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        return {(code.name, code.status.http)}
+
+    async def _run(self) -> None:
+        file = sound_file(await self._recording(), RATE_HZ, "WAV", "PCM_16")
+        async with (
+            httpx2.AsyncClient(base_url=f"http://{self.ports.http}", timeout=_WAIT_S, headers=self.headers) as client,
+            client.stream(
+                "POST", "/v1/audio/transcriptions", data={"model": self.model} | self.form | self.options,
+                files={"file": ("a.wav", file)},
+            ) as response,
+        ):  # fmt: skip
+            self.outcome.ignored = response.headers.get("penstock-ignored", "")
+            self.outcome.retry_after = response.headers.get("retry-after")
+            if response.status_code != 200:
+                self._fail(response.status_code, json.loads(await response.aread()))
+            else:
+                await self._read(response)
+
+    async def _read(self, response: Any) -> None:
+        body = json.loads(await response.aread())
+        self.outcome.texts.append(body["text"])
+        self.outcome.words += [
+            (word["word"], round(1000 * word["start"]), round(1000 * word["end"])) for word in body["words"]
+        ]
+
+    def _fail(self, status: Any, body: dict[str, Any]) -> None:
+        text = f"{body['error']['code'].upper()}: {body['error']['message']}"
+        self.outcome.fail(status, text, self.outcome.retry_after)
+
+
+class OpenAIStream(OpenAIFile):
+    """A transcription in events. An error that comes behind the first event has no status and no time to try again."""
+
+    form: ClassVar = {"stream": "true"}
+    has_words = False
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        return {(code.name, code.status.http), (code.name, 200)}
+
+    async def _read(self, response: Any) -> None:
+        text = ""
+        async for line in response.aiter_lines():
+            event = json.loads(line.removeprefix("data: ")) if line.startswith("data:") else {}
+            text += event.get("delta", "")
+            if "error" in event:
+                self._fail(200, event)
+        self.outcome.texts.append(text)
+
+
+class Realtime(Call):
+    """OpenAI's Realtime transcription. Its end is a commit, whose item is the last one."""
+
+    protocol, large_samples = "realtime", 8 << 20
+    wrong: ClassVar = {"format": {"type": "audio/opus"}}
+    unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy"}
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        """Of the handshake, of the close, and of an event behind which the socket stays open."""
+        return {(code.name, status) for status in (code.status.http, code.status.websocket, None)}
+
+    async def _run(self) -> None:
+        url = f"ws://{self.ports.http}/v1/realtime?intent=transcription"
+        try:
+            async with websockets.connect(
+                url, additional_headers=self.headers, max_size=None, max_queue=None
+            ) as socket:
+                sending = asyncio.create_task(self._send_all(socket))
+                try:
+                    await self._read(socket)
+                finally:
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+        except websockets.InvalidStatus as rejected:
+            reply = rejected.response
+            error = json.loads(reply.body)["error"]
+            text = f"{error['code'].upper()}: {error['message']}"
+            self.outcome.fail(reply.status_code, text, reply.headers.get("retry-after"))
+
+    async def _send_all(self, socket: Any) -> None:
+        options = dict(self.options)
+        settings: dict[str, Any] = {"format": {"type": "audio/pcm", "rate": RATE_HZ}, "turn_detection": None}
+        if self.model:
+            settings["transcription"] = {"model": self.model}
+        session = {"include": ["item.input_audio_transcription.words"]}
+        for name in [name for name in options if name not in ("format", "noise_reduction", "turn_detection")]:
+            session[name] = options.pop(name)
+        session |= {"type": "transcription", "audio": {"input": settings | options}}
+        await socket.send(json.dumps({"type": "session.update", "session": session}))
+        async for part in self._audio():
+            audio = base64.b64encode(pcm(part)).decode()
+            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+        self._is_committed = True
+        await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+
+    _is_committed = False
+
+    async def _read(self, socket: Any) -> None:
+        try:
+            async for message in socket:
+                event = json.loads(message)
+                self.outcome.ignored += ",".join(event.get("penstock_ignored", []))
+                if event["type"] == f"{_ITEM}.completed":
+                    self.outcome.texts.append(event["transcript"])
+                    self.outcome.words += [
+                        (word["word"], round(1000 * word["start"]), round(1000 * word["end"]))
+                        for word in event.get("words", [])
+                    ]
+                    if self._is_committed:
+                        return
+                elif event["type"] == "error":
+                    error = event["error"]
+                    self.outcome.fail(None, f"{error['code'].upper()}: {error['message']}")
+                    if error["type"] == "invalid_request_error" and error["code"] != "too_large":
+                        return  # the socket stays open
+            self.outcome.status = socket.close_code
+        except websockets.ConnectionClosed as closed:
+            self.outcome.status = closed.rcvd.code if closed.rcvd else None
+
+
+class KServeGrpc(Call):
+    """Requests to `asr`: one for each part, of which the last has the end, and polls until all audio is recognized."""
+
+    protocol, tells_retry, tells_rest, large_samples = "kserve", False, False, 1 << 20
+    module, status_field = triton_grpc, 0
+    leaves_at_once = False
+    wrong: ClassVar = {"lm_weight": 2.5}
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        error = GatewayError(code, "", server_code=server_code)
+        return {(code_of(error), status_of(error)[cls.status_field])}
+
+    async def _run(self) -> None:
+        address = self.ports[1 - self.status_field]
+        transcript = Transcript()
+        async with self.module.InferenceServerClient(address) as client:
+            try:
+                samples, has_begun, has_ended = 0, False, False
+                silence = np.zeros(0, np.float32)
+                while not has_ended:
+                    part = await self._parts.get()
+                    has_ended = part is None or (self._has_end and self._parts.qsize() == 1)
+                    part = silence if part is None else part
+                    samples += len(part)
+                    await self._infer(client, transcript, part, sequence_start=not has_begun, sequence_end=has_ended)
+                    has_begun = True
+                while transcript.audio_processed_s < np.float32(samples / RATE_HZ):
+                    await self._infer(client, transcript, silence)
+            except InferenceServerException as error:
+                status = str(error.status()).removeprefix("StatusCode.")
+                self.outcome.fail(int(status) if status.isdigit() else status, error.message())
+        self._take(transcript)
+
+    def _take(self, transcript: Transcript) -> None:
+        self.outcome.texts = [segment.text for segment in transcript.segments if segment.is_final]
+        self.outcome.words = [(word.text, word.start_ms, word.end_ms) for word in transcript.words]
+
+    async def _infer(self, client: Any, transcript: Transcript, samples: np.ndarray, **sequence: bool) -> None:
+        audio = self.module.InferInput("AUDIO", [1, len(samples)], "FP32")
+        audio.set_data_from_numpy(samples.astype(np.float32)[None])
+        reply = await client.infer(
+            self.model or "asr", [audio], sequence_id=f"stream {id(self)}", headers=self.headers,
+            parameters=self.options or None, **sequence,
+        )  # fmt: skip
+        for result in parse_reply("", reply.as_numpy):
+            transcript.add(result)
+
+
+class KServeHttp(KServeGrpc):
+    """The same over HTTP, with binary tensors."""
+
+    module, status_field, large_samples = triton_http, 1, 4 << 20
+
+
+class NativeGrpc(Call):
+    """The client of Penstock, which sends no API key: by ModelStreamInfer."""
+
+    protocol, has_keys, tells_retry, tells_rest = "kserve", False, False, False
+    transport = "grpc"
+    wrong: ClassVar = {"lm_weight": 2.5}
+
+    @classmethod
+    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+        return {(code_of(GatewayError(code, "", server_code=server_code)), None)}
+
+    async def _run(self) -> None:
+        address = self.ports.grpc if self.transport == "grpc" else self.ports.http
+        async with (
+            AsyncClient(address, self.transport, timeout_s=_WAIT_S, model=self.model or "asr") as client,
+            client.open_stream(options=StreamOptions(**self.options)) as stream,
+        ):
+            try:
+                async for part in self._audio():
+                    await stream.send(part)
+                    await stream.poll()
+                await stream.finish()
+                async for _ in stream:
+                    pass
+            except ClientError as error:
+                self.outcome.fail(None, f"{error.code}: {error}")
+            KServeGrpc._take(self, stream.transcript)
+
+
+class NativeHttp(NativeGrpc):
+    """The same over HTTP."""
+
+    transport, leaves_at_once = "http", False
+
+
+ALL = [RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime, KServeGrpc, KServeHttp, NativeGrpc, NativeHttp]

@@ -1,0 +1,127 @@
+"""How a stream ends: by its client, by a limit of time, with its gateway or with its server."""
+
+import asyncio
+import time
+
+import pytest
+
+from client.tests.helpers.fake_fleet import speech
+from gateway.tests.contract.drivers import ALL, Realtime
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S
+
+pytestmark = pytest.mark.anyio
+LIVE = [driver for driver in ALL if driver.is_live]
+KEEP_ALIVE_S = 10.0
+
+
+async def watch(served, after_s, is_over=lambda: True):
+    """The limits of time, this many seconds later: once, or until a condition holds."""
+    while True:
+        for stream in served.opened:
+            await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
+        if is_over():
+            return
+        await asyncio.sleep(0.005)
+
+
+async def stop(served):
+    """The end of a drain."""
+    served.streams.drain()
+    await served.streams.finish()
+
+
+@pytest.mark.parametrize("driver", ALL)
+async def test_a_client_that_leaves_frees_its_stream(fleet, serve, until, gate, driver):
+    """While a server answers nothing, and its audio waits for room."""
+    server = fleet(max_streams=1)
+    may_go_on = gate(server)
+    async with serve(server) as served:
+        call = driver(served.ports)
+        call.send(speech(*range(1, 81)))
+        call.end()
+        await until(lambda: served.opened)
+        await call.cancel()
+        if not driver.leaves_at_once:
+            may_go_on.set()
+            await watch(served, MAX_IDLE_S + 1, lambda: not served.streams.live)
+        await until(lambda: not served.streams.live)
+        may_go_on.set()
+        await until(lambda: not server.batch.streams)
+        assert (await driver.of(served.ports, speech(3))).text == "w3"
+
+
+@pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])
+async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, offline, until, driver):
+    recognizer = offline.batch.recognizer
+    recognizer.step_of = lambda name: 0  # it would be polled for ever
+    async with serve(offline) as served:
+        call = driver(served.ports)
+        call.send(speech(1, 2))
+        call.end()
+        await until(lambda: recognizer.work)
+        await call.cancel()
+        await until(lambda: recognizer.cancelled)
+        assert not recognizer.received and not recognizer.work
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda served: watch(served, MAX_IDLE_S + 1), ErrorCode.STREAM_IDLE),
+        (lambda served: watch(served, MAX_AGE_S + 1), ErrorCode.STREAM_TOO_OLD),
+        (stop, ErrorCode.STREAM_LOST),
+    ],
+    ids=["idle", "age", "drain"],
+)
+@pytest.mark.parametrize("driver", LIVE)
+async def test_a_limit_ends_a_stream_after_its_text(fleet, serve, until, driver, end, code):
+    server = fleet()
+    async with serve(server) as served:
+        call = driver(served.ports)
+        call.send(speech(1, 2, 3))
+        await until(lambda: any(samples for _, samples, _ in server.batch.rows))
+        await end(served)
+        await until(lambda: not served.streams.live)
+        if not driver.tells_rest:
+            call.end()  # the next request gets the error
+        outcome = await call.ended()
+        assert (outcome.code, outcome.status) in driver.errors(code)
+        assert outcome.text == "w1 w2 w3" * driver.tells_rest
+        assert not server.batch.streams
+
+
+@pytest.mark.parametrize("driver", ALL)
+async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, driver):
+    server = fleet()
+    may_go_on = gate(server)
+    async with serve(server) as served:
+        call = driver(served.ports)
+        call.send(speech(1, 2))
+        if not driver.is_live:
+            call.end()
+        await until(lambda: served.opened)
+        served.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone", retry_after_s=2.0))
+        if not driver.tells_rest:
+            call.end()
+        outcome = await call.ended()
+        assert outcome.retry_after == "2" or not driver.has_retry(outcome, ErrorCode.STREAM_LOST)
+        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_LOST)
+        may_go_on.set()
+        await until(lambda: not server.batch.streams)
+
+
+@pytest.mark.parametrize("driver", [driver for driver in LIVE if driver.tells_rest])
+async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, until, driver):
+    """Its slot is given back meanwhile."""
+    only = fleet(max_streams=1)
+    async with serve(only) as served:
+        call = driver(served.ports)
+        for last in (40, 80):
+            call.send(speech(*range(last - 39, last + 1)))
+            await until(lambda last=last: sum(samples for _, samples, _ in only.batch.rows) >= 800 * 40)
+            await watch(served, 70, lambda: not only.batch.streams)
+            only.batch.rows.clear()
+        call.end()
+        outcome = await call.ended()
+    assert outcome.text.split() == [f"w{i}" for i in range(1, 81)]

@@ -1,0 +1,65 @@
+"""What every protocol says of the same audio, of options, and of what it leaves out."""
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_fleet import speech
+from client.tests.helpers.fake_offline import SEGMENT, whole
+from gateway.tests.contract.drivers import ALL, Realtime
+from penstock_gateway.errors import ErrorCode
+
+pytestmark = pytest.mark.anyio
+SPEECH = speech(1, 2, 3, 0, 0, 0, 0, 0, 0, 4, 5)
+WORDS = [("w1", 0, 50), ("w2", 50, 100), ("w3", 100, 150), ("w4", 450, 500), ("w5", 500, 550)]
+
+
+@pytest.mark.parametrize("size", [777, 1600, len(SPEECH)])
+@pytest.mark.parametrize("driver", ALL)
+async def test_words_and_times(fleet, serve, until, driver, size):
+    server = fleet()
+    async with serve(server) as served:
+        parts = [SPEECH[start : start + size] for start in range(0, len(SPEECH), size)]
+        outcome = await driver.of(served.ports, *parts)
+        assert (outcome.code, outcome.text) == ("", "w1 w2 w3 w4 w5")
+        assert outcome.words == WORDS * driver.has_words
+        await until(lambda: not server.batch.streams and not served.streams.live)
+        assert (await driver.of(served.ports, speech(6))).text == "w6"
+
+
+@pytest.mark.parametrize("driver", ALL)
+async def test_files_of_an_offline_model(serve, offline, until, driver):
+    samples = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
+    async with serve(offline) as served:
+        outcome = await driver.of(served.ports, *np.array_split(samples, 4), **driver.unused_of_files)
+        if driver is Realtime:
+            assert (outcome.code, outcome.status) == ("FILES_ONLY", 400)
+            assert outcome.message.startswith("live audio is not accepted by model")
+            return
+        assert (outcome.code, outcome.text) == ("", " ".join(text for text, _ in whole(len(samples))))
+        assert outcome.ignored == ",".join(driver.unused_of_files)
+        assert len(outcome.words) == -(-len(samples) // 800) * driver.has_words
+        await until(lambda: not offline.batch.recognizer.received)
+    assert not offline.batch.recognizer.cancelled
+
+
+@pytest.mark.parametrize("driver", ALL)
+async def test_a_wrong_option_or_model_is_rejected(fleet, serve, until, driver):
+    server = fleet()
+    async with serve(server) as served:
+        cases = ((ErrorCode.FIELD_INVALID, driver.wrong), (ErrorCode.MODEL_NOT_FOUND, {"model": "none"}))
+        for code, arguments in cases:
+            outcome = await driver.of(served.ports, SPEECH, **arguments)
+            assert (outcome.code, outcome.status) in driver.errors(code)
+            assert not outcome.text
+        await until(lambda: not server.batch.streams and not served.streams.live)
+        assert not any(samples for _, samples, _ in server.batch.rows)
+        assert (await driver.of(served.ports, SPEECH)).text == "w1 w2 w3 w4 w5"
+
+
+@pytest.mark.parametrize("driver", [driver for driver in ALL if driver.unused])
+async def test_an_option_without_an_effect_is_named(fleet, serve, driver):
+    async with serve(fleet()) as served:
+        outcome = await driver.of(served.ports, SPEECH, **driver.unused)
+        assert (outcome.text, outcome.code) == ("w1 w2 w3 w4 w5", "")
+        assert all(name in outcome.ignored for name in driver.unused), outcome.ignored
+        assert not (await driver.of(served.ports, SPEECH)).ignored

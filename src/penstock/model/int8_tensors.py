@@ -1,0 +1,83 @@
+"""Tensors of a bundle that are stored in int8, beside those that are stored as they are."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.errors import CheckpointError, shown
+from penstock.model.bundle_files import Shapes, read_tensors
+
+if TYPE_CHECKING:  # a configuration can be checked without importing torch
+    import torch
+
+_PRECISIONS = ("float32", "int8")
+_LARGEST, _FACTORS = ".largest", ".factors"
+
+
+class Int8Tensor(NamedTuple):
+    """A tensor W [out, in] in int8."""
+
+    numbers: "torch.Tensor"
+    """[out, in] int8, of W * factors."""
+    largest: "torch.Tensor"
+    """[out], the largest magnitude of each row of W * factors, which is 127."""
+    factors: "torch.Tensor"
+    """[in], 1 where channels are not smoothed."""
+
+
+class StoredTensors:
+    """The file of tensors."""
+
+    def __init__(self, path: Path, int8: frozenset[str]):
+        """int8: names of the tensors in int8."""
+        self._path, self._int8 = path, int8
+
+    def read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
+        """Copies as `read_tensors`, those in int8 as float32; also raises CheckpointError for scales that are not
+        positive."""
+        tensors = self._read(wanted)
+        for name in self._int8 & wanted.keys():
+            tensors[name] = self._dequantized(name, tensors[name], wanted[name])
+        return tensors
+
+    def factors(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
+        """Returns the factors [in] of a tensor of this shape in int8, all 1 where its channels are not smoothed."""
+        return self._positive(self._read({name + _FACTORS: shape[1:]}))[name + _FACTORS]
+
+    def _dequantized(self, name: str, numbers: "torch.Tensor", shape: tuple[int, ...]) -> "torch.Tensor":
+        """The largest of each row is what it was, so that the same int8 numbers follow from these."""
+        parts = self._positive(self._read({name + _LARGEST: shape[:1], name + _FACTORS: shape[1:]}))
+        scaled = numbers.float() * (parts[name + _LARGEST].double() / 127).unsqueeze(1)
+        return scaled.div_(parts[name + _FACTORS]).float()
+
+    def _positive(self, tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        for name, tensor in tensors.items():
+            if not ((tensor > 0) & tensor.isfinite()).all():
+                raise CheckpointError(f"{self._path}: tensor {name} has numbers that are not positive")
+        return tensors
+
+    def _read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
+        return read_tensors(self._path, wanted, self._int8)
+
+
+def int8_parts(tensors: dict[str, Int8Tensor] | None) -> "dict[str, dict[str, torch.Tensor]]":
+    """What is written in place of each tensor."""
+    return {
+        name: {name: tensor.numbers, name + _LARGEST: tensor.largest, name + _FACTORS: tensor.factors}
+        for name, tensor in (tensors or {}).items()
+    }
+
+
+def int8_keys(tensors: dict[str, Int8Tensor] | None) -> dict[str, Any]:
+    """The keys of config.json that name them."""
+    return {"precision": "int8", "int8": sorted(tensors)} if tensors else {}
+
+
+def int8_names(document: dict[str, Any], shapes: Shapes, what: str, path: Path) -> frozenset[str]:
+    """The tensors in int8 that a document names; shapes: of those that may be, the matrices of `what`."""
+    precision, names = document.get("precision", _PRECISIONS[0]), document.get("int8", [])
+    if precision not in _PRECISIONS:
+        raise CheckpointError(f'{path}: "precision" is {shown(precision)}; accepted: {", ".join(_PRECISIONS)}')
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_list or any(len(shapes.get(name, ())) != 2 for name in names) or bool(names) != (precision == "int8"):
+        raise CheckpointError(f'{path}: "int8" is {shown(names)}; accepted: the matrices of the {what} in int8')
+    return frozenset(names)

@@ -1,0 +1,267 @@
+"""The stage of the Triton model `speakers`: streams of all ages and modes share steps, and each is as alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.graphs.driver import EagerDriver
+from penstock.pipeline.memory.speaker_memory import speaker_memory
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.stages import speakers as speakers_stage
+from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
+from penstock.pipeline.stages.speaker_steps import StreamSteps
+from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage
+from penstock.speakers.bundle import SpeakerCheckpoint
+from penstock.speakers.diarizer import Diarizer, SpeakerSteps
+from penstock.speakers.importer import import_speakers
+from penstock.speakers.network import SpeakerNetwork
+from tests.helpers.speaker_models import write_speakers
+from tests.helpers.tensor_memory import TensorMemory
+
+MODES = ("low_latency", "very_low_latency", "ultra_low_latency", "file")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> SpeakerCheckpoint:
+    folder = tmp_path_factory.mktemp("speakers")
+    return import_speakers(write_speakers(folder / "source"), folder / "bundle")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Server:
+    """A stage with its table."""
+
+    def __init__(self, bundle: SpeakerCheckpoint, max_streams: int = 4, idle_s: float = 1e9):
+        self.clock, ledger = Clock(), SlotLedger(slot_count(max_streams))
+        self.table = StreamTable(max_streams, ledger, idle_s, self.clock)
+        self.stage = SpeakerStage(bundle, self.table, ledger)
+
+    def answer(self, *requests: AudioRequest) -> list[SpeakerFrames | StreamError]:
+        return self.stage.process([rows_of([request]) for request in requests])
+
+    def whole(self, samples: np.ndarray, mode: str) -> np.ndarray:
+        """All probabilities of a stream that is sent by itself."""
+        parts = np.split(samples, range(400_000, len(samples), 400_000))
+        stream = Sent("whole", samples, mode, iter(map(len, parts)))
+        while not stream.is_over:
+            stream.take(*self.answer(stream.next()))
+        return stream.probabilities
+
+
+class Sent:
+    """A stream whose audio is sent in parts of any length."""
+
+    def __init__(self, name: str, samples: np.ndarray, mode: str, lengths):
+        self._name, self._samples, self._mode, self._lengths, self._at = name, samples, mode, lengths, 0
+        self._found: list[np.ndarray] = []
+        self._has_begun = self.is_over = False
+
+    def next(self) -> AudioRequest:
+        start, length = self._at, next(self._lengths)
+        self._at = min(start + length, len(self._samples))
+        options = {} if self._has_begun else {"speaker_mode": self._mode}
+        is_first, self._has_begun = not self._has_begun, True
+        self.is_over = self._at == len(self._samples)
+        return AudioRequest(self._name, self._samples[start : self._at], is_first, self.is_over, options)
+
+    def take(self, answer: SpeakerFrames | StreamError) -> None:
+        assert isinstance(answer, SpeakerFrames), answer
+        assert answer.first_frame == sum(map(len, self._found))
+        self._found.append(answer.probabilities)
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        return np.concatenate(self._found)
+
+
+def noise(samples: int, seed: int) -> np.ndarray:
+    return (0.1 * np.random.default_rng(seed).standard_normal(samples)).astype(np.float32)
+
+
+def lengths(seed: int):
+    generator = np.random.default_rng(seed)
+    while True:
+        yield int(generator.choice([0, 1, 160, 1600, 5000, 23_456, 100_000]))
+
+
+def test_streams_of_all_ages_and_modes_are_as_alone(bundle):
+    """Streams of 0 to 40 s begin at different times, in parts of random lengths, in slots that are used again."""
+    server, alone, diarizer = Server(bundle), Server(bundle, 1), Diarizer(bundle)
+    counts = [0, 100, 1599, 16_000, 36_480, 60_001, 200_000, 640_000]
+    samples = {f"{mode} {count}": noise(count, count) for count in counts for mode in MODES}
+    waiting = [Sent(name, audio, name.split()[0], lengths(len(name) + len(audio))) for name, audio in samples.items()]
+    live: list[Sent] = []
+    done: list[Sent] = []
+    while waiting or live:
+        live += [waiting.pop() for _ in range(min(len(waiting), 4 - len(live), 2))]
+        twice = [stream for stream in live for _ in range(2)]  # requests of a stream may share a batch
+        requests = [(stream, stream.next()) for stream in twice if not stream.is_over]
+        for (stream, _), answer in zip(requests, server.answer(*(request for _, request in requests)), strict=True):
+            stream.take(answer)
+        done += [stream for stream in live if stream.is_over]
+        live = [stream for stream in live if not stream.is_over]
+    assert server.stage.streams.rows > server.stage.streams.steps
+    for stream in done:
+        mode, count = stream._mode, len(stream._samples)
+        assert stream.probabilities.shape == (count // 160, 8)
+        expected = diarizer.probabilities(torch.from_numpy(stream._samples)).numpy() if mode == "file" else None
+        wanted = alone.whole(stream._samples, mode) if expected is None else expected
+        np.testing.assert_allclose(stream.probabilities, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "chunk", "right"), [("low_latency", 9, 4), ("ultra_low_latency", 3, 1)])
+def test_a_chunk_is_decided_when_its_look_ahead_has_come(bundle, mode, chunk, right):
+    server = Server(bundle)
+    needed = (chunk + right) * 1280 + 40  # half a window more than its frames
+    first, second = server.answer(
+        AudioRequest("a", noise(needed - 1, 0), True, options={"speaker_mode": mode}),
+        AudioRequest("a", noise(1, 1)),
+    )
+    assert (len(first.probabilities), len(second.probabilities), second.first_frame) == (0, 8 * chunk, 0)
+    (end,) = server.answer(AudioRequest("a", noise(0, 0), is_end=True))
+    assert (len(end.probabilities), end.first_frame) == (8 * right, 8 * chunk)
+
+
+def test_what_is_rejected(bundle):
+    server, quiet = Server(bundle, 1), noise(1600, 0)
+    found = server.answer(
+        AudioRequest("a", quiet),
+        AudioRequest("a", quiet, True, options={"speaker_mode": "fast"}),
+        AudioRequest("a", quiet, True, options={"speaker_mode": ["file"]}),
+        AudioRequest("a", quiet, True, options={"decoder": "greedy"}),
+        AudioRequest("a", quiet, True),
+        AudioRequest("b", quiet, True),
+        AudioRequest("a", quiet, options={"speaker_mode": "file"}),
+        AudioRequest("a", quiet, finalize=True),
+        AudioRequest("a", np.full(10, np.nan, np.float32)),
+        AudioRequest("a", np.zeros(480_001, np.float32)),
+        AudioRequest("a", quiet),
+    )
+    codes = [answer.code.name if isinstance(answer, StreamError) else "" for answer in found]
+    option = "OPTION_INVALID"
+    audio = "AUDIO_INVALID"
+    assert codes == ["STREAM_NOT_OPEN", *[option] * 3, "", "STREAM_LIMIT", option, option, audio, audio, ""]
+    assert "accepted: low_latency, very_low_latency, ultra_low_latency, file" in str(found[1])
+
+
+def test_a_stream_that_sends_nothing_expires_and_leaves_its_slot(bundle):
+    server = Server(bundle, 1, idle_s=30.0)
+    server.answer(AudioRequest("a", noise(100_000, 0), True))
+    server.clock.now = 31.0
+    after, started = server.answer(AudioRequest("a", noise(100, 0)), AudioRequest("b", noise(30_000, 1), True, True))
+    assert after.code is ErrorCode.STREAM_NOT_OPEN
+    np.testing.assert_allclose(started.probabilities, Server(bundle).whole(noise(30_000, 1), MODES[0]), atol=1e-5)
+
+
+def test_a_stream_without_numbers_is_lost_and_no_other(bundle, monkeypatch):
+    server = Server(bundle)
+    steps = server.stage.streams._steps
+    compute, loud = steps.step_of_mel, noise(40_000, 2)
+    quiet = loud / 10
+
+    def spoiled(mel: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        loudness = mel[:, 0].mean(dim=1)
+        return compute(mel, numbers).masked_fill((loudness > loudness.min() + 2)[:, None, None], torch.nan)
+
+    monkeypatch.setattr(steps, "step_of_mel", spoiled)
+    bad, more, good = server.answer(
+        AudioRequest("bad", loud, True), AudioRequest("bad", loud), AudioRequest("good", quiet, True, True)
+    )
+    assert (bad.code, more.code) == (ErrorCode.STREAM_LOST, ErrorCode.STREAM_LOST)
+    assert "NaN" in bad.message
+    (after,) = server.answer(AudioRequest("bad", quiet))
+    assert after.code is ErrorCode.STREAM_NOT_OPEN
+    monkeypatch.undo()
+    alone = Server(bundle).whole(quiet, MODES[0])
+    np.testing.assert_allclose(good.probabilities, alone, atol=1e-5)
+    for name in "cdefghij":  # in every slot, that of the lost stream, too
+        (found,) = server.answer(AudioRequest(name, quiet, True, True))
+        np.testing.assert_allclose(found.probabilities, alone, atol=1e-5)
+
+
+def test_a_step_that_fails_loses_its_streams_only(bundle, monkeypatch):
+    server = Server(bundle)
+    run = server.stage.streams._steps.step_of_mel
+    server.answer(AudioRequest("old", noise(3000, 0), True))
+
+    def fail(*args):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", fail)
+    lost, waiting = server.answer(AudioRequest("new", noise(40_000, 1), True), AudioRequest("old", noise(3000, 1)))
+    assert lost.code is ErrorCode.STREAM_LOST
+    assert isinstance(waiting, SpeakerFrames)
+    monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", run)
+    (end,) = server.answer(AudioRequest("old", noise(0, 0), is_end=True))
+    assert len(end.probabilities) == 6000 // 160
+
+
+def test_audio_without_a_log_mel_loses_its_streams(bundle, monkeypatch):
+    server = Server(bundle)
+
+    def fail(*args):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.stage._extractor, "extract", fail)
+        lost, restarted = server.answer(*[AudioRequest("a", noise(3000, 0), True)] * 2)
+    assert (lost.code, restarted.code) == (ErrorCode.STREAM_LOST, ErrorCode.STREAM_LOST)
+    (found,) = server.answer(AudioRequest("a", noise(3000, 0), True, True))
+    assert len(found.probabilities) == 3000 // 160
+
+
+def test_a_captured_step_reads_nothing_on_the_host(bundle):
+    """Tensors without values stand for a CUDA device's: any such read raises an error."""
+    meta = torch.device("meta")
+    network = SpeakerNetwork(bundle.config, {name: one.to(meta) for name, one in bundle.tensors().items()})
+    steps, frames = SpeakerSteps(network, bundle.config.live_queue, 5), 13
+    size = bundle.config.cache.frames + bundle.config.live_queue.frames + frames
+    mel = torch.zeros(4, frames, 8 * bundle.config.features.mel_bins, device=meta)
+    found = steps.step_of_mel(mel, torch.zeros(4, 4, dtype=torch.int64, device=meta), size)
+    assert found.shape == (4, 8 * frames, 8)
+
+
+def test_the_memory_of_a_long_silence_is_flat(bundle):
+    server, part = Server(bundle, 1), np.zeros(480_000, np.float32)
+    with TensorMemory() as memory:
+        server.answer(AudioRequest("a", part, True))
+        before = memory.alive_bytes
+        frames = [server.answer(AudioRequest("a", part))[0] for _ in range(4)]
+        assert memory.alive_bytes == before
+    assert frames[-1].first_frame + len(frames[-1].probabilities) >= 5 * 3000 - 8 * 13
+
+
+def test_steps_with_a_static_window_are_those_without(bundle, monkeypatch):
+    """As on a CUDA device: rows pad each batch, and streams of all ages and modes have one shape."""
+    plain = Server(bundle)
+    monkeypatch.setattr(speakers_stage, "select_step_driver", lambda mode, device: EagerDriver())
+    static = Server(bundle)
+    assert static.stage.streams._captured is not None
+    for at in range(12):
+        requests = [
+            AudioRequest(
+                mode, noise(20_000 + 7000 * i, at), at == 0, at == 11, {"speaker_mode": mode} if at == 0 else {}
+            )
+            for i, mode in enumerate(MODES)
+        ]
+        for wanted, found in zip(plain.answer(*requests), static.answer(*requests), strict=True):
+            assert found.first_frame == wanted.first_frame
+            np.testing.assert_allclose(found.probabilities, wanted.probabilities, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("number_bytes", [4, 2])
+def test_the_memory_is_what_was_computed(bundle, number_bytes):
+    network = SpeakerNetwork(bundle.config, bundle.tensors(), {4: torch.float32, 2: torch.float16}[number_bytes])
+    streams, memory = StreamSteps(network, slot_count(4)), speaker_memory(bundle.config, 4, number_bytes)
+    cache = streams._steps.cache
+    held = (cache.frames, cache.probabilities, cache.queue)
+    assert memory.streams == sum(tensor.nbytes for tensor in held)
+    assert memory.waiting == streams._mel.nbytes
