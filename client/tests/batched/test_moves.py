@@ -10,7 +10,7 @@ import pytest
 from client.tests.helpers.batched_client import WAIT_S, results_of, until
 from client.tests.helpers.fake_fleet import BLOCK, lie
 from client.tests.helpers.fakes import RejectionError, texts
-from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, read, told, undisturbed
+from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, played, read, told, undisturbed
 from penstock_client import ClientError, ProtocolError, StreamOptions
 from penstock_client.batched import client as batched_client
 from penstock_client.batched.wire import END, FINALIZE
@@ -26,16 +26,7 @@ def test_a_lost_server_costs_no_word(servers, lost_at, marks, warm_up_s, monkeyp
     expected = undisturbed(servers, marks=marks)
     assert len(expected[0]) == 19
     first, second = servers(), servers()
-
-    async def lose(stream, i):
-        if i == lost_at:
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second) as client:
-            return await play(client, lose, marks)
-
-    results = asyncio.run(run())
+    results = played(first, second, lost={lost_at: [first]}, marks=marks)
     assert told(results) == expected
     partials = [one.audio_processed_s for one in results]
     assert partials == sorted(partials)
@@ -47,16 +38,7 @@ def test_a_server_that_has_more_words_of_the_same_audio(servers, lost_at):
     expected = undisturbed(servers)
     first, second = servers(), servers()
     second.batch.withheld = 0
-
-    async def lose(stream, i):
-        if i == lost_at:
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second) as client:
-            return await play(client, lose)
-
-    results = asyncio.run(run())
+    results = played(first, second, lost={lost_at: [first]})
     assert told(results) == expected
     partials = [one.audio_processed_s for one in results]
     assert partials == sorted(partials)
@@ -64,17 +46,7 @@ def test_a_server_that_has_more_words_of_the_same_audio(servers, lost_at):
 
 def test_the_replay_begins_at_the_newest_border_with_a_warm_up(servers):
     first, second = servers(), servers()
-
-    async def lose(stream, i):
-        if i == 16:
-            assert stream.replay_samples
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second) as client:
-            return await play(client, lose)
-
-    asyncio.run(run())
+    played(first, second, lost={16: [first]})
     (started,) = second.batch.starts
     assert started["warm_up_chunks"] == 5  # all that is before the border: 0.5 s of at most 10 s
     assert started["endpoint_silence_ms"] == 800
@@ -83,12 +55,7 @@ def test_the_replay_begins_at_the_newest_border_with_a_warm_up(servers):
 def test_words_of_the_last_row_are_not_lost_between_finish_and_the_last_final(servers):
     expected = undisturbed(servers)
     first, second = servers(), servers()
-
-    async def run():
-        async with connected(first, second) as client:
-            return await play(client, before_last=lambda: first.die_at_row(1))
-
-    assert told(asyncio.run(run())) == expected
+    assert told(played(first, second, before_last=lambda: first.die_at_row(1))) == expected
     assert any(flags & END for _, _, flags in second.batch.rows)
 
 
@@ -100,12 +67,8 @@ def test_a_server_that_is_lost_with_the_end_of_a_segment_on_its_way(servers):
         if flags & FINALIZE:
             raise ConnectionError("this server is dead")
 
-    async def run():
-        first.batch.before_row = die
-        async with connected(first, second) as client:
-            return await play(client, marks=(13,))
-
-    assert told(asyncio.run(run())) == expected
+    first.batch.before_row = die
+    assert told(played(first, second, marks=(13,))) == expected
     assert any(flags & FINALIZE for _, _, flags in second.batch.rows)
 
 
@@ -114,16 +77,7 @@ def test_a_server_that_is_lost_during_a_replay_is_the_second_of_three(servers, r
     expected = undisturbed(servers)
     first, second, third = servers(), servers(), servers()
     second.die_at_row(row)
-
-    async def lose(stream, i):
-        if i == 18:
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second, third) as client:
-            return await play(client, lose)
-
-    assert told(asyncio.run(run())) == expected
+    assert told(played(first, second, third, lost={18: [first]})) == expected
     assert second.batch.rows or row == 1
 
 
@@ -175,27 +129,14 @@ def test_a_lost_server_is_the_last_choice(servers):
             first.batch.before_row = second.batch.before_row = lambda samples, flags: None
             server.batch.before_row = lambda samples, flags: lost.append(flags) or 1 / 0
 
-    async def run():
-        async with connected(first, second) as client:
-            return await play(client, lose)
-
-    assert told(asyncio.run(run())) == expected
+    assert told(played(first, second, before_block=lose)) == expected
     assert lost == [0, 0, 0]  # no start
 
 
 def test_a_stream_that_moves_twice(servers):
     expected = undisturbed(servers)
     group = [servers() for _ in range(3)]
-
-    async def lose(stream, i):
-        if i in (7, 17):
-            await asyncio.to_thread(group[i == 17].close)
-
-    async def run():
-        async with connected(*group) as client:
-            return await play(client, lose)
-
-    assert told(asyncio.run(run())) == expected
+    assert told(played(*group, lost={7: group[:1], 17: group[1:2]})) == expected
 
 
 def test_a_stream_that_ends_each_server_is_given_up(servers):
@@ -206,12 +147,8 @@ def test_a_stream_that_ends_each_server_is_given_up(servers):
             for server in group:
                 server.batch.before_row = lambda samples, flags: 1 / (0 if samples else 1)
 
-    async def run():
-        async with connected(*group) as client:
-            await play(client, poison)
-
     with pytest.raises(ClientError, match="CONNECTION_LOST"):
-        asyncio.run(run())
+        played(*group, before_block=poison)
     assert sum(len(server.batch.starts) for server in group) == 4  # the first, and three moves
 
 
@@ -230,17 +167,8 @@ def test_without_a_server_that_is_the_same_the_loss_is_reported(servers, monkeyp
     if "model" in other:
         other = {**other, "fingerprint": "another model"}
     first, second = servers(), servers(**other)
-
-    async def lose(stream, i):
-        if i == 7:
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second) as client:
-            await play(client, lose)
-
     with pytest.raises(ClientError, match=r"CONNECTION_LOST: .*lost the connection to the server at"):
-        asyncio.run(run())
+        played(first, second, lost={7: [first]})
     assert not second.batch.starts and not second.batch.streams
 
 
@@ -248,34 +176,15 @@ def test_options_that_only_the_lost_server_knew(servers, monkeypatch):
     """Then its loss is reported, not a wrong option."""
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
     first, second = servers(has_language_model="true"), servers()
-
-    async def lose(stream, i):
-        if i == 7:
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second) as client:
-            await play(client, lose, options=StreamOptions(endpoint_silence_ms=800, lm_weight=1.0))
-
     with pytest.raises(ClientError, match="CONNECTION_LOST"):
-        asyncio.run(run())
+        played(first, second, lost={7: [first]}, options=StreamOptions(endpoint_silence_ms=800, lm_weight=1.0))
 
 
 def test_all_servers_are_down(servers, monkeypatch):
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
     first, second = servers(), servers()
-
-    async def lose(stream, i):
-        if i == 7:
-            await asyncio.to_thread(second.close)
-            await asyncio.to_thread(first.close)
-
-    async def run():
-        async with connected(first, second) as client:
-            await play(client, lose)
-
     with pytest.raises(ClientError, match="CONNECTION_LOST"):
-        asyncio.run(run())
+        played(first, second, lost={7: [second, first]})
 
 
 TOO_LARGE = {"LANGUAGE": texts(["a" * (MAX_REPLY_BYTES + 1)])}
@@ -308,13 +217,8 @@ def test_servers_whose_replies_cannot_be_read_do_not_pass_a_stream_on_for_ever(s
     both = servers(), servers()
     for server in both:
         lie(server, WRONG_REPLIES[0], lambda number: number % 4 == 0)
-
-    async def run():
-        async with connected(*both) as client:
-            await play(client)
-
     with pytest.raises(ProtocolError, match="REPLY_INVALID"):
-        asyncio.run(run())
+        played(*both)
     assert sum(len(server.batch.starts) for server in both) == 4  # the first, and three moves
 
 
@@ -372,7 +276,7 @@ def test_a_planned_move_and_one_that_is_rejected(servers):
     first, second = servers(), servers()
 
     async def run():
-        async with connected(first) as source, connected(second) as target:
+        async with connected(first, max_replay_s=1000.0) as source, connected(second) as target:
 
             async def move(stream, i):
                 if i == 5:
@@ -385,7 +289,6 @@ def test_a_planned_move_and_one_that_is_rejected(servers):
                     await target.take(stream)
                     await until(lambda: not first.batch.streams)
 
-            source._servers[0]._settings = source._servers[0]._settings._replace(max_replay_samples=16_000_000)
             return await play(source, move)
 
     assert told(asyncio.run(run())) == expected
@@ -400,7 +303,7 @@ def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_has_caug
     first, second = servers(), servers()
 
     async def run():
-        async with connected(first) as source, connected(second) as target:
+        async with connected(first, max_replay_s=1000.0) as source, connected(second) as target:
             moves = []
 
             async def move(stream, i):
@@ -417,7 +320,6 @@ def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_has_caug
                     await moves[0]
                     await until(lambda: len(second.batch.streams) == 1 and (is_lost or not first.batch.streams))
 
-            source._servers[0]._settings = source._servers[0]._settings._replace(max_replay_samples=16_000_000)
             return await play(source, move)
 
     results = asyncio.run(run())
@@ -432,8 +334,7 @@ def test_a_stream_that_ends_or_ends_its_segment_while_it_catches_up(servers, beg
     first, second = servers(), servers()
 
     async def run():
-        async with connected(first) as source, connected(second) as target:
-            source._servers[0]._settings = source._servers[0]._settings._replace(max_replay_samples=16_000_000)
+        async with connected(first, max_replay_s=1000.0) as source, connected(second) as target:
             stream = await source.open_stream(StreamOptions(endpoint_silence_ms=800))
             results: list = []
             reading = asyncio.create_task(read(stream, results))

@@ -61,9 +61,19 @@ def told(results):
     return words, finals
 
 
-def undisturbed(servers, **arguments):
+def played(*servers, lost=None, **arguments):
+    """The results of `play` with these servers, of which `lost` names those that are lost before a block."""
+
+    async def lose(stream, i):
+        for server in (lost or {}).get(i, ()):
+            await asyncio.to_thread(server.close)
+
     async def run():
-        async with connected(servers()) as client:
-            return told(await play(client, **arguments))
+        async with connected(*servers) as client:
+            return await play(client, **({"before_block": lose} | arguments))
 
     return asyncio.run(run())
+
+
+def undisturbed(servers, **arguments):
+    return told(played(servers(), **arguments))

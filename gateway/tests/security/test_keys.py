@@ -192,8 +192,9 @@ def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(tmp_path, caplog):
     os.mkfifo(path)
     refresh()
     assert ring.authenticate("b").name == "lab"
-    assert [text.count("the keys stay as they are") for text in caplog.messages] == [1, 1, 1]
-    assert f"it is a FIFO; accepted: a regular file: '{path}'" in caplog.messages[-1]
+    kept = [text for text in caplog.messages if "the keys stay as they are" in text]
+    assert len(kept) == 3
+    assert f"it is a FIFO; accepted: a regular file: '{path}'" in kept[-1]
     path.unlink()
     path.write_text(f"lab {digest('b')} 4000")
     refresh()
