@@ -4,18 +4,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import httpx2
 import numpy as np
 import pytest
 import soundfile
 
+from gateway.tests.contract.drivers import RivaFile
 from penstock.cli import main
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, StreamOptions
-from penstock_gateway.riva.proto import riva_asr_pb2 as riva
-from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import CONTEXT, RunningServer
@@ -93,15 +91,7 @@ def test_of_openai_through_a_gateway(gateway: Addresses, recording, expected):
     assert (texts, words) == expected
 
 
-def test_of_riva_through_a_gateway(gateway: Addresses, recording, expected):
-    config = riva.RecognitionConfig(verbatim_transcripts=True, enable_word_time_offsets=True)
-    with grpc.insecure_channel(gateway.grpc) as channel:
-        recognize = channel.unary_unary(
-            f"/{SERVICE}/Recognize",
-            request_serializer=riva.RecognizeRequest.SerializeToString,
-            response_deserializer=riva.RecognizeResponse.FromString,
-        )
-        response = recognize(riva.RecognizeRequest(config=config, audio=recording.read_bytes()), timeout=60)
-    best = [result.alternatives[0] for result in response.results]
-    words = [(word.word, word.start_time, word.end_time) for each in best for word in each.words]
-    assert ([each.transcript.strip() for each in best], words) == expected
+@pytest.mark.anyio
+async def test_of_riva_through_a_gateway(gateway: Addresses, recording, expected):
+    outcome = await RivaFile.of(gateway, read_audio(recording, RATE_HZ), key=None)
+    assert (outcome.texts, outcome.words) == expected
