@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def write_model(directory: Path, layers: int) -> tuple[Path, Path]:
     """Writes what is missing in the folder; returns the checkpoint of Transformers and the bundle."""
-    from tests.helpers.speaker_models import large_speaker_documents, write_speakers
+    from benchmarks.speaker_models import large_speaker_documents, write_speakers
 
     source, bundle = directory / f"transformers{layers}", directory / f"bundle{layers}"
     if not bundle.exists():

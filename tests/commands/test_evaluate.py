@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from benchmarks.speaker_models import write_speakers
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
 from penstock.evaluation.runs import Outcome
@@ -17,7 +18,6 @@ from penstock.transcription.files import FileTranscript
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.reference.edit_distance import edit_distance
-from tests.helpers.speaker_models import write_speakers
 
 MANIFEST = str(AN4 / "manifest.jsonl")
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from benchmarks.speaker_models import write_speakers
 from penstock.cli import main
 from penstock.commands import serve
 from penstock.model.bundle_files import CONFIG_FILE
@@ -19,7 +20,6 @@ from penstock.serving.settings import ServeOptions, Settings
 from penstock.serving.triton_install import TritonInstall
 from penstock.speakers.importer import import_speakers
 from tests.helpers.ngram_golden import arpa_path
-from tests.helpers.speaker_models import write_speakers
 
 ROOT = Path(__file__).parents[2]
 

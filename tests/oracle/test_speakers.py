@@ -14,12 +14,12 @@ from transformers import (
     Nemotron3DiarizationProcessor,
 )
 
+from benchmarks.speaker_models import write_speakers
 from penstock.frontend.audio_file import read_audio
 from penstock.speakers.cache import SpeakerCache
 from penstock.speakers.diarizer import Diarizer, live_rows, of_encoder_frames
 from penstock.speakers.importer import import_speakers
 from tests.helpers.golden import AN4
-from tests.helpers.speaker_models import write_speakers
 
 pytestmark = pytest.mark.oracle
 SIZES = {"small cache": {"cache": 40}, "wide": {"width": 96, "layers": 3, "cache": 66}}

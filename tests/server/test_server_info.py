@@ -4,6 +4,7 @@ import json
 import urllib.request
 
 import pytest
+import tritonclient.grpc as triton_grpc
 
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.version import __version__
@@ -43,3 +44,9 @@ def test_a_get_request_is_enough(server: RunningServer):
         parameters = json.load(response)["parameters"]
     found = {name: parameters[name]["string_value"] for name in ("chunk_ms", "chunk_samples", "first_chunk_samples")}
     assert found == {"chunk_ms": "560", "chunk_samples": "8960", "first_chunk_samples": "7880"}
+
+
+def test_a_server_without_a_speaker_model_has_none(server: RunningServer):
+    with triton_grpc.InferenceServerClient(server.url("grpc")) as client:
+        assert client.is_model_ready("asr")
+        assert not client.is_model_ready("speakers")

@@ -11,13 +11,13 @@ import torch
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.speaker_models import write_speakers
 from penstock.frontend.audio_file import read_audio
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from tests.helpers.speaker_models import write_speakers
 from trials.server.resources import read_metrics
 from trials.server.running import RunningServer, running_server
 
@@ -98,9 +98,3 @@ def test_the_documents_and_the_dashboard_name_the_metrics_that_are_shown(served:
     guide, dashboard = ((ROOT / path).read_text(encoding="utf-8") for path in PAGES)
     assert set(re.findall(r"^\| `(penstock_speaker_\w+)` \|", guide, re.MULTILINE)) == shown
     assert set(re.findall(r"penstock_speaker_\w+", dashboard)) <= shown
-
-
-def test_a_server_without_a_speaker_model_has_none(server: RunningServer):
-    with triton_grpc.InferenceServerClient(server.url("grpc")) as client:
-        assert client.is_model_ready("asr")
-        assert not client.is_model_ready("speakers")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.speaker_models import write_speakers
 from penstock import StreamingRecognizer
 from penstock.errors import DeviceLostError
 from penstock.model.bundle import Checkpoint
@@ -19,7 +20,6 @@ from penstock.speakers.importer import import_speakers
 from tests.helpers.ensemble import MODELS, Ensemble, running_ensemble
 from tests.helpers.fake_triton import END, START, Request, load_adapter
 from tests.helpers.golden import golden_samples
-from tests.helpers.speaker_models import write_speakers
 
 REQUEST_SAMPLES = 1600
 

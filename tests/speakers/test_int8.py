@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.speaker_models import write_speakers
 from penstock import linear
 from penstock.commands import import_model
 from penstock.encoder.int8_linear import Int8Linear, activation_bits
@@ -17,7 +18,6 @@ from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.precision import open_network
 from tests.helpers.golden import AN4
-from tests.helpers.speaker_models import write_speakers
 
 pytestmark = pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")
 MAX_MEAN_DIFFERENCE, MAX_CHANGED = {7: 0.006, 8: 0.003}[activation_bits() or 8], 0.02

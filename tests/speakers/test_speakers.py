@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from benchmarks.speaker_models import speaker_documents, write_speakers
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.speakers.bundle import SpeakerCheckpoint
@@ -14,7 +15,6 @@ from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows, padded
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.golden import AN4
-from tests.helpers.speaker_models import speaker_documents, write_speakers
 
 CHUNK, RIGHT = 9, 4
 

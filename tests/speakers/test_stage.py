@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.speaker_models import write_speakers
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.driver import EagerDriver
 from penstock.pipeline.memory.speaker_memory import speaker_memory
@@ -17,7 +18,6 @@ from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork
-from tests.helpers.speaker_models import write_speakers
 from tests.helpers.tensor_memory import TensorMemory
 
 MODES = ("low_latency", "very_low_latency", "ultra_low_latency", "file")

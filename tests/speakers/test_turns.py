@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.speaker_models import write_speakers
 from penstock.cli import main
 from penstock.pipeline.results.words import Word
 from penstock.speakers.importer import import_speakers
@@ -15,7 +16,6 @@ from penstock.transcription import result_files
 from penstock.transcription.files import FileSegment, FileTranscript
 from penstock_client.speakers.probabilities import Probabilities
 from tests.helpers.golden import AN4
-from tests.helpers.speaker_models import write_speakers
 
 RECORDINGS = sorted(map(str, (AN4 / "flac").glob("*.flac")))[:2]
 
