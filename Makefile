@@ -129,8 +129,8 @@ test-under-load: setup ## [15 min] tests of servers and clients beside a busy lo
 	loops=; for core in $$(seq $$(nproc)); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing" tests/server tests/serving client/tests gateway/tests
 
-# More seeds, larger graphs and small fault trials; what they cover has a short test in `make test`, so CI does without.
-# The longest runs are `make fault-trials` and `make soak`.
+# Examples of the pages, more seeds, larger graphs and small fault trials; what they cover has a short test in `make
+# test`, so CI does without. The longest runs are `make fault-trials` and `make soak`.
 test-nightly: setup ## [30 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)
 
