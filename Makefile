@@ -129,7 +129,7 @@ test-under-load: setup ## [15 min] tests of servers and clients beside a busy lo
 	loops=; for core in $$(seq $$(nproc)); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing" tests/server tests/serving client/tests gateway/tests
 
-# More seeds, larger graphs and small fault trials; what they cover has a short test in `make test`, so CI does without.
+# Examples of the pages, more seeds, larger graphs, small fault trials; most has a short test in `make test`.
 # The longest runs are `make trials NAME=faults` and `NAME=soak`.
 test-nightly: test-cpus ## [40 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)

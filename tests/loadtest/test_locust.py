@@ -43,8 +43,12 @@ def run(server: ReadyServer, out: Path, *words: str, protocol: str = "grpc", str
     return window
 
 
-def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path):
+def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path, capfd):
     window = run(server, tmp_path, "--processes", "2")
+    output = capfd.readouterr()
+    said = output.err.splitlines()
+    assert [line for line in said if line.endswith("measuring 2 streams")] and said[-1].startswith("wrote ")
+    assert "locust" not in (output.out + output.err).replace("locust.html", "").lower()
     assert window["streams"] == STREAMS
     assert window["attempted_streams"] > 0
     assert window["seconds"] > 7.1
