@@ -17,10 +17,15 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_help_lists_every_target_with_a_line():
+def test_help_lists_every_target_with_its_time_and_a_line():
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    _, *lines = make("help").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == phony.split() and all(len(line.split()) > 2 for line in lines)
+    note, *lines = make("help").stdout.splitlines()
+    listed = [re.split(r" {2,}", line) for line in lines]
+    assert note.startswith("Times are rough")
+    assert [name for name, _, _ in listed] == phony.split()
+    assert all(
+        re.fullmatch(r"-|seconds|hours|\d+ (min|h)( to \d+ (min|h))?|(2 x )?MINUTES", time) for _, time, _ in listed
+    )
 
 
 @pytest.mark.parametrize("target", ["benchmark", "trials"])
