@@ -1,6 +1,6 @@
 """Trains a small speaker model on mixtures of recordings, and writes a bundle for `--speakers`.
 
-    python -m recipes.speakers.train --train an4/train.jsonl --out build/speakers [--steps 3000]
+    python -m recipes.speakers.train --train an4/train.jsonl --out build/speakers [--steps 2500]
 
 Manifests are those of recipes/an4/prepare.py (audio_filepath, speaker). Every tenth speaker is left out. It has the
 network of `penstock.speakers`, which is trained as it is: its tensors are the parameters.
@@ -35,7 +35,7 @@ FEATURES = FeatureConfig(16_000, 400, 160, 512, 80, 0.97, 2.0**-24)
 CONFIG = SpeakerConfig(
     features=FEATURES, d_model=144, n_layers=4, n_heads=4, d_feed_forward=512, subsampling_factor=FACTOR, d_head=64,
     speakers=4, rope_theta=10_000.0, rotary_share=1.0,
-    cache=CachePolicy(80, 1, 0.25, 0.05, 0.75, 1.5, 0.5), live_queue=QueueSize(60, 45), file_queue=QueueSize(20, 20),
+    cache=CachePolicy(80, 1, 0.25, 0.05, 0.75, 1.5, 0.5), live_queue=QueueSize(100, 60), file_queue=QueueSize(20, 20),
     file_step=StepSize(200, 20),
     live_steps={"low_latency": StepSize(9, 4), "very_low_latency": StepSize(6, 2), "ultra_low_latency": StepSize(3, 1)},
 )  # fmt: skip
@@ -120,7 +120,7 @@ def train(
     tensors: Tensors,
     mixer: Mixer,
     steps: int,
-    peak_rate: float = 1e-3,
+    peak_rate: float = 1.5e-3,
     batch_frames: int = _BATCH_FRAMES,
     report: Callable[[int, tuple[float, float], Tensors], None] = lambda step, losses, average: None,
 ) -> Tensors:
@@ -194,8 +194,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train", type=Path, required=True, help="manifest")
     parser.add_argument("--out", type=Path, required=True, help="folder of the bundle")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--learning-rate", type=float, default=1.5e-3)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     started, tensors = time.process_time(), new_tensors(CONFIG)
