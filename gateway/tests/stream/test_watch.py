@@ -55,6 +55,22 @@ async def mute(stream):
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, open_streams, goes_on):
+    """Its audio may go on in the time of the drain."""
+    async with open_streams(fleet()) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await stream.push(speech(1, 2))
+        await mute(stream)
+        streams.drain()
+        if goes_on:
+            await stream.push(speech(3))
+        await streams.finish()
+        text, code = await ended(stream)
+        assert (text.split(), code) == (["w1", "w2", *["w3"] * goes_on], ErrorCode.STREAM_LOST)
+    assert streams.live == 0
+
+
 @pytest.mark.parametrize("silence_ms", [800, 0])
 async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, open_streams, until, metrics, silence_ms):
     """A call of 3 minutes with 70 s of mute: every word once, with one slot. `silence_ms` 0: one segment."""
