@@ -31,9 +31,12 @@ class SegmentFrames:
         self.frames[streams] = 0
         self.force(streams)
 
-    def force(self, streams: np.ndarray) -> None:
-        """A segment begins in each of `streams` [n] whose frames go on: a client has ended the one before."""
-        self._begin_frames[streams], self._stable_end[streams] = self.frames[streams], 0
+    def force(self, streams: np.ndarray, stable_end: int = 0) -> None:
+        """A segment begins in each of `streams` [n] whose frames go on: a client has ended the one before.
+
+        stable_end: as in `add`, of a word that goes on.
+        """
+        self._begin_frames[streams], self._stable_end[streams] = self.frames[streams], stable_end
 
     def add(
         self,

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
 from penstock.errors import StreamErrorKind
+from penstock.frontend import loudness
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.ngram.arpa import write_arpa
@@ -27,6 +28,12 @@ CHOICES = (
     {"decoder": "ctc"},
     {"decoder": "ctc_beam", "n_best": 2},
 )
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """All segments end as in pauses, so that no word goes on."""
+    monkeypatch.setattr(loudness, "_LOUD_NATS", -1e9)
 
 
 @pytest.fixture(scope="module", params=[("rnnt_hybrid", (6, 1)), ("tdt_hybrid", (70, 1))], ids=str)

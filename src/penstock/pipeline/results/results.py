@@ -8,7 +8,7 @@ from penstock.errors import StreamError
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.results.decoded import Decoded
-from penstock.pipeline.results.words import Token, Transcript, Word
+from penstock.pipeline.results.words import Token, Transcript, Word, WordBorders
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,10 @@ class StreamResult:
     language: str = ""
     """The model's last tag in the segment, as "en-US"; "" before the first, and for models without tags."""
     stable_chars: int = 0
-    """Leading characters of `text` that later results of the segment keep; all of them in its final result."""
+    """Leading characters of `text` that later results of the segment keep; all of them in its final result.
+
+    But for a word that goes on over a client's end of the segment: its text is in the next one.
+    """
     earlier: tuple["StreamResult", ...] = ()
     """Final results of the segments that ended before this one in the same request, with endpointing only."""
 
@@ -100,23 +103,34 @@ class StreamText:
         self._unchanged: StreamResult | None = None
         self.unstable: list[Token] = []
         """Tokens at the end of the segment that may still change."""
+        self.open_word: list[Token] = []
+        """Stable tokens of the segment's last word, to which more may come."""
+        self._borders = WordBorders.of(tokenizer, config)
         self._open_segment(start_s=0.0)
 
     def update(
-        self, decoded: Decoded, covered_samples: int, is_final: bool, next_start_samples: int | None = None
+        self,
+        decoded: Decoded,
+        covered_samples: int,
+        is_final: bool,
+        next_start_samples: int | None = None,
+        open_word: Sequence[Token] = (),
     ) -> StreamResult:
         """Adds what a request decoded and returns the result; after a final result the next segment begins.
 
         covered_samples: as in `penstock.frontend.log_mel.MelChunks`. next_start_samples: where the frames of the next
-        segment begin; by default there.
+        segment begin; by default there. open_word: the last stable tokens, whose text is that of the next segment.
         """
         self._unchanged = None
         processed_s = covered_samples / self._sample_rate_hz
         words = self._transcript.add(decoded.stable)
+        self.open_word = self._borders.continued(self.open_word, decoded.stable)
+        if open_word and not self._transcript.drop_word(open_word):
+            open_word = ()
         alternatives = tuple(
             Alternative(whole.text, a.score, a.acoustic_score, tuple(whole.words))
             for a in decoded.alternatives
-            for whole in [(self._empty_transcript() if a.is_whole else self._transcript).ending_with(a.tokens)]
+            for whole in [(self._begun_transcript() if a.is_whole else self._transcript).ending_with(a.tokens)]
         )
         tokens, self.unstable = decoded.stable, decoded.unstable
         self._language = self._last_language(decoded.stable) or self._language
@@ -139,7 +153,8 @@ class StreamText:
             stable_chars=len(self._transcript.text),
         )
         if is_final:
-            self._open_segment(processed_s if next_start_samples is None else next_start_samples / self._sample_rate_hz)
+            start_s = processed_s if next_start_samples is None else next_start_samples / self._sample_rate_hz
+            self._open_segment(start_s, open_word)
         return result
 
     def skip(self, next_start_samples: int) -> None:
@@ -169,11 +184,19 @@ class StreamText:
             self._shortest_token_frames,
         )
 
-    def _open_segment(self, start_s: float) -> None:
+    def _begun_transcript(self) -> Transcript:
+        """That of the segment with the tokens that it has of the one before."""
+        transcript = self._empty_transcript()
+        transcript.add(self._first_tokens)
+        return transcript
+
+    def _open_segment(self, start_s: float, first_tokens: Sequence[Token] = ()) -> None:
+        """first_tokens: told in the segment before, but not as text."""
         self._segment += 1
         self._unchanged = None
         self._start_ms = 1000 * start_s
-        self._transcript = self._empty_transcript()
+        self._first_tokens = self.open_word = list(first_tokens)
+        self._transcript = self._begun_transcript()
         self._language = ""
         self.unstable = []
 

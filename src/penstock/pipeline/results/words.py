@@ -1,9 +1,11 @@
 """Words with times from tokens that arrive chunk by chunk."""
 
 import copy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.decoding.confidence import word_confidence
+from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import IncrementalText, Tokenizer
 from penstock_client.writing import is_mark, split_words
 
@@ -30,6 +32,51 @@ class Word(NamedTuple):
     end_ms: int
     confidence: float = 1.0
     """0 .. 1, from `penstock.decoding.confidence.word_confidence`."""
+
+
+_MAX_WORD_TOKENS = 64
+"""A longer word is told in parts."""
+
+
+class WordBorders(NamedTuple):
+    """Tells by labels which tokens are a word that may go on."""
+
+    starts: frozenset[int] = frozenset()
+    """Labels that begin a word."""
+    ends: frozenset[int] = frozenset()
+    """Labels whose word is whole."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, config: ModelConfig) -> "WordBorders":
+        """Those of a model; its tags and end tokens end words, too."""
+        return cls(tokenizer.word_starts, tokenizer.word_ends.union(config.tags, config.end_tokens))
+
+    def open_word(self, tokens: Sequence[Token]) -> list[Token]:
+        """The last ones of `tokens`: those of a word to which more may come; all where it begins before them."""
+        if not tokens or (tokens[-1].text is None and tokens[-1].id in self.ends):
+            return []
+        place = len(tokens) - 1
+        while place and not self._starts(tokens[place]):
+            place -= 1
+        return list(tokens[place:])
+
+    def continued(self, word: list[Token], tokens: Sequence[Token]) -> list[Token]:
+        """The open word after `tokens`, which follow those of the open word `word`."""
+        last = self.open_word(tokens)
+        if len(word) > _MAX_WORD_TOKENS:
+            word = word[:1]
+        return word + last if (last and not self._starts(last[0])) or not tokens else last
+
+    def without_open_word(self, tokens: list[Token]) -> list[Token]:
+        """`tokens` without those of the open word at their end."""
+        return tokens[: len(tokens) - len(self.open_word(tokens))]
+
+    def _starts(self, token: Token) -> bool:
+        return token.id in self.starts if token.text is None else token.text[:1] == " "
+
+
+NO_BORDERS = WordBorders()
+"""All tokens are one word."""
 
 
 class Transcript:
@@ -100,6 +147,17 @@ class Transcript:
             if isinstance(piece, str) and piece.isspace():
                 self._blank = token
         return finished
+
+    def drop_word(self, tokens: Sequence[Token]) -> bool:
+        """Takes back the incomplete word as if `tokens` had not come; False if it is another one."""
+        word = IncrementalText(self._tokenizer)
+        for token in tokens:
+            word.add(token.id, token.text)
+        if word.text != self._word:
+            return False
+        self._text.take_back(word.text)
+        self._word, self._scores, self._bytes, self._blank = "", [], [], None
+        return True
 
     def finish(self) -> list[Word]:
         """Ends the text and returns the last word, if any."""

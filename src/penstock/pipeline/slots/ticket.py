@@ -35,6 +35,8 @@ so its frames are those of windows. END means there that nothing of the stream i
 OPEN = 128
 """With FINALIZE, which only `features` sets: the row's last chunk is unfinished. It is encoded and decoded on a copy of
 the stream's state, which tells the words of the segment's end, and comes again with more audio."""
+IN_SPEECH = 256
+"""With FINALIZE, which only `features` sets: the audio is loud where the segment ends, so its last word may go on."""
 
 
 class Column(IntEnum):

@@ -26,11 +26,12 @@ from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.results import StreamResult, StreamText
 from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
+from penstock.pipeline.results.words import WordBorders
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.ticket import END, FINALIZE, LIVE, POLL, START, Column, Ticket
+from penstock.pipeline.slots.ticket import END, FINALIZE, IN_SPEECH, LIVE, POLL, START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
-from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
+from penstock.pipeline.stages.decoding_steps import Before, Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.base import Chunk
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
@@ -95,7 +96,8 @@ class DecoderStage:
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
         self._carries_state = np.zeros(slots, bool)  # through endpoints
         self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
-        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks)
+        borders = WordBorders.of(self._tokenizer, self._config)
+        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks, borders)
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @property
@@ -292,7 +294,8 @@ class DecoderStage:
     def _answer(self, slot: int, parts: list[SegmentPart]) -> StreamResult:
         text = self._texts[slot]
         *earlier, last = [
-            text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples) for part in parts
+            text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples, part.open_word)
+            for part in parts
         ]
         self._has_unstable[slot] = bool(text.unstable)
         return replace(last, earlier=tuple(earlier)) if earlier else last
@@ -304,9 +307,13 @@ class DecoderStage:
         if self._config.encoder.is_offline:  # its windows begin anew where a client ends a segment
             ends, is_forced = ends | is_forced, ends & is_forced
         changing = self._has_unstable[slots].nonzero()[0].tolist()
-        unstable = {row: self._texts[int(slots[row])].unstable for row in changing}
+        in_speech = (flags & IN_SPEECH > 0).nonzero()[0].tolist()
+        texts = {row: self._texts[int(slots[row])] for row in (*changing, *in_speech)}
+        before = {
+            row: Before(text.unstable, text.open_word if row in in_speech else None) for row, text in texts.items()
+        }
         frames = np.array([rows.frames[places], rows.open_frames[places]])
-        steps = RowSteps(self._endpoints, slots, frames, covered, ends, is_forced, unstable)
+        steps = RowSteps(self._endpoints, slots, frames, covered, ends, is_forced, before)
         first_frames = (rows.frames.cumsum() - rows.frames)[places]
         while step := steps.next():
             own = slots[step.rows]
@@ -335,7 +342,7 @@ class DecoderStage:
         if not withheld:
             return parts
         self._texts[slot].skip(withheld[-1].next_start_samples)
-        own_end = [parts[-1]._replace(decoded=NOTHING)] if ends and withheld[-1] is parts[-1] else []
+        own_end = [parts[-1]._replace(decoded=NOTHING, open_word=())] if ends and withheld[-1] is parts[-1] else []
         return parts[len(withheld) :] + own_end
 
     def _decode_step(

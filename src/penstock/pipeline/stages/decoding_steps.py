@@ -13,7 +13,10 @@ from penstock.endpointing.rules import EndpointRules
 from penstock.endpointing.segment_frames import SegmentFrames
 from penstock.model.config import ModelConfig
 from penstock.pipeline.results.decoded import NOTHING, Decoded
-from penstock.pipeline.results.words import Token
+from penstock.pipeline.results.words import NO_BORDERS, Token, WordBorders
+
+_OPEN_FRAMES = 1
+"""A word may go on whose last token is in the last frame of the audio, or not longer before it."""
 
 
 class Step(NamedTuple):
@@ -42,13 +45,32 @@ class SegmentPart(NamedTuple):
     is_final: bool
     next_start_samples: int
     """Start of the next segment in the stream, after a final part."""
+    open_word: Sequence[Token] = ()
+    """The part's last stable tokens, of a word that goes on in the next segment."""
+
+
+class Before(NamedTuple):
+    """The end of a row's segment before the row."""
+
+    unstable: list[Token]
+    """Tokens that may change."""
+    open_word: list[Token] | None = None
+    """Stable tokens of the last word; None where the row does not end in speech."""
 
 
 class Endpoints:
     """The current segments of streams with endpointing, by slot."""
 
-    def __init__(self, slots: int, config: ModelConfig, chunk_encoder_frames: int, marks: frozenset[int] = frozenset()):
-        """marks: labels of punctuation, which come late and so are no sign of speech."""
+    def __init__(
+        self,
+        slots: int,
+        config: ModelConfig,
+        chunk_encoder_frames: int,
+        marks: frozenset[int] = frozenset(),
+        borders: WordBorders = NO_BORDERS,
+    ):
+        """marks: labels of punctuation, which come late and so are no sign of speech; borders: of words."""
+        self._borders = borders
         self._default_chunk_frames = chunk_encoder_frames
         self.chunk_frames = np.full(slots, chunk_encoder_frames, np.int64)
         """[S], encoder frames after which endpoints are evaluated."""
@@ -125,14 +147,32 @@ class Endpoints:
         self._first_sample[slot] = start = int(self._origin[slot] + self._encoder_frames[slot] * self._frame_samples)
         return SegmentPart(decoded, min(start - self._virtual_samples, covered_samples), True, start)
 
-    def force_end(self, slot: int, decoded: Decoded, tokens: int, covered_samples: int) -> SegmentPart:
+    def force_end(
+        self, slot: int, decoded: Decoded, tokens: int, covered_samples: int, before: list[Token] | None
+    ) -> SegmentPart:
         """The part before an end by the client; the search itself does not have its last `tokens` tokens yet.
 
-        Times of the next segment count from where the search began, too.
+        A word that goes on in the last frames belongs to the next segment, whose times count from where the search
+        began, too. before: stable tokens of the last word before `decoded`; None where no word goes on.
         """
-        self._segments.force(np.array([slot]))
-        self._told[slot] = self._told_before[slot] = max(self._told[slot], self._found[slot]) + tokens
-        return SegmentPart(decoded, covered_samples, True, int(self._first_sample[slot]))
+        word = [] if before is None else self._borders.continued(before, decoded.stable + decoded.unstable)
+        first = int(self._first_sample[slot])
+        if word and word[-1].timestamp < round((covered_samples - first) / self._frame_samples) - _OPEN_FRAMES:
+            word = []
+        untold = min(len(word), tokens)
+        if untold:
+            tokens_left = (decoded.stable + decoded.unstable)[:-untold]
+            count = min(len(decoded.stable), len(tokens_left))
+            decoded = Decoded(
+                tokens_left[:count],
+                tokens_left[count:],
+                [a._replace(tokens=self._borders.without_open_word(a.tokens)) for a in decoded.alternatives],
+                decoded.lattice,
+            )
+        told = int(max(self._told[slot], self._found[slot])) + tokens - untold
+        self._told[slot], self._told_before[slot] = told, told
+        self._segments.force(np.array([slot]), _end(word, self.silent_tokens))
+        return SegmentPart(decoded, covered_samples, True, first, word[: len(word) - untold])
 
 
 class RowSteps:
@@ -150,11 +190,11 @@ class RowSteps:
         covered_samples: np.ndarray,
         ends: np.ndarray,
         is_forced: np.ndarray,
-        unstable: Mapping[int, list[Token]],
+        before: Mapping[int, Before],
     ):
         """slots, covered_samples: [R] int64; frames: [2, R] int64, all of a row and its open ones; ends, is_forced: [R]
-        bool, the stream or, by the client, its segment ends; unstable: by row, tokens at the end of its segment that
-        may change.
+        bool, the stream or, by the client, its segment ends; before: by row with unstable tokens, or that ends in
+        speech.
         """
         self._endpoints, self._slots, self._covered = endpoints, slots, covered_samples
         self._has_rules, self._chunk_frames = endpoints.are_on[slots], endpoints.chunk_frames[slots]
@@ -164,7 +204,8 @@ class RowSteps:
         self._is_forced = is_forced
         # Of the segment so far: whether a step has run, and by row its tokens.
         self._is_new = np.zeros(len(slots), bool)
-        self._found = {row: Decoded([], tokens, []) for row, tokens in unstable.items()}
+        self._found = {row: Decoded([], each.unstable, []) for row, each in before.items() if each.unstable}
+        self._open_words = {row: each.open_word for row, each in before.items()}
         self._parts: dict[int, list[SegmentPart]] = {}
 
     def next(self) -> Step | None:
@@ -205,9 +246,12 @@ class RowSteps:
             row_decoded, covered = self._found.pop(row, NOTHING), int(self._covered[row])
             if step.is_endpoint[i]:
                 part = self._endpoints.end(int(self._slots[row]), row_decoded, covered)
+                if self._open_words.get(row):
+                    self._open_words[row] = []
             elif step.is_copy[i]:
                 tokens = copied[i] + len(row_decoded.unstable)
-                part = self._endpoints.force_end(int(self._slots[row]), row_decoded, tokens, covered)
+                open_word = self._open_words.get(row)
+                part = self._endpoints.force_end(int(self._slots[row]), row_decoded, tokens, covered, open_word)
             else:
                 part = SegmentPart(row_decoded, covered, True, covered)
             self._parts.setdefault(row, []).append(part)

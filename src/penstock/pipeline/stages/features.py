@@ -9,13 +9,23 @@ import torch
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
+from penstock.frontend.loudness import Loudness
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, OPEN, START, Column, encoder_frame_counts
+from penstock.pipeline.slots.ticket import (
+    END,
+    FINALIZE,
+    IN_SPEECH,
+    NO_ROW,
+    OPEN,
+    START,
+    Column,
+    encoder_frame_counts,
+)
 from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
 
@@ -37,6 +47,7 @@ class FeatureStage(AdmittingStage):
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self._subsampling_factor = config.encoder.subsampling_factor
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
+        self._loudness = Loudness(table.slots, config.features.hop_samples / config.features.sample_rate_hz)
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -56,6 +67,9 @@ class FeatureStage(AdmittingStage):
         try:
             is_first, is_last = (flags & START) > 0, (flags & (END | FINALIZE)) > 0
             extracted = self._extractor.extract(own, samples, lengths, is_first, is_last)
+            is_loud = self._loudness.add(
+                own, extracted.mel, extracted.chunks, extracted.last_valid_mel_frames, is_first
+            )
         except STEP_ERRORS as error:  # samples of these streams are lost
             self.table.take_back(own)
             for row in admitted.tolist():
@@ -73,5 +87,6 @@ class FeatureStage(AdmittingStage):
         columns = (extracted.chunks, extracted.last_valid_mel_frames, extracted.covered_samples, frames)
         for column, values in enumerate(columns, start=Column.CHUNKS):
             ticket[admitted, column] = values
-        ticket[admitted, Column.FLAGS] |= np.where(extracted.has_open & (flags & FINALIZE > 0), OPEN, 0)
+        marks = np.where(extracted.has_open, OPEN, 0) | np.where(is_loud, IN_SPEECH, 0)
+        ticket[admitted, Column.FLAGS] |= np.where(flags & FINALIZE > 0, marks, 0)
         return FeatureRows(ticket, extracted.mel, options, errors, rows.is_batched)
