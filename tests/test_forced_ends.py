@@ -43,7 +43,7 @@ def test_at_any_interval_at_most_one_word_in_48_differs(model, precision, speech
 
 
 def words(recognizer: StreamingRecognizer, decoder: str, speech: np.ndarray, seconds: int) -> list[str]:
-    """Of the final texts, joined with blanks, where a segment ends every so many seconds; 0: none does."""
+    """Of the final texts, joined with blanks, where a segment ends every `seconds`; 0: none does."""
     blocks = np.split(speech[: len(speech) // BLOCK * BLOCK], len(speech) // BLOCK)
     with recognizer.open_stream(options={"decoder": decoder}) as stream:
         ends = (seconds and number % (10 * seconds) == 0 for number in range(1, len(blocks)))
