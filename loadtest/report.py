@@ -65,6 +65,7 @@ def write_report(path: Path, document: dict) -> None:
     OutputError where it cannot be written.
     """
     reporting.write_report(path, document, to_markdown(document))
+    path.with_suffix(".png").unlink(missing_ok=True)  # of an earlier run
     if len({window["streams"] for window in document["windows"]}) > 1:
         from loadtest.pictures import draw_load  # matplotlib takes half a second
 

@@ -47,7 +47,8 @@ def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult],
     text = _TEMPLATE.read_text(encoding="utf-8")
     heading = "".join(f"<p>{html.escape(line)}</p>" for line in summary_lines(conditions, results[0]))
     text = text.replace("<!--plots-->", draw_plots(results, swept)).replace("<!--heading-->", heading)
-    left = _MAX_BYTES - len(text.encode()) - len(_script_json(document).encode())
+    parts = (text, _script_json(document))  # texts of manifests may have half a surrogate pair
+    left = _MAX_BYTES - sum(len(part.encode(errors="backslashreplace")) for part in parts)
     problems: list[str] = []
     for index, opus in _encode(utterances, _worst_first(results), left, problems):
         document["recordings"][index]["opus"] = opus

@@ -352,13 +352,13 @@ function showLatency(ms) {
   $("latency").hidden = false;
 }
 
-// `turns`: {text, speaker}, where speakers are told apart; each has the colour of its speaker.
+// `turns`: {text, speaker}, where speakers are told apart; each has the color of its speaker.
 function addFinal(id, text, startMs, turns = [{text}]) {
   const seconds = Math.floor((startMs ?? 0) / 1000);
   const stamp = document.createElement("time");
   stamp.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
   const words = document.createElement("span");
-  words.append(...turns.map(coloured).flatMap((part, index) => (index ? [" ", part] : [part])));
+  words.append(...turns.map(colored).flatMap((part, index) => (index ? [" ", part] : [part])));
   const line = document.createElement("li");
   line.append(stamp, words);
   $("empty").hidden = true;
@@ -369,7 +369,7 @@ function addFinal(id, text, startMs, turns = [{text}]) {
   $("save").disabled = $("clear").disabled = false;
 }
 
-function coloured({text, speaker}) {
+function colored({text, speaker}) {
   if (!speaker) return text;
   const part = document.createElement("span");
   part.className = "speaker";
