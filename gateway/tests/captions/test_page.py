@@ -151,7 +151,7 @@ async def test_a_file_that_is_no_audio(captions, tmp_path):
 async def test_a_file_without_words(captions, recording):
     async with running(captions) as served, browser() as page:
         await page.open(f"{served.url}/captions")
-        await page.choose("chooser", recording(0.0, 2.0))
+        await page.choose("chooser", recording(2.0))
         await page.wait("document.getElementById('message-text').textContent.startsWith('No words')")
 
 
