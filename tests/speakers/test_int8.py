@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,10 @@ from penstock.encoder.int8_linear import Int8Linear, activation_bits
 from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle_files import CONFIG_FILE, WEIGHTS_FILE
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
+from penstock.pipeline.stages.speakers import SpeakerStage
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
@@ -51,6 +56,19 @@ def test_probabilities_of_speech(bundles):
         assert not torch.equal(found, exact)
         assert (found - exact).abs().mean() < MAX_MEAN_DIFFERENCE
         assert ((found > 0.5) != (exact > 0.5)).float().mean() < MAX_CHANGED
+
+
+@pytest.mark.parametrize(("number", "precision"), [(0, "int8"), (1, "auto"), (0, "auto")])
+def test_the_served_model(bundles, number, precision):
+    ledger = SlotLedger(slot_count(1))
+    stage = SpeakerStage(bundles[number], StreamTable(1, ledger, 60.0, float), ledger, precision=precision)
+    is_int8 = all(isinstance(product, Int8Linear) for product in products(stage.streams.network))
+    assert is_int8 == (number == 1 or precision == "int8")
+    samples = np.sin(np.arange(160_000) * 0.1).astype(np.float32) / 10
+    request = AudioRequest("a", samples, True, True, {"speaker_mode": "file"})
+    (answer,) = stage.process([rows_of([request])])
+    expected = Diarizer(bundles[number], precision).probabilities(torch.from_numpy(samples)).numpy()
+    np.testing.assert_allclose(answer.probabilities, expected, rtol=0, atol=1e-5)
 
 
 def test_what_is_stored_is_what_is_opened(bundles):

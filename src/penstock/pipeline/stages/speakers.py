@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from penstock.encoder.precision import number_type, prepare_precision
+from penstock.encoder.precision import INT8, number_type, prepare_precision, resolve_precision
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.frontend.chunk_geometry import ChunkGeometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
@@ -26,6 +26,7 @@ from penstock.pipeline.stages.audio_rows import AudioRows, join_rows
 from penstock.pipeline.stages.speaker_steps import StreamSteps, step_sizes
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.network import SpeakerNetwork
+from penstock.speakers.precision import open_network
 
 SPEAKER_MODE = "speaker_mode"
 """Parameter of a start."""
@@ -68,8 +69,11 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
         geometry = ChunkGeometry(self._factor, 0, features.hop_samples, features.window_samples)
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
         place = prepare_precision(precision, device)
-        placed = {name: tensor.to(place) for name, tensor in tensors.items()}
-        network = SpeakerNetwork(config, placed, number_type(precision, device))
+        if resolve_precision(precision, device) == INT8 or (checkpoint.int8 and place.type == "cpu"):
+            network = open_network(checkpoint, INT8)
+        else:
+            placed = {name: tensor.to(place) for name, tensor in tensors.items()}
+            network = SpeakerNetwork(config, placed, number_type(precision, device))
         driver = select_step_driver(cuda_graphs, device)
         self.streams = StreamSteps(network, table.slots, driver)
         self.speakers = config.speakers
