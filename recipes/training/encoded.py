@@ -80,10 +80,9 @@ class FrozenEncoder:
         if checkpoint.config.prompt is not None:
             raise CheckpointError(f"{checkpoint.directory}: has language prompts; accepted: a model without")
         features, encoder = checkpoint.config.features, checkpoint.config.encoder
-        tensors = checkpoint.tensors("features.")
         self._config = features
         self._factor = encoder.subsampling_factor
-        self._log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
+        self._log_mel = LogMel.of(checkpoint)
         self._device = torch.device(device)
         self._encode = self._encode_windows
         if context is None:

@@ -16,7 +16,7 @@ from penstock.encoder.int8_linear import Int8Linear, activation_bits
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
 from penstock.frontend.audio_file import read_audio
-from penstock.frontend.log_mel import LogMel
+from penstock.frontend.log_mel import LogMel, MelSource
 from penstock.frontend.window_mel import WindowMel
 from penstock.linear import Linear
 from penstock.model.bundle import Checkpoint
@@ -36,17 +36,12 @@ _CHUNKS = 4
 """Chunks that each stream of the speech has: later ones attend to earlier ones."""
 
 
-class Int8Source(Protocol):
-    """A bundle of a recognizer or of a speaker model."""
+class Int8Source(MelSource, Protocol):
+    """One whose products may be in int8."""
 
     directory: Path
-    config: Any
-    """With `features`."""
     int8: frozenset[str]
     """Names of the tensors that are stored in int8."""
-
-    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
-        """Tensors as float32."""
 
     def factors(self, name: str) -> torch.Tensor:
         """Of a tensor in int8, [in]."""
@@ -54,9 +49,10 @@ class Int8Source(Protocol):
 
 def speech_mel(checkpoint: Int8Source) -> torch.Tensor:
     """Log-mel [N, F] of the speech, as the model wants it."""
-    tensors, features = checkpoint.tensors("features."), checkpoint.config.features
-    log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
-    samples = [torch.from_numpy(read_audio(path, features.sample_rate_hz)) for path in sorted(SPEECH.glob("*.flac"))]
+    log_mel = LogMel.of(checkpoint)
+    samples = [
+        torch.from_numpy(read_audio(path, log_mel.config.sample_rate_hz)) for path in sorted(SPEECH.glob("*.flac"))
+    ]
     return WindowMel(log_mel)(torch.cat(samples))
 
 

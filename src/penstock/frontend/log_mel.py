@@ -6,7 +6,7 @@ chunks overlap by `window + 1 - hop` samples. A segment's first window starts `s
 first sample, so that windows of every age have one shape (docs/architecture.md).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,16 @@ class MelChunks(NamedTuple):
     """Samples from the stream's start that its chunks so far cover; all of them at the end of a segment."""
 
 
+class MelSource(Protocol):
+    """A bundle of a recognizer or of a speaker model."""
+
+    config: Any
+    """With `features`."""
+
+    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
+        """Tensors as float32 on the CPU."""
+
+
 class LogMel:
     """Computes log-mel frames of windows of samples, without state.
 
@@ -44,6 +54,12 @@ class LogMel:
         self._padding = (spare // 2, spare - spare // 2)
         self._window = F.pad(window, self._padding)  # [fft_samples]
         self._filterbank = filterbank.t().contiguous()  # [bins, F]
+
+    @classmethod
+    def of(cls, checkpoint: MelSource) -> "LogMel":
+        """That of a bundle; raises CheckpointError as its `tensors`."""
+        tensors = checkpoint.tensors("features.")
+        return cls(checkpoint.config.features, tensors["features.window"], tensors["features.mel_filterbank"])
 
     def __call__(
         self, windows: torch.Tensor, filled_samples: torch.Tensor | None = None, out: torch.Tensor | None = None

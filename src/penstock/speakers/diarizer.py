@@ -59,9 +59,8 @@ class Diarizer:
 
     def __init__(self, checkpoint: SpeakerCheckpoint, precision: str = "float32"):
         """precision: as in `open_network`."""
-        self.config, tensors = checkpoint.config, checkpoint.tensors("features.")
-        features = self.config.features
-        self.log_mel = WindowMel(LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"]))
+        self.config, features = checkpoint.config, checkpoint.config.features
+        self.log_mel = WindowMel(LogMel.of(checkpoint))
         self.network = open_network(checkpoint, precision)
         self.hop_s = features.hop_samples / features.sample_rate_hz
         """Seconds between two rows of probabilities."""

@@ -67,9 +67,7 @@ class OfflineRecognizer:
             raise SettingError(f"{checkpoint.directory.name} is a streaming model; accepted: an offline model")
         self._name, self._device = checkpoint.directory.name, device
         self.max_batch, self.batch_audio_s = max_batch, audio_s
-        tensors = checkpoint.tensors("features.")
-        log_mel = LogMel(self.config.features, tensors["features.window"], tensors["features.mel_filterbank"])
-        self._mel = WindowMel(log_mel)
+        self._mel = WindowMel(LogMel.of(checkpoint))
         self._options = OptionReader(checkpoint, decoding)
         self._encoder = open_window_encoder(checkpoint, device, precision)
         self._decoder = DecoderStage(

@@ -57,9 +57,8 @@ class WindowFeatureStage(AdmittingStage):
         """window: of streams whose options have none."""
         super().__init__(table, checkpoint.config.features.sample_rate_hz, OptionReader(checkpoint, decoding).read)
         self._config, self._default_window = checkpoint.config, window
-        self._features, tensors = checkpoint.config.features, checkpoint.tensors("features.")
-        log_mel = LogMel(self._features, tensors["features.window"], tensors["features.mel_filterbank"])
-        self._mel, self._limits = WindowMel(log_mel), limits
+        self._features = checkpoint.config.features
+        self._mel, self._limits = WindowMel(LogMel.of(checkpoint)), limits
         self._files: dict[int, _File] = {}
         """By slot, of open streams."""
 

@@ -42,11 +42,9 @@ class FeatureStage(AdmittingStage):
     ):
         config = checkpoint.config
         super().__init__(table, config.features.sample_rate_hz, OptionReader(checkpoint, decoding).read)
-        tensors = checkpoint.tensors("features.")
-        log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self._subsampling_factor = config.encoder.subsampling_factor
-        self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
+        self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, table.slots)
         self._loudness = Loudness(table.slots, config.features.hop_samples / config.features.sample_rate_hz)
 
     @torch.inference_mode()

@@ -61,18 +61,17 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
         precision: str = AUTO,
     ):
         """ledger: the table's; cuda_graphs, precision: as of an encoder."""
-        config, tensors = checkpoint.config, checkpoint.tensors()
-        features, self._factor = config.features, config.subsampling_factor
+        config, features = checkpoint.config, checkpoint.config.features
+        self._factor = config.subsampling_factor
         self._modes = tuple(step_sizes(config))
         super().__init__(table, features.sample_rate_hz, self._read_options)
-        log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
         geometry = ChunkGeometry(self._factor, 0, features.hop_samples, features.window_samples)
-        self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
+        self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, table.slots)
         place = prepare_precision(precision, device)
         if resolve_precision(precision, device) == INT8 or (checkpoint.int8 and place.type == "cpu"):
             network = open_network(checkpoint, INT8)
         else:
-            placed = {name: tensor.to(place) for name, tensor in tensors.items()}
+            placed = {name: tensor.to(place) for name, tensor in checkpoint.tensors().items()}
             network = SpeakerNetwork(config, placed, number_type(precision, device))
         driver = select_step_driver(cuda_graphs, device)
         self.streams = StreamSteps(network, table.slots, driver)
