@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ManifestError
-from penstock.evaluation.diarization import DiarizationErrors, assign, diarization_errors, word_errors
+from penstock.evaluation.diarization import DiarizationErrors, SpeakerTurn, assign, diarization_errors, word_errors
 from penstock.evaluation.errors import EditCounts
 from penstock.evaluation.manifest import Utterance
-from penstock.evaluation.rttm import NamedTurn, reference_turns
+from penstock.evaluation.rttm import reference_turns
 
 CALL = Utterance(Path("audio/a call.wav"), 10.0, "hello", Path("m.jsonl"), 7)
 
@@ -27,8 +27,8 @@ def test_turns_are_found_by_the_name_of_the_recording(tmp_path, is_folder):
     lines = ";; a comment\n\nSPKR-INFO a_call 1 <NA> <NA> <NA> unknown A <NA>\n"
     path.write_text(f"\ufeff{lines}{rttm(('A', 0.5, 2), ('B', 1, 1.5))}{rttm(('A', 3, 4), name='b')}\r\n")
     assert reference_turns(tmp_path if is_folder else path, [CALL, silent, other, CALL]) == [
-        [NamedTurn("A", 0.5, 2.0), NamedTurn("B", 1.0, 1.5)], [], [NamedTurn("A", 3.0, 4.0)],
-        [NamedTurn("A", 0.5, 2.0), NamedTurn("B", 1.0, 1.5)],
+        [SpeakerTurn("A", 0.5, 2.0), SpeakerTurn("B", 1.0, 1.5)], [], [SpeakerTurn("A", 3.0, 4.0)],
+        [SpeakerTurn("A", 0.5, 2.0), SpeakerTurn("B", 1.0, 1.5)],
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import SettingError, shown
-from penstock.evaluation.errors import RESAMPLES, SEED, bootstrap_interval, bootstrap_rates
+from penstock.evaluation.errors import RESAMPLES, SEED, bootstrap_rates, interval_of
 from penstock.evaluation.report import FORMAT, FORMAT_VERSION
 
 
@@ -99,9 +99,10 @@ def render_comparison(a: Run, b: Run, limit: int) -> str:
         lines.append(f"left out: {len(both) - len(pairs)} utterances that failed in A or B")
     words, change = [one.words for one, _ in spoken], [two.edits - one.edits for one, two in spoken]
     lines.append(f"{len(spoken)} utterances with speech, {sum(words)} words, normalizer {a.normalizer}")
-    if interval := bootstrap_interval(change, words):
+    if spoken:
         before, after = (100 * sum(one.edits for one in side) / sum(words) for side in zip(*spoken, strict=True))
         rates = bootstrap_rates(change, words)
+        interval = interval_of(rates)
         lines += [
             f"WER {before:.2f} % -> {after:.2f} %: {after - before:+.2f} points,"
             f" 95 % interval {100 * interval.low:+.2f} to {100 * interval.high:+.2f}",

@@ -21,7 +21,7 @@ _TOUCHING_S = 1e-6
 
 
 class SpeakerTurn(NamedTuple):
-    """A speaker speaks without a break."""
+    """A speaker speaks without a break; turns of several may overlap."""
 
     speaker: Hashable
     start_s: float

@@ -131,9 +131,12 @@ def bootstrap_interval(edits: Sequence[int], reference_units: Sequence[int]) -> 
     Utterances count as independent, so speakers with many utterances make it too narrow. None without utterances;
     every utterance must have reference units.
     """
-    if not len(edits):
-        return None
-    low, high = np.percentile(bootstrap_rates(edits, reference_units), [_LOW_PERCENT, _HIGH_PERCENT])
+    return interval_of(bootstrap_rates(edits, reference_units)) if len(edits) else None
+
+
+def interval_of(rates: np.ndarray) -> Interval:
+    """The interval of `bootstrap_rates`."""
+    low, high = np.percentile(rates, [_LOW_PERCENT, _HIGH_PERCENT])
     return Interval(float(low), float(high))
 
 

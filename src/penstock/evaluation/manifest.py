@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class Utterance:
     speaker: str | None = None
     speaker_texts: Mapping[str, str] = field(default_factory=dict)
     """What each speaker says, from `segments`."""
-    turns: Sequence[tuple[str, float, float]] | None = None
+    turns: Sequence[tuple[Hashable, float, float]] | None = None
     """Who speaks when: speaker, start_s, end_s; not in manifests."""
     language: str | None = None
     """`lang`, for models with language prompts."""

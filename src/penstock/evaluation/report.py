@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from penstock import reporting
-from penstock.evaluation.diarization import COLLARS_S, SpeakerErrors, sum_errors
+from penstock.evaluation.diarization import COLLARS_S, SpeakerErrors
 from penstock.evaluation.errors import (
     RESAMPLES,
     SEED,
@@ -99,7 +99,7 @@ def _result(result: RunResult) -> dict:
         "speech_free": _speech_free(result.score.speech_free),
         "confusions": _confusions(result.score.confusions),
         "speakers": [{"speaker": name} | _words(counts) for name, counts in result.score.speakers.items()],
-        **_by_speaker(sum_errors(result.speaker_errors)),
+        **_by_speaker(result.who_spoke),
         "utterances": [
             _utterance(utterance, outcome.error, error) | _by_speaker(by_speaker or SpeakerErrors())
             for utterance, outcome, error, by_speaker in zip(
@@ -248,10 +248,9 @@ def summary_cells(results: Sequence[RunResult]) -> tuple[list[str], list[list[st
         columns += _SPEECH_COLUMNS
     if any(result.score.speech_free.utterances for result in results):
         columns += _SPEECH_FREE_COLUMNS
-    by_speaker = [sum_errors(result.speaker_errors) for result in results]
-    if all(each.diarization for each in by_speaker):
+    if all(result.who_spoke.diarization for result in results):
         columns += [(f"DER %, collar {each:g} s", _der(number)) for number, each in enumerate(COLLARS_S)]
-    if any(each.words for each in by_speaker):
+    if any(result.who_spoke.words for result in results):
         columns += _SPEAKER_WORD_COLUMNS
     columns += _LAST_COLUMNS
     if any(result.failures for result in results):
@@ -261,11 +260,11 @@ def summary_cells(results: Sequence[RunResult]) -> tuple[list[str], list[list[st
 
 def _der(number: int) -> Callable[[RunResult], str]:
     """A cell for one of `COLLARS_S`."""
-    return lambda result: _percent(sum_errors(result.speaker_errors).diarization[number].rate)
+    return lambda result: _percent(result.who_spoke.diarization[number].rate)
 
 
 def _cp_wer(result: RunResult) -> float | None:
-    words = sum_errors(result.speaker_errors).words
+    words = result.who_spoke.words
     return None if words is None else words.rate
 
 

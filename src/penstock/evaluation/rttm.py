@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.errors import ManifestError, shown
+from penstock.evaluation.diarization import SpeakerTurn
 from penstock.evaluation.manifest import Utterance
 
 _SPEAKER = "SPEAKER"
@@ -17,18 +17,7 @@ _OTHER_TYPES = {
 _FIELDS = (9, 10)
 
 
-class NamedTurn(NamedTuple):
-    """A speaker speaks without a break; turns of several may overlap."""
-
-    speaker: str
-    start_s: float
-    end_s: float
-
-
-Turns = Sequence[NamedTurn]
-
-
-def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Turns]:
+def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Sequence[SpeakerTurn]]:
     """The turns of each utterance from an RTTM file or the `*.rttm` of a folder, by the stem of its audio file.
 
     Without turns is only a recording without reference text, or with an RTTM file of its own. Raises ManifestError.
@@ -42,7 +31,7 @@ def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Turns]:
         raise ManifestError(f"{path}: not UTF-8 text: {error}") from error
     if not files:
         raise ManifestError(f"{path}: has no *.rttm")
-    found: dict[str, list[NamedTurn]] = {_name(file): [] for file in files if path.is_dir()}
+    found: dict[str, list[SpeakerTurn]] = {_name(file): [] for file in files if path.is_dir()}
     for file, text in texts:
         for number, line in enumerate(text.split("\n"), 1):
             if (parsed := _parse(f"{file}:{number}", line)) is not None:
@@ -63,7 +52,7 @@ def _name(path: Path) -> str:
     return "_".join(path.stem.split())
 
 
-def _parse(where: str, line: str) -> tuple[str, NamedTurn] | None:
+def _parse(where: str, line: str) -> tuple[str, SpeakerTurn] | None:
     """Recording and turn; None for a line that has none."""
     fields = line.split()
     if not fields or fields[0].startswith(";") or fields[0] in _OTHER_TYPES:
@@ -81,4 +70,4 @@ def _parse(where: str, line: str) -> tuple[str, NamedTurn] | None:
         if not 0 <= value < math.inf:
             raise ManifestError(f"{where}: {name} is {shown(text)}, expected seconds")
         times.append(value)
-    return fields[1], NamedTurn(fields[7], times[0], times[0] + times[1])
+    return fields[1], SpeakerTurn(fields[7], times[0], times[0] + times[1])

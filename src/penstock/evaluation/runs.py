@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
 from penstock.evaluation.decoder_choice import DecoderChoice
-from penstock.evaluation.diarization import SpeakerErrors, Spoken, speaker_errors
+from penstock.evaluation.diarization import SpeakerErrors, Spoken, speaker_errors, sum_errors
 from penstock.evaluation.errors import NO_NORMALIZER, Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
@@ -97,6 +98,11 @@ class RunResult:
     """Score of the utterances that did not fail."""
     speaker_errors: Sequence[SpeakerErrors | None] = ()
     """Of each utterance; None for one that failed, and all None without a speaker model."""
+
+    @cached_property
+    def who_spoke(self) -> SpeakerErrors:
+        """The errors of all utterances."""
+        return sum_errors(self.speaker_errors)
 
     @property
     def failures(self) -> list[str]:
