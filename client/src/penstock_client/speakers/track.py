@@ -6,7 +6,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -27,7 +27,15 @@ from penstock_client.errors import (
     StreamError,
 )
 from penstock_client.options import SPEAKER_FILE, SpeakerMode, StreamOptions
-from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Parameter, Request, Result, Word
+from penstock_client.protocol import (
+    MAX_REQUEST_SAMPLES,
+    SAMPLE_RATE_HZ,
+    Parameter,
+    Request,
+    Result,
+    Word,
+    with_speakers,
+)
 from penstock_client.speakers.probabilities import Frames, Probabilities
 from penstock_client.transport.async_channel import AsyncSignal
 
@@ -225,29 +233,27 @@ class SpeakerTrack:
         if not result.is_final:
             return result
         words, self._words = self._words, []
-        known_ms = self._probabilities.end_ms
-        speakers = self._probabilities.speakers_of(words)
-        if self._failure is not None:  # what comes later than its last frame is not known
-            speakers = tuple(
-                who if word.end_ms <= known_ms else None for who, word in zip(speakers, words, strict=True)
-            )
-        new = words[len(words) - len(result.new_words) :]
-        newest = zip(new, speakers[len(words) - len(new) :], strict=True)
+        speakers = self._speakers_of(words)
+        newest = speakers[len(words) - len(result.new_words) :]
         alternatives = tuple(
-            replace(each, words=tuple(self._spoken(each.words, known_ms))) for each in result.alternatives
+            replace(each, words=tuple(with_speakers(each.words, self._speakers_of(each.words))))
+            for each in result.alternatives
         )
         begin_ms = round(1000 * result.audio_processed_s) - _KEPT_MS  # of what comes, at the latest
         self._probabilities.forget(words[-1].start_ms if words else begin_ms)
         return replace(
             result,
-            new_words=tuple(replace(word, speaker=who) for word, who in newest),
+            new_words=tuple(with_speakers(result.new_words, newest)),
             word_speakers=speakers,
             alternatives=alternatives,
         )
 
-    def _spoken(self, words: tuple[Word, ...], known_ms: int) -> Iterator[Word]:
-        for word, who in zip(words, self._probabilities.speakers_of(words), strict=True):
-            yield replace(word, speaker=None if self._failure is not None and word.end_ms > known_ms else who)
+    def _speakers_of(self, words: Sequence[Word]) -> tuple[int | None, ...]:
+        """Of each word; after a failure none of those that end behind the last frame."""
+        speakers, known_ms = self._probabilities.speakers_of(words), self._probabilities.end_ms
+        if self._failure is None:
+            return speakers
+        return tuple(who if word.end_ms <= known_ms else None for who, word in zip(speakers, words, strict=True))
 
     def _wait_s(self, result: Result, came_s: float) -> float:
         """How long the result may still wait; 0 where there is nothing to wait for."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,8 @@ from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
 if TYPE_CHECKING:
     import aiohttp
     import grpc.aio
-    from tritonclient.grpc import service_pb2
 
 MODEL_NAME = "speakers"
-_DTYPES = {"FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
 Reply = tuple[int, Frames]
 
 
@@ -54,7 +52,13 @@ class SpeakerLink:
         import grpc.aio
         from tritonclient.grpc import service_pb2_grpc
 
-        from penstock_client.transport.grpc_wire import call_metadata, model_request, open_channel, reason
+        from penstock_client.transport.grpc_wire import (
+            call_metadata,
+            model_request,
+            open_channel,
+            output_values,
+            reason,
+        )
 
         if self._channel is None:
             self._channel = open_channel(grpc.aio, self._endpoint)
@@ -74,7 +78,7 @@ class SpeakerLink:
                 is_reached = True
                 if reply.error_message:
                     raise stream_error(stream_id, reply.error_message)
-                yield _read(stream_id, _grpc_outputs(reply.infer_response))
+                yield _read(stream_id, output_values(reply.infer_response))
         except grpc.RpcError as error:
             if not is_reached:
                 raise ServerUnreachableError(self._endpoint.url, reason(error)) from error
@@ -85,20 +89,16 @@ class SpeakerLink:
 
     async def _over_http(self, stream_id: str, requests: AsyncIterator[Request]) -> AsyncGenerator[Reply, None]:
         import aiohttp
-        from yarl import URL
 
-        from penstock_client.transport.async_http_transport import error_text, read_content
+        from penstock_client.transport.async_http_transport import error_text, open_session, read_content, url_of
         from penstock_client.transport.http_wire import HEADER_LENGTH, post_of, read_outputs, tls_context
 
         if self._http is None:
-            tls = tls_context(self._endpoint)
-            connector = aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls)
-            self._http = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        origin = f"{'https' if self._endpoint.is_secure else 'http'}://{self._endpoint.url}"
+            self._http = open_session(tls_context(self._endpoint))
         is_reached = False
         async for request in requests:
             path, body, headers = post_of(self._endpoint, stream_id, request)
-            url = URL(f"{origin}{path}", encoded=True)
+            url = url_of(self._endpoint, path)
             try:
                 async with self._http.post(url, data=body, headers=headers, allow_redirects=False) as response:
                     content = await read_content(response, stream_id)
@@ -112,27 +112,14 @@ class SpeakerLink:
             yield _read(stream_id, outputs)
 
 
-def _grpc_outputs(response: "service_pb2.ModelInferResponse") -> Callable[[str], npt.NDArray[Any] | None]:
-    outputs = zip(response.outputs, response.raw_output_contents, strict=False)
-    contents = {output.name: (output.datatype, content) for output, content in outputs}
-
-    def values(name: str) -> npt.NDArray[Any] | None:
-        if name not in contents:
-            return None
-        datatype, content = contents[name]
-        return np.frombuffer(content, _DTYPES[datatype])
-
-    return values
-
-
-def _read(stream_id: str, outputs: Callable[[str], npt.NDArray[Any] | None]) -> Reply:
+def _read(stream_id: str, outputs: Callable[[str], npt.ArrayLike | None]) -> Reply:
     """The first frame and the frames [n, K] of a reply. ProtocolError for anything else."""
     try:
         values = [outputs(name) for name in ("PROBABILITIES", "FIRST_FRAME", "SPEAKERS")]
         if any(each is None for each in values):
             raise ValueError("an output is missing")
         flat, first_frame, speakers = (np.asarray(each).ravel() for each in values)
-        frames = flat.reshape(-1, int(speakers[0])) if len(flat) else np.zeros((0, int(speakers[0])), np.float32)
+        frames = flat.astype(np.float32, copy=False).reshape(-1 if len(flat) else 0, int(speakers[0]))
         return int(first_frame[0]), frames
     except UNREADABLE as error:
         raise ProtocolError(stream_id, f"the reply of the model speakers cannot be read: {error}") from error

@@ -78,9 +78,8 @@ class AsyncHttpTransport(TaskTransport):
 
     async def _post(self, request: Request) -> list[Result]:
         path, body, headers = post_of(self._endpoint, self._stream_id, request)
-        url = URL(f"{'https' if self._endpoint.is_secure else 'http'}://{self._endpoint.url}{path}", encoded=True)
         async with self._http.post(
-            url,
+            url_of(self._endpoint, path),
             data=body,
             headers=headers,
             timeout=self._timeout,
@@ -102,8 +101,18 @@ def _open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_end.append(note_connection)
     trace.on_connection_reuseconn.append(note_connection)
+    return open_session(tls, [trace])
+
+
+def open_session(tls: ssl.SSLContext | None, traces: list[aiohttp.TraceConfig] | None = None) -> aiohttp.ClientSession:
+    """A session with any number of connections, and without cookies."""
     connector = aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls)
-    return aiohttp.ClientSession(connector=connector, trace_configs=[trace], cookie_jar=aiohttp.DummyCookieJar())
+    return aiohttp.ClientSession(connector=connector, trace_configs=traces, cookie_jar=aiohttp.DummyCookieJar())
+
+
+def url_of(endpoint: Endpoint, path: str) -> URL:
+    """The address of a path, which is encoded already."""
+    return URL(f"{'https' if endpoint.is_secure else 'http'}://{endpoint.url}{path}", encoded=True)
 
 
 async def read_content(response: aiohttp.ClientResponse, stream_id: StreamId) -> bytes:

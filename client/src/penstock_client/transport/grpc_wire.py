@@ -43,7 +43,7 @@ _KEEPALIVE_TIMEOUT_MS = 10_000
 _FORKED = "this process was forked from one that uses gRPC: start processes by 'spawn', or use protocol 'http'"
 _aio_process: dict[str, int] = {}
 
-_FORMATS: dict[str, Any] = {"INT32": "i", "FP32": "f", "BOOL": "?"}
+_FORMATS: dict[str, Any] = {"INT32": "i", "INT64": "q", "FP32": "f", "BOOL": "?"}
 _WITHIN_SEGMENT = {
     name: service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS_WITHIN_SEGMENT
 }

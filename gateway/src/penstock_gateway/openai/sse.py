@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from penstock_client.audio.remarks import Remark
 from penstock_client.writing import blank_between
@@ -30,11 +30,11 @@ class TranscriptEvents:
 
     def add(self, event: Event) -> bytes | None:
         """The delta for an event, and the turns of speakers in a final; None where nothing new is stable."""
-        turns = speaker_turns(event) if self._form and isinstance(event, Final) and event.text else []
         segments = []
-        for turn in turns:
-            segments.append(_encode(speaker_segment(self._turns, turn, cast(TranscriptionForm, self._form))))
-            self._turns += 1
+        if self._form is not None and isinstance(event, Final) and event.text:
+            for turn in speaker_turns(event):
+                segments.append(_encode(speaker_segment(self._turns, turn, self._form)))
+                self._turns += 1
         return b"".join([self._delta(event) or b"", *segments]) or None
 
     def _delta(self, event: Event) -> bytes | None:
