@@ -7,11 +7,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
+from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
 _MAX_WRONG = 32
+_SPEAKERS: tuple[str | int, ...] = ("off", "on", *range(2, MAX_SPEAKERS + 1))
 _TYPES = {
     "string_type": "a string", "int_type": "an integer", "bool_type": "true or false", "list_type": "an array",
     "dict_type": "an object", "model_type": "an object", "model_attributes_type": "an object",
@@ -41,6 +43,13 @@ class ClosedFields(Fields):
 def accepted(text: str) -> PydanticCustomError:
     """Error of a validator; `text` names the accepted values."""
     return PydanticCustomError("not_accepted", "{text}", {"text": text})
+
+
+def read_speakers(given: Any) -> str | int:
+    """A validator of the option `speakers`."""
+    if isinstance(given, bool) or given not in _SPEAKERS:
+        raise accepted(ACCEPTED_SPEAKERS)
+    return _SPEAKERS[_SPEAKERS.index(given)]
 
 
 def between(low: float, high: float) -> AfterValidator:

@@ -114,7 +114,7 @@ def _prepare_server(
 ) -> tuple[TritonServer, GatewayOptions | None]:
     """The server, and the gateway's options with its ports."""
     _check_files(args, values)
-    raise_open_file_limit(values.max_streams + (values.speaker_streams or values.max_streams if values.speakers else 0))
+    raise_open_file_limit(values.max_streams + values.all_speaker_streams)
     _check_device(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
     others = gateway.ports if gateway else ()
@@ -297,8 +297,8 @@ def _speakers(values: ServeOptions, memory: ServerMemory) -> list[str]:
         return []
     return [
         f"speakers: {checkpoint.directory.resolve().name}, at most {checkpoint.config.speakers} in a stream, "
-        f"{values.speaker_streams or values.max_streams} streams; weights {memory.speaker_weights / 1e9:.2f} GB, "
-        f"streams and steps up to {memory.speakers / 1e9:.2f} GB"
+        f"{values.all_speaker_streams} streams; weights {memory_size(memory.speaker_weights)}, "
+        f"streams and steps up to {memory_size(memory.speakers)}"
     ]
 
 

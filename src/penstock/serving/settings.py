@@ -157,6 +157,11 @@ class ServeOptions(DecodingConfig, _ProcessOptions):
         """The options of the decoder."""
         return DecodingConfig(**{name: getattr(self, name) for name in DecodingConfig.model_fields})
 
+    @property
+    def all_speaker_streams(self) -> int:
+        """Streams of the speaker model; 0 without one."""
+        return (self.speaker_streams or self.max_streams) if self.speakers else 0
+
 
 MODEL, CONTEXT, THREADS, PRECISION = map(ServeOptions.option, ("model", "context", "threads", "precision"))
 """Also options of commands without a server."""
@@ -220,7 +225,7 @@ class Settings:
             max_file_minutes=options.max_file_minutes,
             max_audio_s=audio_limit_s(checkpoint.config, options),
             speakers=options.speakers,
-            speaker_streams=options.speaker_streams or options.max_streams,
+            speaker_streams=options.all_speaker_streams,
         )
 
     @property
@@ -318,8 +323,7 @@ def served_speaker_memory(options: ServeOptions, number_bytes: int = 4) -> "Spea
     from penstock.pipeline.memory.speaker_memory import speaker_memory
 
     checkpoint = served_speakers(options)
-    streams = options.speaker_streams or options.max_streams
-    return speaker_memory(checkpoint.config, streams, number_bytes) if checkpoint else None
+    return speaker_memory(checkpoint.config, options.all_speaker_streams, number_bytes) if checkpoint else None
 
 
 def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -> float:

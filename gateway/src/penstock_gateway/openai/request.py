@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
+from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, speaker_name
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
-from penstock_gateway.validation import accepted, invalid, parse_object, problem
+from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
 
 _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
 
@@ -24,10 +24,7 @@ def _switch(text: str) -> bool:
 
 
 def _speakers(text: str) -> str | int:
-    given = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text.lower()
-    if given not in ("off", "on", *range(2, MAX_SPEAKERS + 1)):
-        raise accepted(ACCEPTED_SPEAKERS)
-    return given
+    return read_speakers(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text.lower())
 
 
 def _lower(text: Any) -> Any:

@@ -8,13 +8,23 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator
 
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
+from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
-from penstock_gateway.validation import Array, ClosedFields, Ignored, Text, accepted, check_effect, invalid, read_known
+from penstock_gateway.validation import (
+    Array,
+    ClosedFields,
+    Ignored,
+    Text,
+    accepted,
+    check_effect,
+    invalid,
+    read_known,
+    read_speakers,
+)
 
 RATES_HZ = (24_000, 16_000, 8_000)
 """OpenAI's rate of audio/pcm, and two more."""
@@ -69,10 +79,7 @@ class Transcription(ClosedFields):
     @field_validator("speakers")
     @classmethod
     def _check_speakers(cls, speakers: Any) -> str | int | None:
-        values: list[str | int | None] = [None, "off", "on", *range(2, MAX_SPEAKERS + 1)]
-        if isinstance(speakers, bool) or speakers not in values:
-            raise accepted(ACCEPTED_SPEAKERS)
-        return values[values.index(speakers)]
+        return None if speakers is None else read_speakers(speakers)
 
     @property
     def asked_speakers(self) -> str | int | None:

@@ -85,12 +85,12 @@ class StreamSteps:
             ready = chunk.nonzero()[0]
             if not len(ready):
                 return [lost.get(row, np.concatenate(found[row])) for row in range(len(slots))]
-            are_files = self._mode[slots[ready]] == len(self._sizes) - 1
-            for rows in (ready[~are_files], ready[are_files]):
-                most = self._max_batch(slots[rows])
+            are_files = self._are_files(slots[ready])
+            for rows, captured in ((ready[~are_files], self._captured), (ready[are_files], None)):
+                most = MAX_STEP_ROWS if captured is None else captured.max_batch
                 for part in np.split(rows, range(most, len(rows), most)):
                     if len(part):
-                        self._run(part, slots[part], chunk[part], right[part], found, lost)
+                        self._run(part, slots[part], chunk[part], right[part], captured, found, lost)
 
     def _plan(self, slots: np.ndarray, is_over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Chunk and look-ahead [n] of the next step of each stream; chunk 0 where frames are missing."""
@@ -98,33 +98,29 @@ class StreamSteps:
         waiting = self._filled[slots] - self._left[slots]
         is_full = waiting >= chunk + right
         # The last frames of a live stream are one chunk: all of them together are no more than chunk and look-ahead.
-        is_file = self._mode[slots] == len(self._sizes) - 1
-        last = np.where(is_file, np.minimum(chunk, waiting), waiting)
+        last = np.where(self._are_files(slots), np.minimum(chunk, waiting), waiting)
         right = np.where(is_full, right, waiting - last)
         return np.where(is_full, chunk, np.where(is_over, last, 0)), right
 
-    def _max_batch(self, slots: np.ndarray) -> int:
-        is_live = len(slots) > 0 and self._mode[slots[0]] < len(self._sizes) - 1
-        return self._captured.max_batch if self._captured is not None and is_live else MAX_STEP_ROWS
+    def _are_files(self, slots: np.ndarray) -> np.ndarray:
+        """[n] bool, of streams."""
+        return self._mode[slots] == len(self._sizes) - 1
 
     def _run(
-        self, rows: np.ndarray, slots: np.ndarray, chunk: np.ndarray, right: np.ndarray,
+        self, rows: np.ndarray, slots: np.ndarray, chunk: np.ndarray, right: np.ndarray, captured: CapturedStep | None,
         found: list[list[np.ndarray]], lost: dict[int, str],
     ) -> None:  # fmt: skip
-        """Runs a step of different streams [B], live ones or files, and moves their frames on."""
+        """Runs a step of different streams [B], live ones or files, and moves their frames on.
+
+        captured: the step, unless it runs as it is.
+        """
         left, factor = self._left[slots], self._config.subsampling_factor
         lengths = left + chunk + right
         numbers = send_to_device(torch.from_numpy(np.array([slots, left, chunk, lengths])), self._device)
-        is_captured = self._captured is not None and self._mode[slots[0]] < len(self._sizes) - 1
+        frames, step = (lengths.max(), self._steps.step_of_mel) if captured is None else (captured.frames, captured)
         try:
-            if is_captured:
-                assert self._captured is not None
-                mel = send_to_device(torch.from_numpy(self._mel[slots, : self._captured.frames]), self._device)
-                step = self._captured(mel, numbers)
-            else:
-                mel = send_to_device(torch.from_numpy(self._mel[slots, : lengths.max()]), self._device)
-                step = self._steps.step_of_mel(mel, numbers)
-            probabilities = copy_to_host(step).numpy()  # waits for the device, which reports errors here
+            mel = send_to_device(torch.from_numpy(self._mel[slots, :frames]), self._device)
+            probabilities = copy_to_host(step(mel, numbers)).numpy()  # waits for the device, which reports errors here
         except STEP_ERRORS as error:  # the states of these streams are undefined now
             check_device_works(self._device, error)
             lost |= dict.fromkeys(rows.tolist(), f"the speaker model failed: {error}")
