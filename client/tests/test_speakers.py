@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import (
     AsyncClient,
     Client,
+    ConnectionLostError,
     ConnectionOptions,
     Result,
     ServerUnreachableError,
@@ -219,6 +221,27 @@ def test_silence_leaves_no_probabilities_behind():
 def test_wrong_options_are_rejected_by_name(values, problem):
     with pytest.raises(ValueError, match=problem):
         StreamOptions(**values)
+
+
+def test_audio_after_a_failure_of_the_speaker_model_is_not_kept():
+    async def exchange(stream_id, requests):
+        await anext(requests)
+        yield 0, np.zeros((0, 8), np.float32)
+        raise ConnectionLostError(stream_id, "the model has ended")
+
+    async def run():
+        track = SpeakerTrack(exchange, SpeakerSettings(None, "low_latency"), WAIT_S, ConnectionOptions())
+        await track.open()
+        while not track.is_ended:
+            await asyncio.sleep(0)
+        audio = voices(1)
+        kept = weakref.ref(audio)
+        await track.send(audio)
+        del audio
+        assert kept() is None
+        await track.close()
+
+    asyncio.run(run())
 
 
 def test_a_segment_that_ends_before_its_look_ahead_gets_what_is_known():

@@ -165,7 +165,7 @@ class SpeakerTrack:
 
     async def send(self, samples: npt.NDArray[np.float32]) -> None:
         """Takes audio [n]. Waits while a minute of it is unanswered; live audio fails then."""
-        if self._is_finished or not len(samples):
+        if self._is_finished or self._is_over or not len(samples):
             return
         self._newest_audio_s = time.monotonic()
         self._held.append(samples)
@@ -192,8 +192,6 @@ class SpeakerTrack:
     def cancel(self) -> None:
         """Nothing more is needed: the stream is ended on the server. Does not wait."""
         self._fail(StreamClosedError("speakers", "the stream is closed"))
-        self._held.clear()
-        self._held_samples = 0
         self.finish()
 
     async def close(self, wait_s: float = 1.0) -> None:
