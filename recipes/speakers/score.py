@@ -8,23 +8,24 @@ and live, with a collar of 0.25 s; missed speech, false alarms and confused spea
 
 import argparse
 import sys
-from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from penstock.evaluation.diarization import DiarizationErrors, diarization_errors
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.config import StepSize
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows
-from penstock.speakers.turns import SPEAKS
+from penstock.speakers.turns import turns
 from recipes.speakers.mixtures import arrival, speech
 from recipes.speakers.train import divided, log_mel_of
 from recipes.training.batches import Recording, read_recordings
 
-_COLLAR_FRAMES = 25
+_COLLAR_S = 0.25
 _HOP_SAMPLES = 160
+_HOP_S = 0.01
 
 
 class Example(NamedTuple):
@@ -56,34 +57,6 @@ def example(recordings: list[Recording], speakers: int, random: np.random.Genera
     return Example(np.concatenate(parts), speaks[:, arrival(speaks)])
 
 
-class Errors(NamedTuple):
-    """Speaker frames."""
-
-    missed: int
-    false: int
-    confused: int
-    total: int
-
-
-def errors(reference: np.ndarray, found: np.ndarray, collar: int = _COLLAR_FRAMES) -> Errors:
-    """Of speakers who speak, found [N, K] against reference [N, S], both 0 or 1, with the best pairs of speakers.
-
-    Frames within `collar` of a change in the reference do not count.
-    """
-    changes = np.flatnonzero(np.diff(np.pad(reference, ((1, 1), (0, 0))), axis=0).any(axis=1))
-    counts = np.ones(len(reference), bool)
-    for change in changes:
-        counts[max(change - collar, 0) : change + collar] = False
-    reference, found = reference[counts], found[counts]
-    width = max(reference.shape[1], found.shape[1])
-    reference, found = (np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in (reference, found))
-    both = reference.T @ found  # [K, K]
-    correct = max(sum(both[i, j] for i, j in enumerate(order)) for order in permutations(range(width)))
-    many, some = reference.sum(axis=1), found.sum(axis=1)
-    missed, false = np.maximum(many - some, 0).sum(), np.maximum(some - many, 0).sum()
-    return Errors(*map(round, (missed, false, np.minimum(many, some).sum() - correct, many.sum())))
-
-
 def live(diarizer: Diarizer, samples: torch.Tensor, size: StepSize) -> torch.Tensor:
     """Probabilities [N, K] of samples [L] of a live stream with steps of this size."""
     network, slot = diarizer.network, torch.zeros(1, dtype=torch.int64)
@@ -99,16 +72,18 @@ def live(diarizer: Diarizer, samples: torch.Tensor, size: StepSize) -> torch.Ten
 
 
 @torch.no_grad()
-def score(diarizer: Diarizer, examples: list[Example]) -> dict[str, Errors]:
+def score(diarizer: Diarizer, examples: list[Example]) -> dict[str, DiarizationErrors]:
     """The sums of all examples: "file", and the modes of live streams."""
-    sums: dict[str, Errors] = {}
+    sums: dict[str, DiarizationErrors] = {}
     for samples, reference in examples:
         signal = torch.from_numpy(samples)
         results = {"file": diarizer.probabilities(signal)}
         results |= {name: live(diarizer, signal, size) for name, size in diarizer.config.live_steps.items()}
         for name, probabilities in results.items():
-            own = errors(reference, (probabilities > SPEAKS).float().numpy())
-            sums[name] = Errors(*map(sum, zip(sums.get(name, Errors(0, 0, 0, 0)), own, strict=True)))
+            own = diarization_errors(
+                turns(torch.from_numpy(reference), _HOP_S), turns(probabilities, _HOP_S), _COLLAR_S
+            )
+            sums[name] = sums.get(name, DiarizationErrors()) + own
     return sums
 
 
@@ -127,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     random = np.random.default_rng(0)
     examples = [example(recordings, options.speakers, random) for _ in range(options.mixtures)]
     for name, found in score(Diarizer(SpeakerCheckpoint(options.bundle)), examples).items():
-        parts = [100 * count / found.total for count in found[:3]]
+        parts = [100 * part_s / found.speech_s for part_s in (found.missed_s, found.false_alarm_s, found.confused_s)]
         print(f"{name}: DER {sum(parts):.1f} % (missed {parts[0]:.1f}, false {parts[1]:.1f}, confused {parts[2]:.1f})")
     return 0
 

@@ -132,14 +132,14 @@ def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
 
 
 def check_writable(path: Path, force: bool, flag: str = "--json") -> None:
-    """Raises OutputError, before the work, if no report can be written there, or unless `force` if there is a file."""
+    """Raises OutputError, before the work, if no file can be written there, or unless `force` if there is one."""
     try:
         if path.is_file() and not force:
             raise OutputError(f"{flag}: {path} exists; --force replaces it")
-        if path.is_dir() or not path.parent.is_dir():
-            reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            reason = "is a directory" if path.is_dir() else f"there is no directory {path.absolute().parent}"
             raise OutputError(f"{flag}: {path}: {reason}")
-        is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
+        is_writable = os.access(path if path.exists() else path.absolute().parent, os.W_OK)
     except OSError as error:
         raise OutputError(f"{flag}: {path}: {error.strerror}") from error
     if not is_writable:

@@ -3,14 +3,12 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import torch
 
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.config import CachePolicy
 from recipes.speakers import train as recipe
 from recipes.speakers.mixtures import Mixer, MixtureConfig, Utterance, arrival, speech
-from recipes.speakers.score import Errors, errors
 from recipes.training.batches import Recording
 
 BINS = 80
@@ -97,24 +95,3 @@ def test_every_tenth_speaker_is_left_out():
     kept, left_out = recipe.divided(recordings)
     assert sorted({each.speaker for each in left_out}) == ["s05", "s15", "s25"]
     assert len(kept) == 54
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ([[0, 1]] * 10 + [[1, 0]] * 10, Errors(0, 0, 0, 20)),  # numbered otherwise
-        ([[1, 0]] * 20, Errors(0, 0, 10, 20)),
-        ([[1, 0]] * 8 + [[0, 0]] * 2 + [[0, 1]] * 10, Errors(2, 0, 0, 20)),
-        ([[1, 0, 1]] * 3 + [[1, 0, 0]] * 7 + [[0, 1, 0]] * 10, Errors(0, 3, 0, 20)),
-    ],
-)
-def test_errors_are_counted_with_the_best_pairs(found, expected):
-    reference = np.array([[1, 0]] * 10 + [[0, 1]] * 10, np.float32)
-    assert errors(reference, np.array(found, np.float32), collar=0) == expected
-
-
-def test_a_collar_hides_what_is_near_a_change():
-    reference = np.array([[1]] * 50 + [[0]] * 50, np.float32)
-    found = np.array([[1]] * 60 + [[0]] * 40, np.float32)
-    assert errors(reference, found, collar=5) == Errors(0, 5, 0, 40)
-    assert errors(reference, found, collar=10) == Errors(0, 0, 0, 30)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import GraphError, LanguageModelError, OutputError, SettingError
+from penstock.errors import GraphError, LanguageModelError, SettingError
 
 if TYPE_CHECKING:
     from penstock.scoring.wfst.building.lexicon import Entries
@@ -57,6 +57,7 @@ def run_build(args: argparse.Namespace) -> int:
     from penstock.model.bundle_files import sha256_of
     from penstock.model.resolve import resolve_model
     from penstock.model.tokenizer import Tokenizer
+    from penstock.reporting import check_writable
     from penstock.scoring.ngram.arpa import read_arpa
     from penstock.scoring.wfst.building.compile import compile_graph
     from penstock.scoring.wfst.building.fst_arrays import write_openfst
@@ -65,8 +66,9 @@ def run_build(args: argparse.Namespace) -> int:
 
     started = time.monotonic()
     check_name(args.out)
-    for path in filter(None, (args.out, args.openfst)):
-        check_output(path, args.force)
+    for flag, path in (("--out", args.out), ("--openfst", args.openfst)):
+        if path:
+            check_writable(path, args.force, flag)
     if not args.model:
         raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
     tokenizer_path = Checkpoint(resolve_model(args.model)).tokenizer_path
@@ -119,15 +121,3 @@ def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":
 
     path = args.words or args.lexicon
     return read_entries(path, with_pieces=args.lexicon is not None) if path else {word: [()] for word in known}
-
-
-def check_output(path: Path, force: bool) -> None:
-    """Checks before the work that a file can be written."""
-    try:
-        if path.is_file() and not force:
-            raise OutputError(f"{path} exists; --force replaces it")
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            reason = "is a directory" if path.is_dir() else f"there is no directory {path.absolute().parent}"
-            raise OutputError(f"{path}: {reason}")
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror}") from error

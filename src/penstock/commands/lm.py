@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.commands.graph import check_output
 from penstock.errors import CorpusError, SettingError
 
 if TYPE_CHECKING:
@@ -80,10 +79,11 @@ def _add_compile(parts: argparse._SubParsersAction) -> None:
 
 def run_build(args: argparse.Namespace) -> int:
     """Prints the n-gram counts, and with --heldout the perplexity."""
+    from penstock.reporting import check_writable
     from penstock.scoring.ngram.arpa import write_arpa
     from penstock.scoring.ngram.estimation.build import build_lm
 
-    check_output(args.out, args.force)
+    check_writable(args.out, args.force, "--out")
     if args.words and args.model not in (None, os.environ.get("PENSTOCK_MODEL")):
         raise SettingError("--model is given with --words, whose model has no tokens; accepted: one of them")
     if any(count < 0 for count in args.prune):
@@ -129,10 +129,11 @@ def _check_heldout(args: argparse.Namespace) -> None:
 
 def run_compile(args: argparse.Namespace) -> int:
     """Prints the size of the model."""
+    from penstock.reporting import check_writable
     from penstock.scoring.ngram.io import TokenFormat, check_name, read_tables, read_token_names, save_tables
 
     check_name(args.out)
-    check_output(args.out, args.force)
+    check_writable(args.out, args.force, "--out")
     names = read_token_names(_checkpoint(args.model).tokenizer_path)
     tables = read_tables(args.arpa, names, TokenFormat(args.tokens) if args.tokens else None)
     save_tables(tables, args.out, names)
