@@ -12,6 +12,8 @@ from penstock_gateway.errors import ErrorCode
 KEY = "sk-one"
 RATE_HZ = 16_000
 WAIT_S = 300
+END_SEGMENT = np.zeros(0, np.float32)
+"""Between parts of audio: a forced end."""
 
 
 class Ports(NamedTuple):
@@ -64,8 +66,10 @@ class Call:
     """Its stream ends with its connection; else by silence."""
     large_samples = 0
     """Audio of one message above its limit, for a gateway with --max-upload-mb 10."""
-    wrong: ClassVar[dict[str, Any]] = {}
+    wrong: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Options that are rejected."""
+    empty_end = ""
+    """Code of a forced end without audio behind the last one; "" where that is answered as any other."""
     unused: ClassVar[dict[str, Any]] = {}
     """Options that are ignored, and named."""
     unused_of_files: ClassVar[dict[str, Any]] = {}
@@ -82,6 +86,10 @@ class Call:
     def send(self, samples: np.ndarray) -> None:
         """Audio [n] at 16 kHz, in one message."""
         self._parts.put_nowait(samples)
+
+    def end_segment(self) -> None:
+        """Forces an end; for live calls."""
+        self._parts.put_nowait(END_SEGMENT)
 
     def end(self) -> None:
         """No more audio follows."""

@@ -20,7 +20,7 @@ import websockets
 from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.sound_files import sound_file
-from gateway.tests.contract.call import RATE_HZ, WAIT_S, Call, pcm
+from gateway.tests.contract.call import END_SEGMENT, RATE_HZ, WAIT_S, Call, pcm
 from penstock_client import AsyncClient, ClientError, StreamOptions, Transcript
 from penstock_client.protocol import parse_reply
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -36,7 +36,7 @@ class RivaStream(Call):
 
     protocol, large_samples = "riva", 3 << 20
     method, kind = "StreamingRecognize", riva.StreamingRecognizeResponse
-    wrong: ClassVar = {"profanity_filter": True}
+    wrong: ClassVar = ({"profanity_filter": True}, {"encoding": 7}, {"sample_rate_hertz": 7})
     unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
 
@@ -79,15 +79,17 @@ class RivaStream(Call):
 
     @property
     def _config(self) -> riva.RecognitionConfig:
-        given = {"verbatim_transcripts": True, "enable_word_time_offsets": True, "model": self.model} | self.options
-        return riva.RecognitionConfig(encoding="LINEAR_PCM", sample_rate_hertz=RATE_HZ, **given)
+        form = {"encoding": "LINEAR_PCM", "sample_rate_hertz": RATE_HZ, "model": self.model}
+        wanted = {"verbatim_transcripts": True, "enable_word_time_offsets": True}
+        return riva.RecognitionConfig(**(form | wanted | self.options))
 
     async def _messages(self) -> AsyncIterator[bytes]:
         interim = self.options.pop("interim_results", False)
         config = riva.StreamingRecognitionConfig(config=self._config, interim_results=interim)
         yield riva.StreamingRecognizeRequest(streaming_config=config).SerializeToString()
         async for part in self._audio():
-            yield riva.StreamingRecognizeRequest(audio_content=pcm(part)).SerializeToString()
+            runtime = {"force_eou": "true"} if part is END_SEGMENT else {}
+            yield riva.StreamingRecognizeRequest(audio_content=pcm(part), runtime_config=runtime).SerializeToString()
 
 
 class RivaFile(RivaStream):
@@ -112,7 +114,7 @@ class OpenAIFile(Call):
     """A transcription in one reply."""
 
     protocol, is_live, tells_rest, large_samples = "openai", False, False, 6 << 20
-    wrong, unused = {"include[]": "words"}, {"temperature": "0.2", "surprise": "1"}
+    wrong, unused = ({"include[]": "words"},), {"temperature": "0.2", "surprise": "1"}
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     @classmethod
@@ -171,7 +173,11 @@ class Realtime(Call):
     """OpenAI's Realtime transcription. Its end is a commit, whose item is the last one."""
 
     protocol, large_samples = "realtime", 8 << 20
-    wrong: ClassVar = {"format": {"type": "audio/opus"}}
+    empty_end = "INPUT_AUDIO_BUFFER_COMMIT_EMPTY"
+    wrong: ClassVar = (
+        {"format": {"type": "audio/opus"}}, {"format": {"type": "audio/pcm", "rate": 0}},
+        {"input_audio_format": "pcm16"},  # the beta's
+    )  # fmt: skip
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
 
     @classmethod
@@ -208,12 +214,20 @@ class Realtime(Call):
         session |= {"type": "transcription", "audio": {"input": settings | options}}
         await socket.send(json.dumps({"type": "session.update", "session": session}))
         async for part in self._audio():
+            if part is END_SEGMENT:
+                await self._commit(socket)
+                continue
             audio = base64.b64encode(pcm(part)).decode()
             await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
         self._is_committed = True
+        await self._commit(socket)
+
+    async def _commit(self, socket: Any) -> None:
+        self._unanswered += 1
         await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
 
-    _is_committed = False
+    _is_committed, _unanswered = False, 0
+    """All audio was; commits without an answer."""
 
     async def _read(self, socket: Any) -> None:
         try:
@@ -226,13 +240,16 @@ class Realtime(Call):
                         (word["word"], round(1000 * word["start"]), round(1000 * word["end"]))
                         for word in event.get("words", [])
                     ]
-                    if self._is_committed:
-                        return
+                    self._unanswered -= 1
                 elif event["type"] == "error":
                     error = event["error"]
                     self.outcome.fail(None, f"{error['code'].upper()}: {error['message']}")
-                    if error["type"] == "invalid_request_error" and error["code"] != "too_large":
-                        return  # the socket stays open
+                    self._unanswered -= self.outcome.code == self.empty_end
+                    stays_open = error["type"] == "invalid_request_error" and error["code"] != "too_large"
+                    if stays_open and self.outcome.code != self.empty_end:
+                        return
+                if self._is_committed and self._unanswered <= 0:
+                    return
             self.outcome.status = socket.close_code
         except websockets.ConnectionClosed as closed:
             self.outcome.status = closed.rcvd.code if closed.rcvd else None
@@ -244,7 +261,7 @@ class KServeGrpc(Call):
     protocol, tells_retry, tells_rest, large_samples = "kserve", False, False, 1 << 20
     module, status_field = triton_grpc, 0
     leaves_at_once = False
-    wrong: ClassVar = {"lm_weight": 2.5}
+    wrong: ClassVar = ({"lm_weight": 2.5},)
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
@@ -279,9 +296,10 @@ class KServeGrpc(Call):
     async def _infer(self, client: Any, transcript: Transcript, samples: np.ndarray, **sequence: bool) -> None:
         audio = self.module.InferInput("AUDIO", [1, len(samples)], "FP32")
         audio.set_data_from_numpy(samples.astype(np.float32)[None])
+        options = self.options | ({"finalize": True} if samples is END_SEGMENT else {})
         reply = await client.infer(
             self.model or "asr", [audio], sequence_id=f"stream {id(self)}", headers=self.headers,
-            parameters=self.options or None, **sequence,
+            parameters=options or None, **sequence,
         )  # fmt: skip
         for result in parse_reply("", reply.as_numpy):
             transcript.add(result)
@@ -298,7 +316,7 @@ class NativeGrpc(Call):
 
     protocol, has_keys, tells_retry, tells_rest = "kserve", False, False, False
     transport = "grpc"
-    wrong: ClassVar = {"lm_weight": 2.5}
+    wrong: ClassVar = ({"lm_weight": 2.5},)
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
@@ -312,7 +330,7 @@ class NativeGrpc(Call):
         ):
             try:
                 async for part in self._audio():
-                    await stream.send(part)
+                    await (stream.finalize() if part is END_SEGMENT else stream.send(part))
                     await stream.poll()
                 await stream.finish()
                 async for _ in stream:

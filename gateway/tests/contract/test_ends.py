@@ -125,3 +125,63 @@ async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, un
         call.end()
         outcome = await call.ended()
     assert outcome.text.split() == [f"w{i}" for i in range(1, 81)]
+
+
+@pytest.mark.parametrize("driver", [driver for driver in LIVE if driver.tells_rest])
+async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve, until, driver):
+    """With its text. The call that has the slot goes on."""
+    only = fleet(max_streams=1)
+    async with serve(only) as served:
+        muted = driver(served.ports)
+        muted.send(speech(1, 2))
+        await until(lambda: any(samples for _, samples, _ in only.batch.rows))
+        await watch(served, 70, lambda: not only.batch.streams)
+        (replica,) = served.streams._groups[0].replicas
+        await until(lambda: replica.has_room)
+        other = driver(served.ports)
+        other.send(speech(3, 4))
+        await until(lambda: len(served.opened) == 2)
+        await served.opened[0].watch(time.monotonic() + MAX_IDLE_S + 1, KEEP_ALIVE_S)
+        outcome = await muted.ended()
+        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_IDLE)
+        assert outcome.text == "w1 w2"
+        other.end()
+        assert (await other.ended()).text == "w3 w4"
+
+
+@pytest.mark.parametrize("driver", LIVE)
+async def test_forced_ends_in_the_first_80_ms_and_twice_in_a_row(fleet, serve, until, driver):
+    server = fleet()
+    async with serve(server) as served:
+        call = driver(served.ports)
+        for part in (speech(1), speech(2, 3)):
+            call.send(part)
+            call.end_segment()
+            call.end_segment()
+        call.send(speech(4))
+        call.end()
+        outcome = await call.ended()
+        assert (outcome.text, outcome.code) == ("w1 w2 w3 w4", driver.empty_end)
+        await until(lambda: not server.batch.streams)
+
+
+@pytest.mark.parametrize("driver", LIVE)
+async def test_a_forced_end_while_its_stream_moves(fleet, serve, until, driver):
+    first, second = fleet(max_streams=9), fleet()
+    async with serve(first, second) as served:
+        call = driver(served.ports)
+        call.send(speech(1, 2))
+        await until(lambda: any(samples for _, samples, _ in first.batch.rows))
+        (upstream,) = (stream._upstream for stream in served.opened)
+        second.may_answer.clear()
+        await asyncio.to_thread(first.close)
+        await until(lambda: upstream.is_adrift)
+        rows = upstream.rows
+        call.end_segment()
+        await until(lambda: upstream.rows > rows)
+        second.may_answer.set()
+        call.send(speech(3))
+        call.end()
+        outcome = await call.ended()
+        assert (outcome.text, outcome.code) == ("w1 w2 w3", "")
+        await until(lambda: not second.batch.streams)

@@ -46,10 +46,10 @@ async def test_files_of_an_offline_model(serve, offline, until, driver):
 async def test_a_wrong_option_or_model_is_rejected(fleet, serve, until, driver):
     server = fleet()
     async with serve(server) as served:
-        cases = ((ErrorCode.FIELD_INVALID, driver.wrong), (ErrorCode.MODEL_NOT_FOUND, {"model": "none"}))
-        for code, arguments in cases:
+        cases = [(ErrorCode.FIELD_INVALID, wrong) for wrong in driver.wrong]
+        for code, arguments in [*cases, (ErrorCode.MODEL_NOT_FOUND, {"model": "none"})]:
             outcome = await driver.of(served.ports, SPEECH, **arguments)
-            assert (outcome.code, outcome.status) in driver.errors(code)
+            assert (outcome.code, outcome.status) in driver.errors(code), arguments
             assert not outcome.text
         await until(lambda: not server.batch.streams and not served.streams.live)
         assert not any(samples for _, samples, _ in server.batch.rows)

@@ -114,7 +114,9 @@ async def test_a_stream_of_single_requests(client):
     assert values(ended, ["TEXT", "IS_FINAL"]) == [[text(3)], [True]]
     assert values(await client.infer(**request(0), headers=headers())) == [[4], [""], [False]]
     assert values(await client.infer(**request(1, end=True), headers=headers())) == [[4], [text(1)], [True]]
-    assert await rejection(client.infer(**request(0), headers=headers())) == ("StatusCode.NOT_FOUND", "STREAM_NOT_OPEN")
+    for late in ({}, {"finalize": True}):
+        rejected = await rejection(client.infer(**request(0, **late), headers=headers()))
+        assert rejected == ("StatusCode.NOT_FOUND", "STREAM_NOT_OPEN")
 
 
 async def test_alternatives_of_a_whole_recording(client):

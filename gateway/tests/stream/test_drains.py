@@ -5,6 +5,9 @@ import contextlib
 import pytest
 
 from client.tests.helpers.fake_fleet import FleetServer, speech
+from gateway.tests.stream.test_watch import ended, mute
+from penstock_client.batched import client
+from penstock_gateway.errors import ErrorCode
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.live_stream import StreamOptions
 
@@ -124,3 +127,31 @@ async def test_a_replica_that_started_again_takes_streams(drained):
     first.batch.is_draining = False
     await group.probe()
     assert len(group.candidates()) == 2
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypatch, metrics, has_room):
+    """It goes on at the other one when audio comes; where that is full, its text so far and the code are told."""
+    monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
+    streams, first, second, (other, parked) = drained
+    place = streams._streams[parked]
+    await until(lambda: parked._upstream.is_answered)
+    await mute(parked)
+    await streams._groups[0].probe()
+    first.batch.is_draining = True
+    await streams._groups[0].probe()
+    streams._moves.leave(place)
+    assert not place.is_moving
+    await other.cancel()
+    await until(lambda: not first.batch.streams)
+    first.close()
+    if not has_room:
+        second.batch.recognizer.max_streams = 0
+    await parked.push(speech(5, 6))  # a chunk: less than one asks for no slot
+    if has_room:
+        await until(lambda: place.replica is streams._groups[0].replicas[1])
+        await parked.finish()
+        assert (await text_of(parked), place.replica.live) == ("w5 w6", 0)
+        assert metrics.registry.get_sample_value("penstock_gateway_streams_moved_total", {"reason": "WOKEN"}) == 1
+    else:
+        assert await ended(parked) == ("w1 w2 w3 w4", ErrorCode.STREAMS_EXHAUSTED)

@@ -15,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import PenstockError, ServerCrashError, ServerError
+import psutil
+
+from penstock.errors import PenstockError, PortError, ServerCrashError, ServerError
 from penstock.serving.drain import Drained, drain_streams
 from penstock.serving.health import probe
 from penstock.serving.launch import (
@@ -27,7 +29,7 @@ from penstock.serving.launch import (
     working_directory,
 )
 from penstock.serving.model_repository import copy_models
-from penstock.serving.ports import claim_ports
+from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import ServeOptions
 from penstock.serving.triton_install import TritonInstall
@@ -119,14 +121,18 @@ class TritonServer:
         """Returns True once all models are loaded, False once `is_cancelled` returns True.
 
         ServerError has the models' messages as soon as a model fails to load, if the server has ended, and if it is
-        not ready in time; ServerCrashError if it has crashed. on_wait: called several times per second.
+        not ready in time; ServerCrashError if it has crashed; PortError if another process has taken one of its ports
+        since they were checked. on_wait: called several times per second.
         """
         log, deadline = self._started().log, time.monotonic() + timeout_s
         while not is_cancelled():
             if reason := log.load_failure():  # Triton ends only when the other models are loaded
                 raise ServerError(f"the server did not start: {reason}")
             if self.has_ended():
-                kind = ServerCrashError if self._started().process.returncode < 0 else ServerError
+                has_crashed = self._started().process.returncode < 0
+                if not has_crashed:
+                    claim_ports(self.ports, self._options.address)
+                kind = ServerCrashError if has_crashed else ServerError
                 raise kind(f"the server did not start: {self.end_reason()}")
             if self._is_ready():
                 log.release()
@@ -183,7 +189,9 @@ class TritonServer:
                 os.killpg(self._running.process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "TritonServer":
-        """Starts again after a crash, up to two times: Triton's Python backend may crash at any time."""
+        """Starts again up to two times: after a crash, as Triton's Python backend may crash at any time, and on other
+        free ports where another process has taken one.
+        """
         for starts_left in reversed(range(_STARTS)):
             try:
                 self.start()
@@ -191,8 +199,11 @@ class TritonServer:
                 break
             except BaseException as error:
                 self.stop(drain=False)
-                if not isinstance(error, ServerCrashError) or not starts_left:
+                has_lost_port = isinstance(error, PortError) and 0 in self._options.ports
+                if not (has_lost_port or isinstance(error, ServerCrashError)) or not starts_left:
                     raise
+                if has_lost_port:
+                    self.ports = self._options.ports
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,8 +215,12 @@ class TritonServer:
         return self._running
 
     def _is_ready(self) -> bool:
-        """Checks two ports: Triton reports ready over HTTP before it opens the port of the metrics."""
-        return _answers(self.ports.http, "/v2/health/ready") and _answers(self.ports.metrics, "/metrics")
+        """Checks two ports: Triton reports ready over HTTP before it opens the port of the metrics.
+
+        Another process may answer there that has taken a port: Triton ends soon after that.
+        """
+        answers = _answers(self.ports.http, "/v2/health/ready") and _answers(self.ports.metrics, "/metrics")
+        return answers and _listens(self.process_id, self.ports)
 
 
 class _Running(NamedTuple):
@@ -223,6 +238,17 @@ def _answers(port: int, path: str) -> bool:
             return connection.getresponse().status == http.client.OK
         except (OSError, http.client.HTTPException):
             return False
+
+
+def _listens(process_id: int, ports: Ports) -> bool:
+    """True if the process has opened all these ports, or does not let others see which it has."""
+    try:
+        sockets = psutil.Process(process_id).net_connections("tcp")
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
+        return False
+    return set(ports) <= {socket.laddr.port for socket in sockets if socket.status == psutil.CONN_LISTEN}
 
 
 def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subprocess.Popen[bytes]:

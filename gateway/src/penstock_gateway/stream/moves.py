@@ -87,7 +87,7 @@ class _Before:
     def __init__(self, place: Place):
         self.address, self.name = place.replica.address, place.upstream.name
         self.replayed = place.upstream.replayed_samples
-        self.is_parked = place.upstream.is_parked
+        self.is_parked = place.is_parked
 
 
 class Moves:
