@@ -71,7 +71,7 @@ def found(transcript: Transcript) -> Tokens:
     return transcript.text, transcript.tokens
 
 
-@pytest.mark.parametrize(("server", "protocol"), [("served", "grpc"), ("served", "http"), ("gateway", "grpc")])
+@pytest.mark.parametrize(("server", "protocol"), [("served", "http"), ("gateway", "grpc")])
 def test_live_windows_beside_files(request, checkpoint, files, expected, server, protocol):
     """Sent faster than speech: the server keeps what the encoder has not taken. Then one that its client leaves."""
     options = StreamOptions(window="2.4,0.8,0.4", endpoint_silence_ms=800)
@@ -101,7 +101,7 @@ def test_live_windows_beside_files(request, checkpoint, files, expected, server,
                 processed += [result.audio_processed_s for result in one_by_one.poll(60)]
         assert processed == sorted(processed) and len(set(processed)) > 3
         client.check_live(options)
-        for _ in range(3 * SLOTS):  # each frees its slot
+        for _ in range(SLOTS + 1):  # each frees its slot
             with client.open_stream(options=options) as stream:
                 stream.send(samples)
         assert client.transcribe(files[4], options=StreamOptions(window="live")).is_complete
