@@ -14,7 +14,7 @@ from tests.helpers.golden import golden_utterances
 from tests.helpers.random_models import random_checkpoint
 from trials.server.running import RunningServer, running_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 UTTERANCES = [utterance.path for utterance in golden_utterances()][:3]
 CONTEXT = (4, 1)
