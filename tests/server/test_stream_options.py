@@ -40,7 +40,7 @@ CHOICES = (
 SENTENCES = ["rubout g m e f three nine", "enter six five", "erase c q q f seven", "go", "one two three four", "yes"]
 
 
-@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", pytest.param("an4-tdt-hybrid", marks=pytest.mark.nightly)])
 def model(request) -> Path:
     """Both kinds of Transducer."""
     return Path(__file__).parents[2] / "models" / request.param
