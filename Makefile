@@ -25,8 +25,8 @@ LOADTEST := $(BIN)/python -m loadtest
 TEST_PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/documents
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
-# Only these files are collected for a marker that few tests have.
-FILES_OF = $$(grep -rl --include='test_*.py' 'pytest.mark.$(1)' tests client/tests gateway/tests)
+# Only these files are collected, because few have such tests.
+NIGHTLY_FILES = $$(grep -rl --include='test_*.py' 'pytest.mark.nightly' tests client/tests gateway/tests)
 NOT_HERE := not gpu and not oracle and not nightly and not browser and not containers
 # What a CPU's instruction set and order of sums could change (docs/decoding.md, "What is exact").
 NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tests/model/nemo/test_importer.py \
@@ -40,8 +40,8 @@ NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tes
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $$(nproc) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
-# With its progress: one environment has 1.8 GB.
-PIP_INSTALL := -m pip install --disable-pip-version-check
+# With its progress: one environment has 1.8 GB. Python compiles what is imported, a fraction of it, by itself.
+PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
@@ -116,23 +116,21 @@ check: setup ## [2 min] style, types and documents
 fix: setup ## [seconds] fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-# Tests with limits of time come last, one at a time, and whether or not the others pass: one run names all that fails.
-test: setup ## [11 min] all tests that need no GPU and no NeMo
-	$(TEST_SHARED) -m "$(NOT_HERE) and not timing"; shared=$$?; \
-	$(PYTEST) -m "$(NOT_HERE) and timing" $(call FILES_OF,timing) && exit $$shared
+test: setup ## [8 min] all tests that need no GPU and no NeMo
+	$(TEST_SHARED) -m "$(NOT_HERE)"
 
-test-fast: setup ## [8 min] the tests without a server
+test-fast: setup ## [6 min] the tests without a server
 	$(TEST_SHARED) -m "$(NOT_HERE) and not server"
 
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.
 test-under-load: setup ## [15 min] tests of servers and clients beside a busy loop per core
 	loops=; for core in $$(seq $$(nproc)); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
-	$(TEST_SHARED) -m "$(NOT_HERE) and not timing" tests/server tests/serving client/tests gateway/tests
+	$(TEST_SHARED) -m "$(NOT_HERE)" tests/server tests/serving client/tests gateway/tests
 
 # Examples of the pages, more seeds, larger graphs, small fault trials; most has a short test in `make test`.
 # The longest runs are `make trials NAME=faults` and `NAME=soak`.
 test-nightly: test-cpus ## [40 min] tests that take long
-	$(PYTEST) -m "nightly and not gpu and not oracle" $(call FILES_OF,nightly)
+	$(PYTEST) -m "nightly and not gpu and not oracle" $(NIGHTLY_FILES)
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
 # failure is traced to one of them.

@@ -9,7 +9,7 @@ import sentencepiece
 from benchmarks.random_models import ENCODERS, RNNT, EncoderSizes, RandomEncoder, RandomTransducer, TransducerSizes
 from penstock.model.bundle import write_checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.mel_filterbank import front_end_tensors
 
 _WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
 
@@ -37,10 +37,7 @@ def write_random_bundle(
     transducer = RandomTransducer(kind, sizes)
     config = ModelConfig(features, source.config.encoder, transducer.config.transducer)
     tensors = {name: tensor.cpu() for name, tensor in source.tensors("encoder.").items()} | transducer.tensors()
-    tensors["features.window"] = hann_window(features.window_samples)
-    tensors["features.mel_filterbank"] = mel_filterbank(
-        features.sample_rate_hz, features.fft_samples, features.mel_bins
-    )
+    tensors |= front_end_tensors(features)
     return write_checkpoint(directory, config, tensors, random_tokenizer(sizes.vocabulary_size), {}).directory
 
 

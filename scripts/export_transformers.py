@@ -11,10 +11,10 @@ from pathlib import Path
 
 from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT
 
+from benchmarks.transformers_models import make_processor
 from penstock.errors import CheckpointError, PenstockError
 from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.weights import source_of
-from tests.helpers.oracle.transformers_models import TransformersSpec, make_processor
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,8 +76,7 @@ def export_transformers(checkpoint: Checkpoint, directory: Path) -> None:
         state[source.name] = tensor.reshape(source.shape)
     model.load_state_dict(state)
     model.generation_config.decoder_start_token_id = transducer.vocabulary_size
-    spec = TransformersSpec("export", 0, rights, {}, {}, encoder.mel_bins)
-    processor = make_processor(spec, checkpoint.tokenizer_path.read_bytes())
+    processor = make_processor(checkpoint.tokenizer_path.read_bytes(), encoder.mel_bins, rights)
     model.save_pretrained(directory)
     processor.save_pretrained(directory)
 

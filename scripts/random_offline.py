@@ -10,7 +10,6 @@ is NeMo's own export in float32, which onnx-asr and sherpa-onnx run.
 """
 
 import argparse
-import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -24,19 +23,13 @@ from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetFo
 from benchmarks.nemo_models import ModelSpec, build_ctc_model
 from benchmarks.random_models import EVERYTHING, OFFLINE
 from benchmarks.signals import make_signals
+from benchmarks.transformers_models import make_processor, renamed
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.oracle.transformers_models import SPECS, make_processor
-from tests.helpers.transformers_files import RENAMED
 
 _SPEC = ModelSpec(
     "offline_large", 70, norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
     preprocessor={"normalize": "per_feature"}, d_model=512, n_heads=8, n_layers=17, ff_expansion=4, channels=256,
 )  # fmt: skip
-_RENAMED = {
-    r"encoder\.pre_encode\.conv\.": "encoder.subsampling.layers.",
-    r"^decoder\.decoder_layers\.0\.": "ctc_head.",
-    **RENAMED,
-}
 
 
 def main() -> None:
@@ -78,19 +71,17 @@ def export_transformers(model: ASRModel, spec: ModelSpec, tokenizer: bytes, dire
     )  # fmt: skip
     copy = ParakeetForCTC(config).eval()
     copy.load_state_dict(
-        {renamed(name): each for name, each in model.state_dict().items() if not name.startswith("preprocessor.")}
+        {
+            renamed(name, is_offline=True): each
+            for name, each in model.state_dict().items()
+            if not name.startswith("preprocessor.")
+        }
     )
     front_end = ParakeetFeatureExtractor(feature_size=spec.mel_bins)
-    processor = ParakeetProcessor(front_end, make_processor(SPECS[0], tokenizer).tokenizer, decoder_type="ctc")
+    of_tokens = make_processor(tokenizer, spec.mel_bins, (0,)).tokenizer
+    processor = ParakeetProcessor(front_end, of_tokens, decoder_type="ctc")
     copy.save_pretrained(directory / "transformers")
     processor.save_pretrained(directory / "transformers")
-
-
-def renamed(name: str) -> str:
-    """NeMo's name of a tensor in Transformers."""
-    for pattern, replacement in _RENAMED.items():
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 if __name__ == "__main__":

@@ -21,12 +21,11 @@ SHARED_SERVERS = "tests/server"
 """A unit of work: the files of this folder that share its two servers."""
 LONG = (
     SHARED_SERVERS,
-    *(f"tests/server/test_{name}.py" for name in ("server_process", "offline_clients", "stream_options")),
-    *(f"tests/{name}.py" for name in ("pipeline/stages/test_endpointing", "packaging/test_wheel")),
-    *(f"tests/{name}.py" for name in ("transcription/test_processes", "commands/test_offline")),
-    *(f"gateway/tests/{name}.py" for name in ("process/test_process", "rpc/test_api", "process/test_drain")),
+    *(f"tests/{name}" for name in ("commands", "loadtest/test_locust", "packaging", "pipeline/stages")),
+    *("tests/transcription/test_processes", "client/tests/audio/test_recordings"),
+    *(f"gateway/tests/{name}" for name in ("process", "rpc", "audio/test_damage")),
 )
-"""What several processes should begin with: a few tests that take long. All else begins with the most tests."""
+"""How the names of files begin whose few tests take long: they come first, the others behind them by their number."""
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
 hypothesis.settings.load_profile("penstock")
@@ -86,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "LoadFile
             return SHARED_SERVERS if file.startswith(f"{SHARED_SERVERS}/") and not _starts_servers(file) else file
 
         def _assign_work_unit(self, node: "WorkerController") -> None:
-            name = next(filter(self.workqueue.__contains__, LONG), None)
+            name = next((unit for unit in self.workqueue if unit.startswith(LONG)), None)
             if name:
                 self.workqueue.move_to_end(name, last=False)
             super()._assign_work_unit(node)

@@ -217,7 +217,8 @@ def test_a_stream_is_polled_until_its_last_result(session, clock, samples):
     whole_s = np.float32(samples / 16_000).item()
     before_s = 0.999 * whole_s
     moved_s = np.nextafter(np.float32(whole_s), np.float32(0)).item()  # the sum of two times, rounded
-    for request in enqueue(session, RequestSplitter("s", max_samples=samples).split(np.zeros(samples), is_end=True)):
+    zeros = np.zeros(samples, np.float32)
+    for request in enqueue(session, RequestSplitter("s", max_samples=samples).split(zeros, is_end=True)):
         assert session.next_request() is request
     for reply in (
         [replace(RESULT, audio_processed_s=0.25)],

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.model.config import FeatureConfig
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.mel_filterbank import front_end_tensors
 from penstock.model.source_tensors import stored
 from penstock.speakers.bundle import write_speaker_checkpoint
 from penstock.speakers.config import CachePolicy, QueueSize, SpeakerConfig, StepSize, speaker_shapes
@@ -47,7 +47,7 @@ _VOICE_WEIGHT = 0.1
 
 def new_tensors(config: SpeakerConfig, seed: int = 0) -> Tensors:
     """Tensors of `speaker_shapes`, those of the network random."""
-    features, generator = config.features, torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in speaker_shapes(config).items():
         if name.endswith("norm.weight") or name in ("norm_in.weight", "norm_out.weight"):
@@ -60,11 +60,7 @@ def new_tensors(config: SpeakerConfig, seed: int = 0) -> Tensors:
                 scale /= math.sqrt(2 * config.n_layers)
             tensors[name] = torch.randn(shape, generator=generator) * scale
     tensors["head.out.bias"] -= 1.0
-    tensors["features.window"] = hann_window(features.window_samples)
-    tensors["features.mel_filterbank"] = mel_filterbank(
-        features.sample_rate_hz, features.fft_samples, features.mel_bins
-    )
-    return tensors
+    return tensors | front_end_tensors(config.features)
 
 
 class _Network(SpeakerNetwork):

@@ -54,7 +54,7 @@ def test_errors_on_speech(bundled_model):
         assert 1e-5 < relative_error(frames(precision), exact) <= largest
 
 
-@pytest.mark.parametrize("name", ["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+@pytest.mark.parametrize("name", ["an4-rnnt-hybrid", pytest.param("an4-tdt-hybrid", marks=pytest.mark.nightly)])
 def test_words_on_speech(bundled_model, name):
     model = bundled_model.parent / name
 

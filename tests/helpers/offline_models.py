@@ -1,7 +1,6 @@
 """Offline models for tests: golden NeMo checkpoints with the encoder of one, and random bundles."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,23 +10,18 @@ import yaml
 from safetensors.torch import save_file
 
 from benchmarks.random_models import OFFLINE
+from benchmarks.transformers_models import renamed
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import EncoderConfig
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, saved, tokenizer_member, write_nemo
 from tests.helpers.random_models import random_encoder
-from tests.helpers.transformers_files import RENAMED, processor_document, shared_state, tokenizer_document
+from tests.helpers.transformers_files import processor_document, shared_state, tokenizer_document
 
 BUNDLED = Path(__file__).parents[2] / "models" / "an4-offline"
 _OUT = "encoder.pre_encode.out.weight"
 _PARAKEET = "tdt_hybrid"
 _TRANSDUCER = ("decoder.", "joint.")
-_RENAMED = {
-    r"encoder\.pre_encode\.conv\.": "encoder.subsampling.layers.",
-    r"^ctc_decoder\.decoder_layers\.0\.": "ctc_head.",
-    **RENAMED,
-}
-"""NeMo's names to Transformers'; the first comes before those of streaming models."""
 
 
 def random_offline_encoder(seed: int) -> EncoderConfig:
@@ -129,12 +123,10 @@ def write_offline_transformers(directory: Path, kind: str = "tdt") -> Path:
     documents = {"config.json": config, "processor_config.json": processor, "tokenizer.json": tokenizer}
     for name, content in documents.items():
         (directory / name).write_text(json.dumps(content))
-    kept = {name: tensor for name, tensor in state.items() if not name.startswith("preprocessor.")}
-    save_file({_renamed(name): tensor.clone() for name, tensor in kept.items()}, directory / "model.safetensors")
+    kept = {
+        renamed(name, is_offline=True): tensor.clone()
+        for name, tensor in state.items()
+        if not name.startswith("preprocessor.")
+    }
+    save_file(kept, directory / "model.safetensors")
     return directory
-
-
-def _renamed(name: str) -> str:
-    for pattern, replacement in _RENAMED.items():
-        name = re.sub(pattern, replacement, name)
-    return name

@@ -21,7 +21,7 @@ from penstock.model.config import (
     PromptConfig,
     TransducerConfig,
 )
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.mel_filterbank import front_end_tensors
 from penstock.model.tokenizer import Tokenizer
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
@@ -149,11 +149,7 @@ def with_encoder(config: EncoderConfig, **changes: object) -> EncoderConfig:
 
 def _random_tensors(config: ModelConfig, generator: torch.Generator) -> dict[str, torch.Tensor]:
     tensors = {n: _random_tensor(n, shape, generator) for n, shape in tensor_shapes(config).items()}
-    features = config.features
-    tensors["features.window"] = hann_window(features.window_samples)
-    tensors["features.mel_filterbank"] = mel_filterbank(
-        features.sample_rate_hz, features.fft_samples, features.mel_bins
-    )
+    tensors |= front_end_tensors(config.features)
     first = tensors["encoder.subsampling.first.weight"]
     first /= _MEL_DEVIATION
     tensors["encoder.subsampling.first.bias"] -= first.sum((1, 2, 3)) * _MEL_MEAN

@@ -73,7 +73,7 @@ def test_errors_end_the_utterance(error, outcome, code):
     assert (found.outcome, found.error.partition(":")[0]) == (outcome, code)
 
 
-@pytest.mark.timing  # a rejected Riva stream once counted as failed beside other tests
+@pytest.mark.nightly  # a rejected Riva stream once counted as failed beside other tests
 @pytest.mark.parametrize("target", ["gateway-riva", "gateway-realtime"])
 def test_a_gateway_s_protocols(target):
     parser = argparse.ArgumentParser()

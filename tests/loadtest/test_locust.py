@@ -100,6 +100,7 @@ def test_a_mistake_is_named_and_nothing_runs(server: ReadyServer, tmp_path, capf
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_live_windows_of_an_offline_model(bundled_model: Path, tmp_path):
     with fresh_server(ServerPlan(bundled_model.parent / "an4-offline", None, 4 * STREAMS, threads=1)) as server:
         assert "context" not in server.facts

@@ -21,7 +21,7 @@ from transformers import (
 from penstock.model.tokenizer import Tokenizer
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
-from tests.helpers.oracle.transformers_models import SPECS, WITH_PROMPTS, make_processor, transformers_model
+from tests.helpers.oracle.transformers_models import SPECS, WITH_PROMPTS, processor_of, transformers_model
 from tests.helpers.transformers_files import PLAIN, tokenizer_document, transformers_state, write_transformers
 from tests.helpers.transformers_files import WITH_PROMPTS as PROMPT_CASE
 
@@ -87,7 +87,7 @@ MODELS = sentencepiece_models()
 @pytest.mark.parametrize("name", MODELS)
 def test_tokenizer_json_is_what_transformers_writes(name: str, tmp_path: Path):
     model = MODELS[name]
-    make_processor(SPECS[0], model).tokenizer.save_pretrained(tmp_path)
+    processor_of(SPECS[0], model).tokenizer.save_pretrained(tmp_path)
     theirs, ours = json.loads((tmp_path / "tokenizer.json").read_text()), tokenizer_document(model)
     assert theirs["added_tokens"] == ours["added_tokens"]
     for key in ("normalizer", "pre_tokenizer", "decoder", "model"):

@@ -72,6 +72,7 @@ def test_columns_are_in_the_order_of_arrival():
     assert arrival(speaks).tolist() == [2, 0, 1]
 
 
+@pytest.mark.nightly
 def test_some_steps_teach_and_the_bundle_is_read(tmp_path, monkeypatch):
     config = dataclasses.replace(
         recipe.CONFIG, d_model=32, n_layers=1, d_feed_forward=32, d_head=8, speakers=2,

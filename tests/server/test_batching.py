@@ -12,7 +12,7 @@ from tests.helpers.golden import golden_utterances
 from trials.server.raw_stream import RawStream
 from trials.server.running import RunningServer, running_server
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 DELAY_MS, STREAMS, REQUESTS, REQUEST_SAMPLES = 250, 4, 3, 1600
 
 

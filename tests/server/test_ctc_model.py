@@ -18,7 +18,7 @@ from tests.helpers.golden import golden_case, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
 from trials.server.running import RunningServer, running_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 CHOICES = (
     StreamOptions(),

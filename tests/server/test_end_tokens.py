@@ -22,7 +22,7 @@ from tests.helpers.segments import recognize, segments, speech_with_pauses
 from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import CONTEXT, RunningServer, running_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 SILENCE_MS = 10_000
 """Clients of the gateway order endpoints by a silence, which is longer than any of the recording."""
 

@@ -13,7 +13,7 @@ from trials.server.recordings import Recording, make_recordings
 from trials.server.resources import run_trial
 from trials.server.running import RunningServer, running_server
 
-pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.nightly]
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -63,14 +63,13 @@ async def test_words_alone(gateway, direct, driver):
         await check(gateway, direct, driver, path)
 
 
-@pytest.mark.parametrize("pace", [4, 1])
-async def test_words_at_a_pace(gateway, direct, pace):
-    await check_all(gateway, direct, LIVE, pace)
+async def test_words_at_a_pace(gateway, direct):
+    await check_all(gateway, direct, LIVE, pace=2)
 
 
-@pytest.mark.parametrize("driver", [OpenAIFile, RivaStream])
-async def test_words_beside_other_streams(gateway, direct, driver):
+async def test_words_beside_other_streams(gateway, direct):
     async def others(number: int) -> None:
+        driver = (OpenAIFile, RivaStream)[number % 2]
         while True:
             await check(gateway, direct, driver, PATHS[number % len(PATHS)])
 

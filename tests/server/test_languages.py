@@ -11,7 +11,7 @@ from tests.helpers.golden import SIGNALS, golden_prompted, golden_samples
 from tests.helpers.recognition import recognize_alone
 from trials.server.running import RunningServer, running_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 CONTEXT = (56, 3)
 LANGUAGES = ("en-US", "de-DE", "auto")
 DECODERS = ("greedy", "alsd", "aes")

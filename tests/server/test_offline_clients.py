@@ -24,7 +24,7 @@ from trials.server.running import RunningServer, running_server
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 RATE_HZ, SLOTS = 16_000, 8
-LENGTHS_S = (95.0, 29.0, 5.0, 31.25, 0.5)
+LENGTHS_S = (65.0, 29.0, 5.0, 31.25, 0.5)
 SEGMENTS = StreamOptions(endpoint_longest_s=5)
 RETRY = ConnectionOptions(wait_for_slot_s=45.0)
 """Less than the idle timeout: so slots that are not freed are noticed."""
@@ -71,7 +71,7 @@ def found(transcript: Transcript) -> Tokens:
     return transcript.text, transcript.tokens
 
 
-@pytest.mark.parametrize(("server", "protocol"), [("served", "grpc"), ("served", "http"), ("gateway", "grpc")])
+@pytest.mark.parametrize(("server", "protocol"), [("served", "http"), ("gateway", "grpc")])
 def test_live_windows_beside_files(request, checkpoint, files, expected, server, protocol):
     """Sent faster than speech: the server keeps what the encoder has not taken. Then one that its client leaves."""
     options = StreamOptions(window="2.4,0.8,0.4", endpoint_silence_ms=800)
@@ -101,7 +101,7 @@ def test_live_windows_beside_files(request, checkpoint, files, expected, server,
                 processed += [result.audio_processed_s for result in one_by_one.poll(60)]
         assert processed == sorted(processed) and len(set(processed)) > 3
         client.check_live(options)
-        for _ in range(3 * SLOTS):  # each frees its slot
+        for _ in range(SLOTS + 1):  # each frees its slot
             with client.open_stream(options=options) as stream:
                 stream.send(samples)
         assert client.transcribe(files[4], options=StreamOptions(window="live")).is_complete
@@ -244,8 +244,8 @@ async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, exp
                 outcome = await driver.of(gateway, too_long, key=None)
                 assert (outcome.code, outcome.status) in driver.errors(ErrorCode.TOO_LARGE)
             holding = [client.open_stream() for _ in range(SLOTS - 1)]
-            for stream, size in zip(holding, [95, *[116] * 6], strict=True):
-                await stream.send(too_long[: size * RATE_HZ])  # 791 s
+            for stream, size in zip(holding, [65, *[119] * 6], strict=True):
+                await stream.send(too_long[: size * RATE_HZ])  # 779 s
                 assert await stream.poll(60)
             assert await codes(files[1]) == ["AUDIO_MEMORY_FULL"] * 3
             outcome = await OpenAIFile.of(gateway, files[1], key=None)
@@ -262,14 +262,12 @@ async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, exp
 async def test_cancelled_files_free_their_slots(served, files, expected, protocol):
     url = served.url(protocol)
     async with AsyncClient(url, protocol, timeout_s=60, connection_options=RETRY) as client:
-        for _ in range(2):
-            streams = [client.open_stream() for _ in range(SLOTS)]
-            for number, stream in enumerate(streams):
-                await stream.send(files[0])
-                if number % 2:
-                    await stream.finish()
-                assert await stream.poll(60)
-                await stream.close()
+        for number, stream in enumerate([client.open_stream() for _ in range(SLOTS)]):
+            await stream.send(files[0])
+            if number % 2:
+                await stream.finish()
+            assert await stream.poll(60)
+            await stream.close()
         transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
     assert list(map(found, transcripts)) == [expected[1]] * SLOTS
 

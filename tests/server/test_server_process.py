@@ -20,7 +20,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from penstock.errors import PenstockError, ServerError
+from penstock.errors import PenstockError
 from penstock.serving.health import probe
 from penstock.serving.launch import ServerOptions
 from penstock.serving.ports import Ports
@@ -190,13 +190,8 @@ def test_stop_cuts_streams_off_that_do_not_end_and_frees_the_ports(repository):
         assert stream.send(start=True, end=True).as_numpy("IS_FINAL").tolist() == [[True]]
 
 
-def test_the_error_of_a_model_that_does_not_load_is_reported(repository):
-    options = ServerOptions(repository, environment={"PENSTOCK_MAX_STREAMS": "13"})
-    with pytest.raises(ServerError, match='did not start: model asr: ValueError: 13 is "unlucky"'):
-        TritonServer(find_triton(), options).__enter__()
-
-
-def test_the_probe_reports_a_killed_model_while_triton_is_ready(repository):
+def test_killed_models_and_servers_are_reported(repository):
+    """A model by the probe, while Triton is ready."""
     with TritonServer(find_triton(), ServerOptions(repository, drain_s=1)) as server:
         (model_process,) = set(processes(server.process_id)) - {server.process_id}
         os.kill(model_process, signal.SIGKILL)
@@ -204,11 +199,6 @@ def test_the_probe_reports_a_killed_model_while_triton_is_ready(repository):
         assert not health.is_healthy
         assert "not healthy" in health.reason
         assert http_status(server, "GET", "/v2/health/ready") == http.client.OK
-        server.stop(drain=False)
-
-
-def test_the_end_of_a_killed_server_is_reported(repository):
-    with TritonServer(find_triton(), ServerOptions(repository)) as server:
         os.kill(server.process_id, signal.SIGKILL)
         while not server.has_ended():
             time.sleep(0.02)
@@ -262,18 +252,6 @@ def read_until(process: subprocess.Popen, word: str) -> str:
     return text
 
 
-def test_serve_prints_what_it_serves_and_stops_cleanly(repository, bundled_model):
-    arguments = ("--model", str(bundled_model), "--context", "70,6", "--max-streams", "5")
-    with serve_command(*arguments, "--model-repository", str(repository)) as process:
-        output = read_until(process, "ready")
-        assert "an4-rnnt-hybrid: RNN-T + CTC, context [70,6], chunks of 560 ms" in output
-        assert re.search(r"5 streams, 0\.\d+ MB each, decoders greedy, alsd, aes, ctc", output)
-        assert probe(re.search(r"HTTP (\S+),", output)[1]).is_healthy
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
-        assert process.stdout.read().endswith(" server: stopped\n")
-
-
 def server_of(launcher: int) -> int:
     """Process id of the tritonserver that `penstock serve` has started: the child that has model processes."""
     (server,) = (child.pid for child in psutil.Process(launcher).children() if find_model_processes(child.pid))
@@ -303,18 +281,23 @@ def test_serve_fails_with_the_models_reason(repository, bundled_model):
         assert f"penstock: error: {message}" in process.stderr.read()
 
 
-def test_serve_starts_again_after_a_crash_on_the_same_ports(repository, bundled_model):
-    arguments = ("--model", str(bundled_model), "--model-repository", str(repository), "--restart")
-    with serve_command(*arguments) as process:
-        addresses = []
+def test_serve_says_what_it_serves_and_starts_again_after_a_crash_on_the_same_ports(repository, bundled_model):
+    options = ("--context", "70,6", "--max-streams", "5", "--restart")
+    with serve_command("--model", str(bundled_model), *options, "--model-repository", str(repository)) as process:
+        addresses, output = [], ""
         for _ in range(2):
-            addresses.append(re.search(r"HTTP (\S+),", read_until(process, "ready"))[1])
+            output += (said := read_until(process, "ready"))
+            addresses.append(re.search(r"HTTP (\S+),", said)[1])
             (model_process,) = find_model_processes(server_of(process.pid))
             model_process.kill()
+        assert "an4-rnnt-hybrid: RNN-T + CTC, context [70,6], chunks of 560 ms" in output
+        assert re.search(r"5 streams, 0\.\d+ MB each, decoders greedy, alsd, aes, ctc", output)
         assert addresses[0] == addresses[1]
         read_until(process, "ready")
+        assert probe(addresses[0], 60).is_healthy
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
+        assert process.stdout.read().endswith(" server: stopped\n")
         log = process.stderr.read()
         assert (
             len(re.findall(r"error +server: SERVER_FAILED: the server was stopped: model asr .* has ended;", log)) == 2

@@ -47,9 +47,10 @@ def get_models(port):
             time.sleep(0.02)
 
 
-def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports):
+def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports, capfd):
+    """Its log has the server's format."""
     ended = []
-    with GatewayProcess(replica.port, gateway_ports, 8, "text", ended.append) as gateway:
+    with GatewayProcess(replica.port, gateway_ports, 8, "json", ended.append) as gateway:
         assert not gateway.is_ready()
         assert get_models(gateway_ports.ports[0].port) == ["fake"]
         assert gateway.is_ready()
@@ -57,6 +58,7 @@ def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports)
     assert not ended
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{gateway_ports.ports[0].port}/health/live", timeout=60)
+    assert '"source": "gateway", "message": "gateway at http://127.0.0.1:' in capfd.readouterr().err
 
 
 def test_it_says_how_to_use_it(gateway_ports):
@@ -69,12 +71,6 @@ def test_it_says_how_to_use_it(gateway_ports):
     secured = invitation(host="::", is_tls=True, has_keys=True, has_captions=False)
     assert len(secured) == 1
     assert secured[0].startswith("try: curl -k -H 'Authorization: Bearer KEY' https://[::1]:")
-
-
-def test_its_log_has_the_servers_format(replica, gateway_ports, capfd):
-    with GatewayProcess(replica.port, gateway_ports, 8, "json", lambda status: None):
-        get_models(gateway_ports.ports[0].port)
-    assert '"source": "gateway", "message": "gateway at http://127.0.0.1:' in capfd.readouterr().err
 
 
 def test_an_end_by_itself_is_reported(replica, gateway_ports):

@@ -224,9 +224,9 @@ async def test_large_bodies_count_as_messages_until_they_are_read(serve, server)
 
 
 async def test_a_rejected_body_is_freed_at_once(client):
-    wrong = json.dumps(one_input(shape=[1, 1], data=[0.5] * 200_000)).encode()
-    content = {"no JSON": b"x" * (1 << 20), "texts": wrong.replace(b"0.5", b'"a"', 1), "shape": wrong}
-    closed = one_input(shape=[1, 200_000], data=[0.5] * 200_000) | {"parameters": {"sequence_id": "closed"}}
+    wrong = json.dumps(one_input(shape=[1, 1], data=[0.5] * 50_000)).encode()
+    content = {"no JSON": b"x" * (1 << 18), "texts": wrong.replace(b"0.5", b'"a"', 1), "shape": wrong}
+    closed = one_input(shape=[1, 50_000], data=[0.5] * 50_000) | {"parameters": {"sequence_id": "closed"}}
     content["not open"] = json.dumps(closed).encode()
     await post(client, b"x")
     for name, body_of in content.items():

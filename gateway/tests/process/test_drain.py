@@ -18,6 +18,7 @@ from loadtest.fresh_gateway import fresh_gateway
 from penstock_gateway.errors import ErrorCode
 
 pytestmark = pytest.mark.anyio
+DRIVERS = (RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime)
 
 
 @pytest.fixture
@@ -30,31 +31,27 @@ def replica():
     server.close()
 
 
-@pytest.fixture
-def served(replica):
-    with fresh_gateway(replica, "--drain-seconds", "2", "--endpoint-silence-ms", "0") as served:
-        yield served
-
-
-async def stop_once_live(served):
-    """Stops it once a stream is open."""
+async def stop_once_live(served, streams: int):
+    """Stops it once so many streams are open."""
     async with httpx2.AsyncClient(base_url=f"http://{served.metrics}", timeout=60) as client:
-        while not re.search(r"streams_live{.*} 1.0", (await client.get("/metrics")).text):
+        while sum(map(float, re.findall(r"streams_live{.*} (\S+)", (await client.get("/metrics")).text))) < streams:
             await asyncio.sleep(0.05)
     os.kill(served.process_id, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("driver", [RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime])
-async def test_the_end_of_a_drain(served, driver):
-    """Live audio that does not end, or a file of 10 minutes."""
-    call = driver(Ports(served.http, served.grpc), key=None)
-    call.send(np.full((10 if driver.is_live else 600) * 16_000, 0.25, np.float32))
-    if not driver.is_live:
-        call.end()
-    await stop_once_live(served)
-    outcome = await call.ended()
-    assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_LOST)
-    assert outcome.retry_after == "2" or not driver.has_retry(outcome, ErrorCode.STREAM_LOST)
-    if driver.tells_rest or driver is OpenAIStream:
-        words = outcome.text.split()
-        assert words == [word(i) for i in range(len(words))] and words
+async def test_the_end_of_a_drain(replica):
+    """Live audio that does not end, and files of 10 minutes."""
+    with fresh_gateway(replica, "--drain-seconds", "2", "--endpoint-silence-ms", "0") as served:
+        calls = [driver(Ports(served.http, served.grpc), key=None) for driver in DRIVERS]
+        for call in calls:
+            call.send(np.full((10 if call.is_live else 600) * 16_000, 0.25, np.float32))
+            if not call.is_live:
+                call.end()
+        await stop_once_live(served, len(calls))
+        outcomes = await asyncio.gather(*(call.ended() for call in calls))
+    for call, outcome in zip(calls, outcomes, strict=True):
+        assert (outcome.code, outcome.status) in call.errors(ErrorCode.STREAM_LOST), call
+        assert outcome.retry_after == "2" or not call.has_retry(outcome, ErrorCode.STREAM_LOST), call
+        if call.tells_rest or isinstance(call, OpenAIStream):
+            words = outcome.text.split()
+            assert words == [word(i) for i in range(len(words))] and words

@@ -1,11 +1,11 @@
 """OpenAI's protocol without a socket: client events in, actions and server events out."""
 
-import base64
 import json
 
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
+from gateway.tests.helpers.realtime_events import append, error, send, update
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -16,28 +16,6 @@ from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
 
 ITEM = "conversation.item.input_audio_transcription"
 INTERIM = "item.input_audio_transcription.interim"
-
-
-@pytest.fixture
-def protocol():
-    return RealtimeProtocol(FakeStreams(), Config())
-
-
-def send(protocol, kind, **fields):
-    return list(protocol.receive(json.dumps({"type": kind, **fields})))
-
-
-def append(protocol, data=bytes(4800), **fields):
-    return send(protocol, "input_audio_buffer.append", audio=base64.b64encode(data).decode(), **fields)
-
-
-def update(protocol, transcription=None, event_id="client_1", include=None, **audio_input):
-    if transcription is not None:
-        audio_input["transcription"] = transcription
-    session = {"type": "transcription", "audio": {"input": audio_input}}
-    if include is not None:
-        session["include"] = include
-    return send(protocol, "session.update", session=session, event_id=event_id)
 
 
 def word(text, start_ms, end_ms, confidence=0.5):
@@ -58,12 +36,6 @@ def kinds(events):
 
 def configured(actions):
     return next(action for action in actions if isinstance(action, Configure))
-
-
-def error(actions):
-    (event,) = actions
-    assert event["type"] == "error"
-    return event["error"]
 
 
 def test_the_first_event_shows_the_session(protocol):
@@ -275,62 +247,6 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
     assert protocol.opened()[0]["session"]["audio"]["input"]["turn_detection"] is None
 
 
-@pytest.mark.parametrize(
-    ("session", "param"),
-    [
-        ({"type": "realtime"}, "session.type"),
-        ({"audio": []}, "session.audio"),
-        ({"audio": {"input": {"input_audio_format": "pcm16"}}}, "session.audio.input.input_audio_format"),
-        ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format.type"),
-        ({"audio": {"input": {"format": {"rates": 8000}}}}, "session.audio.input.format.rates"),
-        ({"audio": {"input": {"format": {"rate": 44100}}}}, "session.audio.input.format.rate"),
-        ({"audio": {"input": {"format": {"rate": True}}}}, "session.audio.input.format.rate"),
-        ({"audio": {"input": {"format": {"type": "audio/pcmu", "rate": 16000}}}}, "session.audio.input.format.rate"),
-        ({"audio": {"input": {"transcription": {"model": "nothing"}}}}, "model"),
-        ({"audio": {"input": {"transcription": {"language": "fr"}}}}, "session.audio.input.transcription.language"),
-        ({"audio": {"input": {"transcription": {"keywords": "a"}}}}, "session.audio.input.transcription.keywords"),
-        ({"audio": {"input": {"transcription": {"keywords": ["a", " "]}}}},
-         "session.audio.input.transcription.keywords[1]"),
-        ({"audio": {"input": {"transcription": {"keywords": ["a"] * 2001}}}},
-         "session.audio.input.transcription.keywords"),
-        ({"audio": {"input": {"sampleRate": 8000}}}, "session.audio.input.sampleRate"),
-        *(({"audio": {"input": {"transcription": {"speakers": each}}}}, "session.audio.input.transcription.speakers")
-          for each in (1, 9, True, "two", [])),
-        ({"input_audio_format": "opus"}, "session.input_audio_format"),
-        ({"input_audio_format": "pcm16", "audio": {}}, "session.input_audio_format"),
-        ({f"f{i}": 1 for i in range(40)}, "session.f32"),
-    ],
-)  # fmt: skip
-def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protocol, session, param):
-    found = error(send(protocol, "session.update", session=session, event_id="client_7"))
-    assert (found["type"], found["param"], found["event_id"]) == ("invalid_request_error", param, "client_7")
-    assert "accepted: " in found["message"]
-    assert error(append(protocol))["param"] == param
-    update(protocol)
-    assert append(protocol) == [Audio(bytes(4800))]
-
-
-@pytest.mark.parametrize(
-    ("session", "ignored"),
-    [
-        ({"voice": "alloy", "tools": [], "audio": {"output": {"speed": 1}}}, ["voice", "tools", "audio.output"]),
-        ({"audio": {"input": {"transcription": {"delay": "none", "prompt": "a"}}}},
-         ["audio.input.transcription.delay", "prompt"]),
-        ({"deliberate": 1, "audio": {"information": "a"}}, ["deliberate", "audio.information"]),
-        ({"audio": {"input": {"turn_detection": 5}}}, ["audio.input.turn_detection"]),
-        ({"audio": {"input": {"turn_detection": {"type": "vad", "silence_duration": 3, "threshold": 0.5}}}},
-         ["audio.input.turn_detection.silence_duration", "audio.input.turn_detection.type", "threshold"]),
-        ({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": 1}}}},
-         ["audio.input.turn_detection.eagerness"]),
-        ({"include": ["logprobs", INTERIM]}, ["include.0"]),
-    ],
-)  # fmt: skip
-def test_other_wrong_fields_are_named_and_what_is_right_counts(protocol, session, ignored):
-    session.setdefault("audio", {}).setdefault("input", {})["format"] = {"type": "audio/pcmu"}
-    configure, updated = send(protocol, "session.update", session=session)
-    assert (configure.audio, sorted(updated["penstock_ignored"])) == (RawFormat("mulaw", 8000, 1), sorted(ignored))
-
-
 @pytest.mark.parametrize("has_header", [True, False])
 def test_the_beta_of_openai_is_not_taken_for_rivas_dialect(has_header):
     protocol = RealtimeProtocol(FakeStreams(), Config(), is_beta=has_header)
@@ -350,40 +266,6 @@ def test_the_beta_of_openai_is_not_taken_for_rivas_dialect(has_header):
     assert updated["session"]["input_audio_format"] == "pcm16"
     assert append(protocol) == [Audio(bytes(4800))]
     assert "created" in kinds(protocol.result(final("a")))
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"noise_reduction": {"type": "near_field"}}, "session.audio.input.noise_reduction"),
-        ({"transcription": {"prompt": "letters"}}, "session.audio.input.transcription.prompt"),
-        *(({"turn_detection": {name: value}}, f"session.audio.input.turn_detection.{name}")
-          for name, value in [("threshold", 0.9), ("prefix_padding_ms", 300), ("idle_timeout_ms", 6000),
-                              ("create_response", True), ("interrupt_response", True), ("eagerness", "low")]),
-        ({"turn_detection": {"type": "semantic_vad", "silence_duration_ms": 300}},
-         "session.audio.input.turn_detection.silence_duration_ms"),
-    ],
-)  # fmt: skip
-def test_fields_without_an_effect_are_errors_of_a_strict_gateway(protocol, fields, param):
-    assert update(protocol, **fields)[-1]["type"] == "session.updated"
-    strict = RealtimeProtocol(FakeStreams(), Config(strict=True))
-    assert error(update(strict, **fields))["param"] == param
-    assert update(strict, noise_reduction=None, transcription={"prompt": ""})[-1]["type"] == "session.updated"
-
-
-@pytest.mark.parametrize(
-    "message", ["", "no", "[]", "3", '{"type": 5}', '{"type": "response.create"}', "[" * 99999, b"\xff\xfe"]
-)
-def test_a_message_that_is_no_event_is_an_error(protocol, message):
-    found = error(protocol.receive(message))
-    assert found["type"] == "invalid_request_error"
-    assert found["message"].startswith(f"{found['param']} is ")
-
-
-@pytest.mark.parametrize("audio", [None, 5, "a", "a===", "####", "é", "AAAA\n"])
-def test_audio_that_is_not_base64_is_an_error(protocol, audio):
-    assert error(send(protocol, "input_audio_buffer.append", audio=audio))["param"] == "audio"
-    assert error(send(protocol, "input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
 
 
 def test_audio_is_passed_on_as_it_is(protocol):

@@ -1,11 +1,11 @@
 """Riva's Realtime dialect without a socket."""
 
 import base64
-import json
 
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
+from gateway.tests.helpers.realtime_events import error, send
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -23,10 +23,6 @@ def protocol():
     return RealtimeProtocol(FakeStreams(), Config(), is_riva=True)
 
 
-def send(protocol, kind, **fields):
-    return list(protocol.receive(json.dumps({"type": kind, **fields})))
-
-
 def update(protocol, **session):
     return send(protocol, "transcription_session.update", session=session, event_id="client_1")
 
@@ -37,12 +33,6 @@ def append(protocol, **fields):
 
 def final(text, words=(), is_last=False, forced=False):
     return Final(0, text, tuple(words), (), 1.0, 1.0, is_last, forced)
-
-
-def error(actions):
-    (event,) = actions
-    assert event["type"] == "error"
-    return event["error"]
 
 
 def test_a_token_of_the_handshake_chooses_the_dialect_and_its_first_event(protocol):

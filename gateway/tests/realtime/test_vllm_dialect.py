@@ -6,6 +6,7 @@ import json
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
+from gateway.tests.helpers.realtime_events import send
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -13,10 +14,6 @@ from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.live_stream import StreamOptions
-
-
-def send(protocol, kind, **fields):
-    return list(protocol.receive(json.dumps({"type": kind, **fields})))
 
 
 def append(protocol, data=b"abcd"):

@@ -4,10 +4,20 @@ import math
 
 import torch
 
+from penstock.model.config import FeatureConfig
+
 _HZ_PER_MEL = 200.0 / 3.0
 _LOGARITHMIC_FROM_HZ = 1000.0
 _LOGARITHMIC_FROM_MEL = _LOGARITHMIC_FROM_HZ / _HZ_PER_MEL
 _LOG_HZ_PER_MEL = math.log(6.4) / 27.0
+
+
+def front_end_tensors(features: FeatureConfig) -> dict[str, torch.Tensor]:
+    """The tensors `features.` of a checkpoint that does not store them."""
+    return {
+        "features.window": hann_window(features.window_samples),
+        "features.mel_filterbank": mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins),
+    }
 
 
 def hann_window(samples: int) -> torch.Tensor:

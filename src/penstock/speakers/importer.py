@@ -4,7 +4,7 @@ from pathlib import Path
 from shutil import copytree
 
 from penstock.errors import CheckpointError
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.mel_filterbank import front_end_tensors
 from penstock.model.new_bundle import place_new_bundle
 from penstock.model.section import MAX_LAYERS, Section
 from penstock.model.source_tensors import SourceTensor, StateDict, reject_rest, stored, take
@@ -78,11 +78,8 @@ def convert_to_int8(bundle: Path, directory: Path, replace: bool) -> SpeakerChec
 
 def convert_speaker_tensors(state: StateDict, config: SpeakerConfig, half: bool) -> StateDict:
     """Returns the tensors of `speaker_shapes(config)`, as `convert_state_dict` does."""
-    remaining, features = dict(state), config.features
-    tensors: StateDict = {
-        "features.window": hann_window(features.window_samples),
-        "features.mel_filterbank": mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins),
-    }
+    remaining = dict(state)
+    tensors: StateDict = front_end_tensors(config.features)
     for name, shape in speaker_shapes(config).items():
         if name not in tensors:
             tensors[name] = take(WEIGHTS, remaining, SourceTensor(_source(name), shape))

@@ -44,9 +44,9 @@ def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm, duratio
         assert_same_beam(found, alone)
 
 
-@pytest.mark.parametrize("blank_rate", [0.7, RARELY_BLANK])
 @pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
-def test_beam_1_is_greedy_search(tmp_path, seed, durations, blank_rate):
+def test_beam_1_is_greedy_search(tmp_path, seed, durations):
+    blank_rate = (0.7, RARELY_BLANK)[seed % 2]
     checkpoint, network = make(tmp_path, seed, durations, blank_rate)
     streams = random_streams(seed, (40, 5))
     max_symbols = 10 if blank_rate == 0.7 else 3

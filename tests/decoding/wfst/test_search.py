@@ -72,7 +72,7 @@ def test_rows_of_a_batch_equal_rows_alone(sizes):
 
 def test_equals_kaldi_decoder():
     compared = words = 0
-    for seed in range(30):
+    for seed in range(15):
         arcs, finals = random_arcs(seed)
         fst, graph = kaldi_fst(arcs, finals, 1 / 3), random_graph(seed)
         scores = log_probs(seed, 1, 15, graph.vocabulary_size)
@@ -85,7 +85,7 @@ def test_equals_kaldi_decoder():
             assert found.words == reference.words == expected
             assert found.cost == pytest.approx(cost, abs=1e-3)
             compared, words = compared + 1, words + len(expected)
-    assert compared > 100 and words > 500
+    assert compared > 50 and words > 250
 
 
 def test_equals_all_paths():

@@ -26,9 +26,8 @@ from transformers import (
 from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.importer import import_transformers
-from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.oracle.transformers_models import SPECS as STREAMING
-from tests.helpers.oracle.transformers_models import _random_tensor, make_processor
+from tests.helpers.oracle.transformers_models import processor_of, random_tensor
 
 _LABELS, _BLANK_RATE, _RARELY_ZERO = 48, 0.6, 4.0
 _workspace = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
@@ -115,7 +114,7 @@ def parakeet(name: str) -> ParakeetModel:
     """The model called `name`, built, saved by Transformers and imported once a process."""
     spec = SPECS[name]
     signals = tuple(samples.astype(np.float32) / 32768 for samples in make_signals().values())
-    tokenizer = make_processor(STREAMING[0], nemo_members()[tokenizer_member()]).tokenizer
+    tokenizer = processor_of(STREAMING[0]).tokenizer
     processor = ParakeetProcessor(
         ParakeetFeatureExtractor(feature_size=spec.mel_bins), tokenizer, decoder_type=spec.kind
     )
@@ -142,7 +141,7 @@ def _random_model(spec: ParakeetSpec) -> ParakeetForCTC | ParakeetForRNNT:
         model.generation_config.decoder_start_token_id = _LABELS
     generator = torch.Generator().manual_seed(spec.seed)
     for name, parameter in model.named_parameters():
-        parameter.data = _random_tensor(name, parameter.shape, generator)
+        parameter.data = random_tensor(name, parameter.shape, generator)
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
             buffer.uniform_(0.3, 2.0, generator=generator)

@@ -1,6 +1,5 @@
 """Random models of Transformers' own classes, what they compute on a whole signal, and their imported bundles."""
 
-import importlib
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -9,29 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from tokenizers import AddedToken
 from transformers import (
     Nemotron3_5AsrConfig,
     Nemotron3_5AsrForRNNT,
-    Nemotron3_5AsrProcessor,
     NemotronAsrStreamingConfig,
-    NemotronAsrStreamingFeatureExtractor,
     NemotronAsrStreamingForRNNT,
     NemotronAsrStreamingProcessor,
-    ParakeetTokenizer,
 )
-from transformers.utils import sentencepiece_model_pb2_new
 
 from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
+from benchmarks.transformers_models import make_processor
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
-
-# By itself Transformers takes the message module of sentencepiece, which needs a newer protobuf.
-# The module by its name, because the package has a function of the same name.
-_converters = importlib.import_module("transformers.convert_slow_tokenizer")
-_converters.import_protobuf = lambda *_: sentencepiece_model_pb2_new
 
 _MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives
 _BLANK_RATE = 0.7
@@ -130,7 +120,7 @@ def transformers_model(name: str) -> TransformersModel:
     """The model called `name`, built, saved by Transformers and imported once a process."""
     spec = next(spec for spec in (*SPECS, WITH_PROMPTS) if spec.name == name)
     signals = tuple(samples.astype(np.float32) / 32768 for samples in make_signals().values())
-    model, processor = _random_model(spec), make_processor(spec, nemo_members()[tokenizer_member()])
+    model, processor = _random_model(spec), processor_of(spec)
     _set_blank_rate(model, processor, signals)
     directory = Path(_workspace.name) / name
     model.save_pretrained(directory)
@@ -139,23 +129,10 @@ def transformers_model(name: str) -> TransformersModel:
     return TransformersModel(model, processor, directory, checkpoint, signals)
 
 
-def make_processor(spec: TransformersSpec, sentencepiece_model: bytes) -> NemotronAsrStreamingProcessor:
-    """Front end and tokenizer as Transformers' script for .nemo files makes them."""
-    path = Path(_workspace.name) / f"{spec.name}.model"
-    path.write_bytes(sentencepiece_model)
-    converted = _converters.ParakeetConverter(str(path)).converted()
-    tokenizer = ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
-    special = {text: AddedToken(text, normalized=False, special=True) for text in ("<unk>", "<pad>", "<blank>")}
-    if tokenizer.convert_tokens_to_ids("<pad>") is None:
-        tokenizer.add_tokens([special["<pad>"]])
-    tokenizer.add_tokens([special["<blank>"]])
-    tokenizer.add_special_tokens({"pad_token": special["<pad>"], "unk_token": special["<unk>"]})
-    contexts = {"supported_num_lookahead_tokens": list(spec.rights), "default_num_lookahead_tokens": spec.rights[0]}
-    front_end = NemotronAsrStreamingFeatureExtractor(feature_size=spec.mel_bins)
-    if spec.languages is None:
-        return NemotronAsrStreamingProcessor(front_end, tokenizer, **contexts)
-    prompts = {"prompt_dictionary": spec.languages, "num_prompts": spec.decoder["num_prompts"]}
-    return Nemotron3_5AsrProcessor(front_end, tokenizer, **contexts, **prompts)
+def processor_of(spec: TransformersSpec, tokenizer: bytes | None = None) -> NemotronAsrStreamingProcessor:
+    """The processor, with the golden tokenizer or another one."""
+    tokenizer, prompts = tokenizer or nemo_members()[tokenizer_member()], spec.decoder.get("num_prompts", 0)
+    return make_processor(tokenizer, spec.mel_bins, spec.rights, spec.languages, prompts)
 
 
 def _random_model(spec: TransformersSpec) -> NemotronAsrStreamingForRNNT:
@@ -175,14 +152,14 @@ def _random_model(spec: TransformersSpec) -> NemotronAsrStreamingForRNNT:
     model.generation_config.decoder_start_token_id = labels
     generator = torch.Generator().manual_seed(spec.seed)
     for name, parameter in model.named_parameters():
-        parameter.data = _random_tensor(name, parameter.shape, generator)
+        parameter.data = random_tensor(name, parameter.shape, generator)
     first = model.encoder.subsampling.conv_in
     first.weight.data /= _MEL_DEVIATION
     first.bias.data -= first.weight.data.sum((1, 2, 3)) * _MEL_MEAN
     return model
 
 
-def _random_tensor(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+def random_tensor(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
     noise = torch.randn(shape, generator=generator)
     if len(shape) == 1 and "norm" in name and name.endswith("weight"):
         return 1.0 + 0.2 * noise

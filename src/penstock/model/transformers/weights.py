@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.mel_filterbank import front_end_tensors
 from penstock.model.source_tensors import (
     BATCH_NORM,
     NOT_NEEDED,
@@ -94,11 +94,8 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
 
     Raises CheckpointError with Transformers' name of a tensor that is missing, unexpected or has another shape.
     """
-    remaining, features = dict(state), config.features
-    tensors: StateDict = {
-        "features.window": hann_window(features.window_samples),
-        "features.mel_filterbank": mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins),
-    }
+    remaining = dict(state)
+    tensors: StateDict = front_end_tensors(config.features)
     tensors |= prompt_input(WEIGHTS, remaining, _PROMPT_INPUT, config)
     for name, shape in tensor_shapes(config).items():
         if name in tensors:
