@@ -75,7 +75,7 @@ class BatchedStream:
         self._replay = replay
         self._polls = polls
         self.track: SpeakerTrack | None = None
-        """Of a stream with speakers. It does not move: words after that have none."""
+        """Of a stream with speakers. It does not move: `Server.take` ends it, and words after that have none."""
         self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
         self._sent_samples = self._answered_samples = self._visit = 0
@@ -97,6 +97,8 @@ class BatchedStream:
         self._answers = Answers(on_answer)
         self._results: deque[StreamResult] = deque()
         """Of the answer that is being iterated."""
+        self._placing: tuple[Answer, float, list[StreamResult]] | None = None
+        """The answer that waits for its speakers, when it has come, and its results that have them."""
         self._rows = 0
         self._failure: ClientError | None = None
         self._is_accepted = self._is_finished = self._is_ended = self._is_complete = False
@@ -218,9 +220,12 @@ class BatchedStream:
     def cancel(self) -> None:
         """Ends the stream without its remaining results, and frees its slot on the server. Does not wait.
 
-        Calls to push or iterate raise StreamClosedError, also in other tasks. Does nothing to a stream that is over.
+        Calls to push or iterate raise StreamClosedError, also in other tasks. A stream that is over stays so; its words
+        wait for speakers no longer.
         """
         self.fail(StreamClosedError(self.stream_id, "the stream was closed before its last result"))
+        if self.track is not None:
+            self.track.cancel()
 
     async def close(self) -> None:
         """Cancels the stream unless it is over."""
@@ -429,8 +434,11 @@ class BatchedStream:
         self._check_open()
         self._is_finished = is_end
         self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE)
-        if self.track is not None:
+        if self.track is None:
+            return
+        try:
             await self.track.send(as_samples(array))
+        finally:
             if is_end:
                 self.track.finish()
 
@@ -482,11 +490,19 @@ class BatchedStream:
 
     async def _next_answer(self) -> Answer | None:
         """None once the stream is complete."""
-        await self._wait_until(lambda: bool(self._answers) or self._is_complete)
-        answer = self._answers.take()
-        if answer is None or self.track is None:
-            return answer
-        return answer._replace(results=[await self.track.placed(result) for result in answer.results])
+        if self._placing is None:
+            has_waited = bool(self._answers)
+            await self._wait_until(lambda: bool(self._answers) or self._is_complete)
+            answer = self._answers.take()
+            if answer is None or self.track is None:
+                return answer
+            self._placing = answer, self.track.came_s(has_waited), []
+        assert self.track is not None
+        answer, came_s, placed = self._placing
+        while len(placed) < len(answer.results):
+            placed.append(await self.track.placed(answer.results[len(placed)], came_s))
+        self._placing = None
+        return answer._replace(results=placed)
 
     def _check_open(self) -> None:
         if self._failure:

@@ -1,9 +1,10 @@
 """The requests and replies of the model `speakers`, over gRPC and HTTP. Imports the library of a protocol when used."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from penstock_client.errors import ConnectionLostError, ProtocolError, ServerUnr
 from penstock_client.protocol import UNREADABLE, Request, stream_error
 from penstock_client.speakers.probabilities import Frames
 from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+from penstock_client.transport.model_config import try_parameters
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,6 +30,8 @@ class SpeakerLink:
 
     def __init__(self, endpoint: Endpoint):
         self._endpoint = replace(endpoint, model=MODEL_NAME)
+        self._read_parameters = partial(try_parameters, endpoint)
+        self._parameters: asyncio.Task[Mapping[str, str] | None] | None = None
         self._channel: grpc.aio.Channel | None = None
         self._http: aiohttp.ClientSession | None = None
         self._tracks: set[SpeakerTrack] = set()
@@ -36,9 +40,21 @@ class SpeakerLink:
         """The track of a new stream, which is still to be opened."""
         exchange = self._over_grpc if self._endpoint.is_grpc else self._over_http
         self._tracks = {each for each in self._tracks if not each.is_ended}
-        track = SpeakerTrack(exchange, settings, self._endpoint.timeout_s, self._endpoint.options)
+        track = SpeakerTrack(
+            exchange, settings, self._endpoint.timeout_s, self._endpoint.options, self._server_parameters
+        )
         self._tracks.add(track)
         return track
+
+    def has(self, track: SpeakerTrack) -> bool:
+        """True if it is one of this server, and not over."""
+        return track in self._tracks and not track.is_ended
+
+    async def _server_parameters(self) -> Mapping[str, str]:
+        """What the recognizer of the server offers; read once. Empty where that fails."""
+        if self._parameters is None:
+            self._parameters = asyncio.create_task(asyncio.to_thread(self._read_parameters))
+        return await asyncio.shield(self._parameters) or {}
 
     async def close(self) -> None:
         """Ends its streams and the connection."""
