@@ -24,15 +24,8 @@ from penstock_client.errors import (
     StreamClosedError,
     StreamNotOpenError,
 )
-from penstock_client.protocol import (
-    SAMPLE_RATE_HZ,
-    Parameter,
-    Result,
-    ResultOrder,
-    as_samples,
-    ends_stream,
-    stream_error,
-)
+from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter, Result, ResultOrder, as_samples, ends_stream
+from penstock_client.replies import stream_error
 from penstock_client.speakers.track import SpeakerTrack
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ProtocolError, ServerUnreachableError
-from penstock_client.protocol import UNREADABLE, Request, stream_error
+from penstock_client.protocol import Request
+from penstock_client.replies import UNREADABLE, stream_error
 from penstock_client.speakers.probabilities import Frames
 from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
 from penstock_client.transport.model_config import try_parameters
