@@ -132,12 +132,11 @@ class SpeakerTrack:
         read_parameters: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
     ):
         """read_parameters: of the server, once the stream is open."""
-        is_file = self._is_file = settings.mode == SPEAKER_FILE
+        self._is_file, self._keep_alive_s = settings.mode == SPEAKER_FILE, MAX_KEEP_ALIVE_S
         self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
         self._connection, self._read_parameters = connection, read_parameters
-        self._keep_alive_s = MAX_KEEP_ALIVE_S
-        self._waits = FILE_WAITS if is_file else LIVE_WAITS
-        self._least_samples = _FILE_SAMPLES if is_file else _LIVE_SAMPLES
+        self._waits = FILE_WAITS if self._is_file else LIVE_WAITS
+        self._least_samples = _FILE_SAMPLES if self._is_file else _LIVE_SAMPLES
         self._probabilities = Probabilities(settings.most)
         self._held: deque[npt.NDArray[np.float32]] = deque()
         self._held_samples = self._samples = 0
@@ -280,7 +279,8 @@ class SpeakerTrack:
         Those that end behind the last frame are guessed only where all audio is answered, and just before its end.
         """
         speakers, known_ms = self._probabilities.speakers_of(words), self._probabilities.end_ms
-        if self._failure is None and not self._unanswered_samples:
+        is_behind = self._unanswered_samples or (self._is_finished and not self._is_complete)
+        if self._failure is None and not is_behind:
             known_ms += _GUESSED_MS
         return tuple(who if word.end_ms <= known_ms else None for who, word in zip(speakers, words, strict=True))
 

@@ -60,6 +60,8 @@ class SpeakerLink:
     async def close(self) -> None:
         """Ends its streams and the connection."""
         await asyncio.gather(*(track.close() for track in self._tracks))
+        if self._parameters is not None:
+            await asyncio.wait([self._parameters])
         if self._channel is not None:
             await self._channel.close()
         if self._http is not None:
