@@ -6,7 +6,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -108,15 +108,6 @@ class Waits(NamedTuple):
 LIVE_WAITS, FILE_WAITS = Waits(), Waits(10.0, math.inf)
 
 
-def keep_alive_s(parameters: Mapping[str, str]) -> float:
-    """The longest time between two requests to a server whose model `asr` has these parameters."""
-    try:
-        idle_s = float(parameters["idle_s"])
-    except (KeyError, ValueError):
-        return MAX_KEEP_ALIVE_S
-    return min(MAX_KEEP_ALIVE_S, idle_s / 3) if idle_s > 0 else MAX_KEEP_ALIVE_S
-
-
 class SpeakerTrack:
     """One stream at the model `speakers`. For one event loop.
 
@@ -129,12 +120,12 @@ class SpeakerTrack:
         settings: SpeakerSettings,
         timeout_s: float,
         connection: ConnectionOptions,
-        read_parameters: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+        read_keep_alive_s: Callable[[], Awaitable[float]] | None = None,
     ):
-        """read_parameters: of the server, once the stream is open."""
+        """read_keep_alive_s: what the server needs; called once the stream is open."""
         self._is_file, self._keep_alive_s = settings.mode == SPEAKER_FILE, MAX_KEEP_ALIVE_S
         self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
-        self._connection, self._read_parameters = connection, read_parameters
+        self._connection, self._read_keep_alive_s = connection, read_keep_alive_s
         self._waits = FILE_WAITS if self._is_file else LIVE_WAITS
         self._least_samples = _FILE_SAMPLES if self._is_file else _LIVE_SAMPLES
         self._probabilities = Probabilities(settings.most)
@@ -168,8 +159,8 @@ class SpeakerTrack:
             self._task = asyncio.create_task(self._run(stream_id), name=f"penstock {stream_id} speakers")
             await self._until(lambda: self._is_open or self._failure is not None)
             if (failure := self._failure) is None:
-                if self._read_parameters is not None:
-                    self._keep_alive_s = keep_alive_s(await self._read_parameters())
+                if self._read_keep_alive_s is not None:
+                    self._keep_alive_s = await self._read_keep_alive_s()
                     self._to_send.give()
                 return
             pauses: Iterator[float] = iter(())

@@ -15,7 +15,7 @@ from penstock_client.errors import ConnectionLostError, ProtocolError, ServerUnr
 from penstock_client.protocol import Request
 from penstock_client.replies import UNREADABLE, stream_error
 from penstock_client.speakers.probabilities import Frames
-from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.track import MAX_KEEP_ALIVE_S, SpeakerSettings, SpeakerTrack
 from penstock_client.transport.model_config import try_parameters
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class SpeakerLink:
         """The track of a new stream, which is still to be opened."""
         exchange = self._over_grpc if self._endpoint.is_grpc else self._over_http
         self._tracks = {each for each in self._tracks if not each.is_ended}
-        track = SpeakerTrack(
-            exchange, settings, self._endpoint.timeout_s, self._endpoint.options, self._server_parameters
-        )
+        track = SpeakerTrack(exchange, settings, self._endpoint.timeout_s, self._endpoint.options, self._keep_alive_s)
         self._tracks.add(track)
         return track
 
@@ -51,11 +49,16 @@ class SpeakerLink:
         """True if it is one of this server, and not over."""
         return track in self._tracks and not track.is_ended
 
-    async def _server_parameters(self) -> Mapping[str, str]:
-        """What the recognizer of the server offers; read once. Empty where that fails."""
+    async def _keep_alive_s(self) -> float:
+        """The longest time between two requests of a stream; what the server's recognizer offers is read once."""
         if self._parameters is None:
             self._parameters = asyncio.create_task(asyncio.to_thread(self._read_parameters))
-        return await asyncio.shield(self._parameters) or {}
+        parameters = await asyncio.shield(self._parameters) or {}
+        try:
+            idle_s = float(parameters["idle_s"])
+        except (KeyError, ValueError):
+            return MAX_KEEP_ALIVE_S
+        return min(MAX_KEEP_ALIVE_S, idle_s / 3) if idle_s > 0 else MAX_KEEP_ALIVE_S
 
     async def close(self) -> None:
         """Ends its streams and the connection."""
