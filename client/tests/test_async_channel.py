@@ -9,7 +9,8 @@ import pytest
 
 from client.tests.helpers.fakes import outputs
 from penstock_client import ConnectionLostError, ReplyTimeoutError
-from penstock_client.protocol import END_REQUEST, Request, parse_reply
+from penstock_client.protocol import END_REQUEST, Request
+from penstock_client.replies import parse_reply
 from penstock_client.transport.async_channel import AsyncChannel, AsyncSignal
 from penstock_client.transport.session import MAX_UNANSWERED_REQUESTS, MAX_UNANSWERED_SAMPLES
 

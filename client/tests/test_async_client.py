@@ -8,7 +8,7 @@ import pytest
 
 from client.tests.helpers.fakes import outputs
 from penstock_client import AsyncClient
-from penstock_client.protocol import parse_reply
+from penstock_client.replies import parse_reply
 
 
 def text(size):

@@ -8,7 +8,7 @@ import soundfile
 
 from client.tests.helpers.fakes import RejectionError, confidence, outputs
 from penstock_client.cli.main import main
-from penstock_client.protocol import parse_reply
+from penstock_client.replies import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 TEXT = parse_reply("s", outputs(0, 38_400, True).get)[0].text

@@ -14,7 +14,7 @@ import soundfile
 from client.tests.helpers.fakes import outputs
 from client.tests.helpers.sound_files import media_file
 from penstock_client.cli.main import main
-from penstock_client.protocol import parse_reply
+from penstock_client.replies import parse_reply
 
 COMMAND = [sys.executable, "-m", "penstock_client.cli"]
 

@@ -7,7 +7,8 @@ from tritonclient.grpc import InferResult, service_pb2
 from client.tests.helpers.fake_servers import grpc_response
 from client.tests.helpers.fakes import outputs
 from penstock_client import ProtocolError, StreamError
-from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, Request, RequestSplitter, parse_reply
+from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, Request, RequestSplitter
+from penstock_client.replies import parse_reply
 from penstock_client.transport.grpc_wire import model_request, output_names, read_reply
 
 

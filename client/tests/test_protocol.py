@@ -14,17 +14,8 @@ from penstock_client import (
     Transcript,
     Word,
 )
-from penstock_client.protocol import (
-    END_REQUEST,
-    MAX_REQUEST_SAMPLES,
-    STREAM_ERRORS,
-    RequestSplitter,
-    as_samples,
-    check_stream_id,
-    parse_reply,
-    parse_results,
-    stream_error,
-)
+from penstock_client.protocol import END_REQUEST, MAX_REQUEST_SAMPLES, RequestSplitter, as_samples, check_stream_id
+from penstock_client.replies import STREAM_ERRORS, parse_reply, parse_results, stream_error
 
 
 @settings(max_examples=50, deadline=None)

@@ -14,7 +14,8 @@ from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, Ht
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, FakeTransport, RejectionError, expected, outputs
 from penstock_client import AsyncClient, AsyncStream, Client, ConnectionLostError, ConnectionOptions, StreamOptions
-from penstock_client.protocol import Request, parse_reply
+from penstock_client.protocol import Request
+from penstock_client.replies import parse_reply
 from penstock_client.transport import resuming
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.resuming import ResumingTransport

@@ -17,7 +17,8 @@ from penstock_client import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.protocol import END_REQUEST, POLL_REQUEST, RequestSplitter, parse_reply
+from penstock_client.protocol import END_REQUEST, POLL_REQUEST, RequestSplitter
+from penstock_client.replies import parse_reply
 from penstock_client.transport.session import CLOSE_TIMEOUT_S, Session
 
 RESULT = parse_reply("s", outputs(0, 0, False).get)[0]

@@ -6,15 +6,16 @@ import json
 import math
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import WAIT_S, connected
+from client.tests.helpers.batched_client import WAIT_S, connected, until
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, eventually
 from client.tests.helpers.fake_speakers import voices
-from client.tests.helpers.fakes import FakeRecognizer
+from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, RejectionError
 from penstock_client import (
     AsyncClient,
     Client,
@@ -27,14 +28,60 @@ from penstock_client import (
     Transcript,
     Word,
 )
+from penstock_client.connection import Endpoint
+from penstock_client.protocol import Request
+from penstock_client.speakers import track as tracks
 from penstock_client.speakers.probabilities import Probabilities
 from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack, Waits, of_file
+from penstock_client.speakers.transport import SpeakingConnection
 
 ON = StreamOptions(speakers="on")
 AUDIO = voices(0, 2, 2, 1, 1, 1, 2, 2)
 EXPECTED = [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1]
 """A word has 50 ms. In silence, all are equal: the first."""
 FULL = "STREAM_LIMIT: .*all slots are taken"
+NEVER_LATE, AT_ONCE = Waits(math.inf, math.inf), Waits(math.inf, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """Sets how long words of live streams wait: for the model, however busy this machine is."""
+
+    def choose(chosen):
+        monkeypatch.setattr(tracks, "LIVE_WAITS", chosen)
+
+    choose(NEVER_LATE)
+    return choose
+
+
+@contextlib.contextmanager
+def held(server, after=0):
+    """The model of a server answers no more than these samples until the event is set."""
+    answer, goes_on, taken = server.speakers.answer, threading.Event(), 0
+
+    def wait(request):
+        nonlocal taken
+        taken += request.samples.size
+        if taken > after:
+            goes_on.wait()
+        return answer(request)
+
+    server.speakers.answer = wait
+    try:
+        yield goes_on
+    finally:
+        goes_on.set()
+
+
+async def told(stream):
+    async def read():
+        return [result async for result in stream]
+
+    return await asyncio.wait_for(read(), WAIT_S)
+
+
+def speakers_of(results):
+    return [speaker for result in results for speaker in result.word_speakers]
 
 
 @contextlib.contextmanager
@@ -312,3 +359,241 @@ def test_a_track_says_so_where_no_server_is_reached(closed_url):
     options = ConnectionOptions(connect_retry_s=0)
     with Client(closed_url, connection_options=options) as client, pytest.raises(ServerUnreachableError):
         client.transcribe(AUDIO, options=ON)
+
+
+class TestFailuresOfStreams:
+    def test_a_connection_that_is_lost_while_the_speaker_model_accepts(self):
+        async def run(server):
+            async with connected(server) as client:
+                (own,) = client._servers
+                tracked = own._speakers.track
+
+                def track(settings):
+                    found = tracked(settings)
+                    accept = found.open
+
+                    async def accept_late():
+                        await accept()
+                        own._link._lose("it is cut")
+
+                    found.open = accept_late
+                    return found
+
+                own._speakers.track = track
+                stream = await client.open_stream(ON)
+                assert not stream._link.is_lost
+                await stream.finish(AUDIO)
+                return await told(stream)
+
+        with serving(BatchServer) as server:
+            assert speakers_of(asyncio.run(run(server))) == EXPECTED
+
+    def test_a_stream_that_moves_leaves_the_speaker_model_of_its_server(self, caplog, waits):
+        """Else its server waits for it when it stops."""
+
+        async def run(first, second):
+            async with connected(first, max_replay_s=60) as client, connected(second) as other:
+                stream = await client.open_stream(ON)
+                await stream.end_segment(AUDIO)
+                before = await anext(stream.__aiter__())
+                await other.take(stream)
+                await asyncio.to_thread(eventually, lambda: not first.speakers.audio)
+                await stream.finish(AUDIO)
+                return before, await told(stream)
+
+        with serving(BatchServer) as first, serving(BatchServer) as second:
+            for server in (first, second):
+                server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
+            waits(Waits(0.0, math.inf))
+            before, after = asyncio.run(run(first, second))
+            assert first.speakers.requests[-1].is_end and not second.speakers.requests
+        assert before.word_speakers[:6] == (1,) * 6 and set(after[-1].word_speakers) == {None}
+        warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == 1 and "moved to the server at" in warnings[0] and "without speakers" in warnings[0]
+
+    def test_a_finish_that_is_cancelled_ends_the_speakers_too(self):
+        async def run(server):
+            async with connected(server) as client, await client.open_stream(ON) as stream:
+                is_sending = asyncio.Event()
+
+                async def send(samples):
+                    is_sending.set()
+                    await asyncio.Event().wait()
+
+                stream.track.send = send
+                finishing = asyncio.create_task(stream.finish(AUDIO))
+                await is_sending.wait()
+                finishing.cancel()
+                await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
+
+        with serving(BatchServer) as server:
+            asyncio.run(run(server))
+            assert server.speakers.requests[-1].is_end
+
+    def test_a_stream_that_is_closed_after_its_words_sends_no_more_audio_for_speakers(self):
+        async def run(server):
+            with held(server) as goes_on:
+                async with connected(server) as client, await client.open_stream(ON) as stream:
+                    for _ in range(8):
+                        await stream.push(AUDIO)
+                    await stream.finish()
+                    await until(lambda: stream.is_over)
+                    stream.cancel()
+                    goes_on.set()
+                    await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
+
+        with serving(BatchServer) as server:
+            asyncio.run(run(server))
+            assert sum(request.samples.size for request in server.speakers.requests) < 8 * len(AUDIO)
+
+    def test_the_end_of_a_closed_stream_needs_no_replies(self):
+        async def exchange(stream_id, requests):
+            await anext(requests)
+            yield 0, np.zeros((0, 8), np.float32)
+            async for request in requests:
+                sent.append(request)
+
+        async def run():
+            track = SpeakerTrack(exchange, SpeakerSettings(None, "low_latency"), WAIT_S, ConnectionOptions())
+            await track.open()
+            for count in (1, 2):
+                await track.send(AUDIO)
+                await until(lambda: len(sent) == count)  # noqa: B023
+            await track.close()
+
+        sent = []
+        asyncio.run(run())
+        assert [request.is_end for request in sent] == [False, False, True]
+
+    def test_a_read_that_is_cancelled_loses_no_words(self):
+        async def run(server):
+            with held(server) as goes_on:
+                async with connected(server) as client, await client.open_stream(ON) as stream:
+                    await stream.finish(AUDIO)
+                    reading = asyncio.create_task(told(stream))
+                    await until(lambda: stream.track._is_pressed)
+                    reading.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await reading
+                    goes_on.set()
+                    return await told(stream)
+
+        with serving(BatchServer) as server:
+            assert speakers_of(asyncio.run(run(server))) == EXPECTED
+
+
+class TestWaits:
+    def test_live_words_are_not_late_and_those_that_are_not_known_have_no_speaker(self, waits):
+        async def run(server):
+            with held(server, after=len(AUDIO)):
+                async with connected(server) as client, await client.open_stream(ON) as stream:
+                    stream.track._opened_s -= 3600
+                    await stream.push(AUDIO)  # of its 800 ms 480 are decided
+                    await until(lambda: stream.track._probabilities.end_ms == 480)
+                    await stream.end_segment(AUDIO)
+                    await stream.finish(AUDIO)
+                    return [result for result in await told(stream) if result.is_final]
+
+        waits(AT_ONCE)
+        with serving(BatchServer) as server:
+            first, last = asyncio.run(run(server))
+        assert first.word_speakers == (1, 1, 1, 1, 1, 1, 2, 2, 2, *[None] * 23)
+        assert set(last.word_speakers) == {None}
+
+    def test_words_of_audio_that_came_faster_than_live_wait_for_the_model(self, waits):
+        async def run(server):
+            with held(server) as goes_on:
+                async with connected(server) as client, await client.open_stream(ON) as stream:
+                    for _ in range(4):
+                        await stream.push(AUDIO)
+                    await stream.end_segment()
+                    await until(lambda: stream.is_answered)
+                    reading = asyncio.create_task(told(stream))
+                    await until(lambda: stream.track._is_pressed or reading.done())
+                    await stream.push(AUDIO)
+                    goes_on.set()
+                    await stream.finish()
+                    return [result for result in await reading if result.is_final]
+
+        waits(AT_ONCE)
+        with serving(BatchServer) as server:
+            first, last = asyncio.run(run(server))
+        assert first.word_speakers == tuple(4 * EXPECTED) and last.word_speakers == tuple(EXPECTED)
+
+    def test_words_that_waited_for_others_are_not_late_twice(self, waits, monkeypatch):
+        now_s = 1000.0
+        monkeypatch.setattr(tracks, "time", SimpleNamespace(monotonic=lambda: now_s))
+        waits(Waits(math.inf, 3.0))
+
+        async def run(server):
+            nonlocal now_s
+            with held(server):
+                async with connected(server) as client, await client.open_stream(ON) as stream:
+                    stream.track._opened_s -= 3600
+                    await stream.end_segment(AUDIO)
+                    await stream.finish(AUDIO)
+                    await until(lambda: stream.is_over)
+                    reading = asyncio.create_task(told(stream))
+                    await until(lambda: stream.track._is_pressed)
+                    now_s += 3.0
+                    stream.track._changed.give()
+                    return await reading
+
+        with serving(BatchServer) as server:
+            assert asyncio.run(run(server))[-1].is_last
+
+    def test_a_step_of_files_may_take_long(self, monkeypatch):
+        monkeypatch.setattr(tracks, "_REPLY_S", -5.0)
+
+        async def exchange(stream_id, requests):
+            await anext(requests)
+            yield 0, np.zeros((0, 8), np.float32)
+            await goes_on.wait()
+            async for _ in requests:
+                yield 0, np.zeros((0, 8), np.float32)
+
+        async def run(mode):
+            nonlocal goes_on
+            goes_on = asyncio.Event()
+            track = SpeakerTrack(exchange, SpeakerSettings(None, mode), WAIT_S, ConnectionOptions())
+            await track.open()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            track.finish()
+            goes_on.set()
+            await until(lambda: track.is_ended)
+            return track._failure
+
+        goes_on = None
+        assert asyncio.run(run("file")) is None
+        assert asyncio.run(run("low_latency")).code == "REPLY_TIMEOUT"
+
+    @pytest.mark.parametrize(("mode", "limits"), [("file", [10.0, 310.0]), ("low_latency", [10.0])])
+    def test_a_file_through_a_gateway_waits_for_its_speakers_there(self, mode, limits):
+        async def run(server):
+            inner = FakeConnection(FakeRecognizer())
+            connection = SpeakingConnection(inner, Endpoint(f"127.0.0.1:{server.port}"))
+            transport = connection.open_transport("a", 10.0, SpeakerSettings(None, mode))
+            reading = asyncio.create_task(transport.receive(None))
+            await transport.send(Request(AUDIO.tobytes(), True, True))
+            assert (await reading).is_final and transport.is_complete
+            assert [each.session._timeout_s for each in inner.transports] == limits
+            await transport.close()
+            await connection.close()
+
+        def reject(request):
+            raise RejectionError("MODEL_NOT_FOUND: no model speakers")
+
+        with serving(GrpcServer) as server:
+            server.speakers.answer = reject
+            asyncio.run(run(server))
+
+    @pytest.mark.parametrize(("idle_s", "keep_alive_s"), [("30", 5.0), ("3", 1.0), ("none", 5.0)])
+    def test_a_silent_stream_is_kept_open_as_its_server_needs_it(self, idle_s, keep_alive_s):
+        async def run(server):
+            async with connected(server) as client, await client.open_stream(ON) as stream:
+                assert stream.track._keep_alive_s == keep_alive_s
+
+        with serving(BatchServer) as server:
+            server.batch.recognizer.server_parameters["idle_s"] = idle_s
+            asyncio.run(run(server))

@@ -21,7 +21,8 @@ from penstock_client import (
     StreamNotOpenError,
     StreamOptions,
 )
-from penstock_client.protocol import MAX_REPLY_BYTES, parse_reply
+from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.replies import parse_reply
 from penstock_client.transport.session import CLOSE_TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")

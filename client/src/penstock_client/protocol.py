@@ -1,29 +1,15 @@
 """The protocol of the Triton model `asr`: requests with audio, and results. No network, no threads.
 
-The transports send a `Request` in their own format and pass the outputs of the reply to `parse_reply`.
+The transports send a `Request` in their own format and pass the outputs of the reply to `replies.parse_reply`.
 """
 
-import json
-import math
-import re
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.errors import (
-    ProtocolError,
-    ServerDrainingError,
-    ServerFullError,
-    StreamClosedError,
-    StreamError,
-    StreamId,
-    StreamNotOpenError,
-)
+from penstock_client.errors import StreamClosedError, StreamId
 
 MODEL_NAME = "asr"
 INPUT_NAME = "AUDIO"
@@ -297,161 +283,3 @@ def check_stream_id(stream_id: StreamId) -> StreamId:
             f"or an integer from 1 to {_MAX_NUMERIC_ID}"
         )
     return stream_id
-
-
-def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] | None]) -> list[Result]:
-    """The results that a reply's outputs hold, arrays [1, k]. Raises ProtocolError."""
-
-    def values(name: str) -> list[Any] | None:
-        output = as_numpy(name)
-        return None if output is None else output.ravel().tolist()
-
-    return parse_results(stream_id, values)
-
-
-def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> list[Result]:
-    """The results that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
-
-    Confidences, alternatives, the language, stable characters and, with one result, the counts may be missing: not
-    every Penstock server sends them. Raises ProtocolError for any other deviation, also of a value.
-    """
-    try:
-        return _parse(partial(_row, values))
-    except UNREADABLE as error:
-        raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
-
-
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
-"""What reading values of the wrong kind raises; deeply nested JSON, too."""
-
-
-def _parse(row: Callable[..., list[Any]]) -> list[Result]:
-    segments = _whole(row, "SEGMENT")
-    heads = zip(
-        segments, row("TEXT"), row("IS_FINAL"), row("AUDIO_PROCESSED"), row("LANGUAGE", [b""] * len(segments)),
-        _whole(row, "STABLE_CHARS", [0] * len(segments)), strict=True,
-    )  # fmt: skip
-    words, alternatives = _words(row), _alternatives(row)
-    tokens, timestamps = _whole(row, "TOKENS"), _whole(row, "TIMESTAMPS")
-    if len(tokens) != len(timestamps):
-        raise ValueError(f"{len(tokens)} TOKENS but {len(timestamps)} TIMESTAMPS")
-    counts = _whole(row, "LIST_COUNTS", [len(words), len(tokens), len(alternatives)])
-    if len(counts) != 3 * len(segments):
-        raise ValueError(f"LIST_COUNTS is {counts} for {len(segments)} results")
-    if (sum(counts[::3]), sum(counts[1::3])) != (len(words), len(tokens)):
-        raise ValueError(f"LIST_COUNTS is {counts} for {len(words)} WORDS and {len(tokens)} TOKENS")
-    results, word, token, alternative = [], 0, 0, 0
-    for i, (segment, content, is_final, audio_processed_s, language, stable_chars) in enumerate(heads):
-        text = content.decode()
-        if type(is_final) is not bool or not 0 <= audio_processed_s < math.inf or stable_chars > len(text):
-            found = f"IS_FINAL {is_final}, AUDIO_PROCESSED {audio_processed_s}, STABLE_CHARS {stable_chars}"
-            raise ValueError(f"a text of {len(text)} characters has {found}")
-        n_words, n_tokens, n_alternatives = counts[3 * i : 3 * i + 3]
-        results.append(
-            Result(
-                segment=segment,
-                text=text,
-                is_final=is_final,
-                audio_processed_s=audio_processed_s,
-                new_words=tuple(words[word : word + n_words]),
-                new_tokens=tuple(tokens[token : token + n_tokens]),
-                new_timestamps=tuple(timestamps[token : token + n_tokens]),
-                alternatives=tuple(alternatives[alternative : alternative + n_alternatives]),
-                language=language.decode(),
-                stable_chars=stable_chars,
-            )
-        )
-        word, token, alternative = word + n_words, token + n_tokens, alternative + n_alternatives
-    return _spoken(results, _whole(row, "WORD_SPEAKER", []))
-
-
-def _spoken(results: list[Result], speakers: list[int]) -> list[Result]:
-    """The results with the speakers of their segments, which a gateway sends: the first one's also of words before."""
-    for i in reversed(range(len(results)) if speakers else ()):
-        if results[i].is_final:
-            own = len(results[i].new_words) if any(each.is_final for each in results[:i]) else len(speakers)
-            taken, speakers = speakers[len(speakers) - own :], speakers[: len(speakers) - own]
-            results[i] = replace(results[i], word_speakers=tuple(each or None for each in taken))
-    return results
-
-
-def _words(row: Callable[..., list[Any]]) -> list[Word]:
-    words = row("WORDS")
-    confidences = row("WORD_CONFIDENCE", [None] * len(words))
-    rows = zip(words, _whole(row, "WORD_START_MS"), _whole(row, "WORD_END_MS"), confidences, strict=True)
-    return [_word(word.decode(), *rest) for word, *rest in rows]
-
-
-def _word(text: Any, start_ms: Any, end_ms: Any, confidence: Any = None) -> Word:
-    """Raises ValueError or TypeError for values that no word has."""
-    has_times = type(start_ms) is int and type(end_ms) is int and start_ms >= 0 and end_ms >= 0
-    if not isinstance(text, str) or not has_times or not (confidence is None or 0 <= confidence <= 1):
-        raise ValueError(f"a word has the times {start_ms!r}, {end_ms!r} and the confidence {confidence!r}")
-    return Word(text, start_ms, end_ms, confidence)
-
-
-def _alternatives(row: Callable[..., list[Any]]) -> list[Alternative]:
-    """Empty where they were not requested."""
-    texts = row("ALTERNATIVES", [])
-    rows = zip(texts, row("ALTERNATIVE_SCORES", []), row("ALTERNATIVE_WORDS", [b"[]"] * len(texts)), strict=True)
-    alternatives = [
-        Alternative(text.decode(), score, tuple(_word(*word) for word in json.loads(words)))
-        for text, score, words in rows
-    ]
-    if not all(math.isfinite(alternative.score) for alternative in alternatives):
-        raise ValueError("a score of ALTERNATIVE_SCORES is not finite")
-    return alternatives
-
-
-def _whole(row: Callable[..., list[Any]], name: str, default: list[Any] | None = None) -> list[int]:
-    """The values of an output, as `_row`. Raises ValueError unless they are integers from 0; all have the same type."""
-    values = row(name, default)
-    if values and (type(values[0]) is not int or min(values) < 0):
-        raise ValueError(f"{name} is {min(values)!r}; accepted: integers from 0")
-    return values
-
-
-def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any] | None = None) -> list[Any]:
-    """The values of an output, or its default. Raises KeyError for a missing output without a default."""
-    if (entries := values(name)) is not None:
-        return entries
-    if default is None:
-        raise KeyError(f"output {name} is missing")
-    return default
-
-
-STREAM_ERRORS: Mapping[str, type[StreamError]] = {
-    "STREAM_LIMIT": ServerFullError,
-    "PHRASE_MEMORY_FULL": ServerFullError,
-    "AUDIO_MEMORY_FULL": ServerFullError,
-    "SERVER_DRAINING": ServerDrainingError,
-    "STREAM_NOT_OPEN": StreamNotOpenError,
-    "STREAM_LOST": StreamError,
-    "AUDIO_INVALID": StreamError,
-    "AUDIO_TOO_LONG": StreamError,
-    "OPTION_INVALID": StreamError,
-    "PHRASES_INVALID": StreamError,
-    "REQUEST_INVALID": StreamError,
-}
-"""The exception for each code of a server's error. gRPC's streaming RPC has no status, so the message has the code."""
-
-_CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
-_UNKNOWN_SEQUENCE = re.compile(r"inference request for sequence .* must specify the START flag on the first request")
-"""Triton's message for a sequence that is not open. Triton's own errors have no code."""
-_STOPPING = re.compile(
-    r"Server is stopping, |Server not ready|"
-    r"Request for unknown model: '[^']*' (has no available versions|version \S+ is not at ready state)"
-)
-"""Triton's messages in the last seconds of a server, whose models are unloaded before its connections end."""
-
-
-def stream_error(stream_id: StreamId, message: str, default: type[StreamError] = StreamError) -> StreamError:
-    """The exception for a server's error message; `default` is its class if the message has no code."""
-    _, code, text = _CODE.split(message, maxsplit=1)
-    if code:
-        return STREAM_ERRORS.get(code, StreamError)(stream_id, text, code)
-    if _UNKNOWN_SEQUENCE.match(text):
-        return StreamNotOpenError(stream_id, text)
-    if _STOPPING.match(text):
-        return ServerDrainingError(stream_id, text)
-    return default(stream_id, text, StreamError.code)

@@ -8,7 +8,7 @@ from client.tests.helpers.fakes import outputs
 from penstock_client import MicrophoneError
 from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.main import main
-from penstock_client.protocol import parse_reply
+from penstock_client.replies import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 

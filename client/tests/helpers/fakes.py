@@ -10,7 +10,8 @@ import numpy as np
 
 from penstock_client.client import Client
 from penstock_client.errors import ClientError, StreamId
-from penstock_client.protocol import Request, Result, parse_reply, stream_error
+from penstock_client.protocol import Request, Result
+from penstock_client.replies import parse_reply, stream_error
 from penstock_client.transport.async_channel import AsyncChannel
 from penstock_client.transport.blocking import BlockingConnection
 

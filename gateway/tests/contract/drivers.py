@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.contract.call import END_SEGMENT, RATE_HZ, WAIT_S, Call, pcm
 from penstock_client import AsyncClient, ClientError, StreamOptions, Transcript
-from penstock_client.protocol import parse_reply
+from penstock_client.replies import parse_reply
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.kserve.errors import code_of, status_of
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva

@@ -11,7 +11,8 @@ import numpy as np
 from penstock_client.alignment import Samples
 from penstock_client.batched.wire import END, FINALIZE, START, Row
 from penstock_client.errors import ClientError, ProtocolError, StreamClosedError, StreamError, StreamNotOpenError
-from penstock_client.protocol import Parameter, Result, stream_error
+from penstock_client.protocol import Parameter, Result
+from penstock_client.replies import stream_error
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.resuming import RESUMABLE
 

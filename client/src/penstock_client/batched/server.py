@@ -88,6 +88,7 @@ class Server:
             track = self._speakers.track(speakers)
             try:
                 await track.open()
+                link = await self._connect()  # the first one may be lost meanwhile
             except BaseException:
                 track.cancel()
                 raise
@@ -115,6 +116,8 @@ class Server:
             if error.code in LOST:
                 self.note_down()
             raise
+        if (track := stream.track) is not None and not self._speakers.has(track):
+            track.cancel(ConnectionLostError("speakers", f"the stream has moved to the server at {self.endpoint.url}"))
 
     def note_down(self) -> None:
         """It was lost, or not reached."""

@@ -12,7 +12,8 @@ from tritonclient.grpc import service_pb2
 
 from penstock_client.alignment import Samples, join_samples
 from penstock_client.errors import ProtocolError
-from penstock_client.protocol import UNREADABLE, Result, parse_results, stream_error
+from penstock_client.protocol import Result
+from penstock_client.replies import UNREADABLE, parse_results, stream_error
 from penstock_client.transport.grpc_wire import output_values
 
 MODEL_NAME = "asr_batch"

@@ -6,7 +6,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -54,11 +54,15 @@ _MAX_IN_FLIGHT = 2
 _MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
 _KEPT_MS = 30_000
 """Before the end of a segment without words."""
-_MAX_AHEAD_S, _LOOK_S = 10.0, 1.0
+_MAX_AHEAD_S, _LOOK_S = 2.0, 1.0
 """Live audio is ahead of its time by no more than the first. What waits looks again after the second."""
-_KEEP_ALIVE_S = 5.0
-"""After this time without audio an empty request keeps the sequence open."""
+_GUESSED_MS = 1040
+"""Behind the last frame, a word gets the speaker of that frame: the longest look-ahead of a live mode."""
+MAX_KEEP_ALIVE_S = 5.0
+"""After this time without audio an empty request keeps the sequence open; earlier where the server says so."""
 _REPLY_S = 30.0
+FILE_REPLY_S = 300.0
+"""Time for a reply of the mode of files: a step has half a minute of audio of each file that the server has."""
 _UNKNOWN_MODEL = "unknown model"
 """Of Triton's message for a model that is not served."""
 GATEWAY_HAS_IT = "MODEL_NOT_FOUND"
@@ -93,15 +97,15 @@ def of_file(options: OptionalOptions) -> OptionalOptions:
 
 
 class Waits(NamedTuple):
-    """How long a final result waits for its speakers where the stream goes on."""
+    """How long a final result waits for its speakers."""
 
     idle_s: float = 1.0
     """After the newest audio, once all of it is answered: without more audio nothing more is decided."""
     late_s: float = 3.0
-    """After the result itself."""
+    """After the result itself, in a stream whose audio is live."""
 
 
-FILE_WAITS = Waits(10.0, math.inf)
+LIVE_WAITS, FILE_WAITS = Waits(), Waits(10.0, math.inf)
 
 
 class SpeakerTrack:
@@ -116,19 +120,22 @@ class SpeakerTrack:
         settings: SpeakerSettings,
         timeout_s: float,
         connection: ConnectionOptions,
-        waits: Waits | None = None,
+        read_keep_alive_s: Callable[[], Awaitable[float]] | None = None,
     ):
-        is_file = settings.mode == SPEAKER_FILE
+        """read_keep_alive_s: what the server needs; called once the stream is open."""
+        self._is_file, self._keep_alive_s = settings.mode == SPEAKER_FILE, MAX_KEEP_ALIVE_S
         self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
-        self._connection = connection
-        self._waits = waits or (FILE_WAITS if is_file else Waits())
-        self._least_samples = _FILE_SAMPLES if is_file else _LIVE_SAMPLES
+        self._connection, self._read_keep_alive_s = connection, read_keep_alive_s
+        self._waits = FILE_WAITS if self._is_file else LIVE_WAITS
+        self._least_samples = _FILE_SAMPLES if self._is_file else _LIVE_SAMPLES
         self._probabilities = Probabilities(settings.most)
         self._held: deque[npt.NDArray[np.float32]] = deque()
         self._held_samples = self._samples = 0
         self._in_flight: deque[int] = deque()
         """Samples of each unanswered request."""
         self._newest_audio_s = self._opened_s = time.monotonic()
+        self._blocked_s = self._delay_s = 0.0
+        """For how long `send` has held back audio in all, and `is_due` the newest result."""
         self._is_open = self._is_finished = self._is_end_sent = self._is_complete = self._is_pressed = False
         """Finished: no more audio comes. Complete: all of it is decided. Pressed: what is held is sent at once."""
         self._failure: ClientError | None = None
@@ -146,12 +153,15 @@ class SpeakerTrack:
         connect, full = (
             retry_pauses_s(each) for each in (self._connection.connect_retry_s, self._connection.wait_for_slot_s)
         )
+        self._opened_s = time.monotonic()  # what is recorded meanwhile is live
         while True:
             self._failure, stream_id = None, uuid.uuid4().hex
             self._task = asyncio.create_task(self._run(stream_id), name=f"penstock {stream_id} speakers")
             await self._until(lambda: self._is_open or self._failure is not None)
             if (failure := self._failure) is None:
-                self._opened_s = time.monotonic()
+                if self._read_keep_alive_s is not None:
+                    self._keep_alive_s = await self._read_keep_alive_s()
+                    self._to_send.give()
                 return
             pauses: Iterator[float] = iter(())
             if isinstance(failure, ServerUnreachableError):
@@ -172,16 +182,18 @@ class SpeakerTrack:
         self._held_samples += len(samples)
         self._to_send.give()
         self._samples += len(samples)
-        while self._unanswered_samples > _MAX_UNANSWERED_SAMPLES and not self._is_over:
-            if self._is_live():
-                self._fail(ReplyTimeoutError("speakers", "the model speakers is more than a minute behind"))
-                self.finish()
-                return
-            await self._changed.wait(_LOOK_S)
+        try:
+            while self._unanswered_samples > _MAX_UNANSWERED_SAMPLES and not self._is_over:
+                if self._is_live():
+                    self.cancel(ReplyTimeoutError("speakers", "the model speakers is more than a minute behind"))
+                    return
+                await self._changed.wait(_LOOK_S)
+        finally:
+            self._blocked_s += time.monotonic() - self._newest_audio_s
 
     def _is_live(self) -> bool:
-        """True where the audio has come no faster than in real time: words would wait."""
-        elapsed_s = time.monotonic() - self._opened_s
+        """True where the audio has come no faster than in real time, but for the time that it was held back here."""
+        elapsed_s = self._newest_audio_s - self._opened_s - self._blocked_s
         return self._samples / SAMPLE_RATE_HZ <= elapsed_s + _MAX_AHEAD_S
 
     def finish(self) -> None:
@@ -189,9 +201,12 @@ class SpeakerTrack:
         self._is_finished = True
         self._to_send.give()
 
-    def cancel(self) -> None:
-        """Nothing more is needed: the stream is ended on the server. Does not wait."""
-        self._fail(StreamClosedError("speakers", "the stream is closed"))
+    def cancel(self, error: ClientError | None = None) -> None:
+        """Nothing more is needed: the stream is ended on the server. Does not wait.
+
+        error: why the words go on without speakers; None where the stream is closed.
+        """
+        self._fail(error or StreamClosedError("speakers", "the stream is closed"))
         self.finish()
 
     async def close(self, wait_s: float = 1.0) -> None:
@@ -201,11 +216,13 @@ class SpeakerTrack:
             await asyncio.wait([self._task], timeout=wait_s)
             self._task.cancel()
 
-    async def placed(self, result: R) -> R:
+    def came_s(self, has_waited: bool) -> float:
+        """When a result has come that is read now. has_waited: it was there at once, since the one before was held."""
+        return time.monotonic() - (self._delay_s if has_waited else 0.0)
+
+    async def placed(self, result: R, came_s: float) -> R:
         """The result with its speakers where it is final: that waits for them."""
-        came_s = time.monotonic()
-        while not await self.is_due(result, came_s, math.inf):
-            pass
+        await self.is_due(result, came_s, math.inf)
         return self.place(result)
 
     async def is_due(self, result: Result, came_s: float, limit_s: float) -> bool:
@@ -223,6 +240,7 @@ class SpeakerTrack:
                 self._to_send.give()
             await self._changed.wait(min(wait_s, left_s))
         self._is_pressed = False
+        self._delay_s = time.monotonic() - came_s
         return True
 
     def place(self, result: R) -> R:
@@ -247,10 +265,14 @@ class SpeakerTrack:
         )
 
     def _speakers_of(self, words: Sequence[Word]) -> tuple[int | None, ...]:
-        """Of each word; after a failure none of those that end behind the last frame."""
+        """Of each word; None of those that are not known.
+
+        Those that end behind the last frame are guessed only where all audio is answered, and just before its end.
+        """
         speakers, known_ms = self._probabilities.speakers_of(words), self._probabilities.end_ms
-        if self._failure is None:
-            return speakers
+        is_behind = self._unanswered_samples or (self._is_finished and not self._is_complete)
+        if self._failure is None and not is_behind:
+            known_ms += _GUESSED_MS
         return tuple(who if word.end_ms <= known_ms else None for who, word in zip(speakers, words, strict=True))
 
     def _wait_s(self, result: Result, came_s: float) -> float:
@@ -258,11 +280,9 @@ class SpeakerTrack:
         words = result.new_words or tuple(self._words[-1:])
         if not result.is_final or not words or self._is_over or self._probabilities.end_ms >= words[-1].end_ms:
             return 0.0
-        if self._is_finished:
-            return math.inf
         now_s = time.monotonic()
-        late_s = came_s + self._waits.late_s - now_s
-        if self._unanswered_samples:
+        late_s = came_s + self._waits.late_s - now_s if self._is_live() else math.inf
+        if self._unanswered_samples or self._is_finished:
             return max(0.0, late_s)
         return max(0.0, min(late_s, self._newest_audio_s + self._waits.idle_s - now_s))
 
@@ -283,7 +303,8 @@ class SpeakerTrack:
         replies = self._exchange(stream_id, self._requests())
         try:
             while True:
-                limit_s = _KEEP_ALIVE_S + _REPLY_S if self._is_open else self._timeout_s
+                limit_s = MAX_KEEP_ALIVE_S + _REPLY_S if self._is_open else self._timeout_s
+                limit_s = max(limit_s, FILE_REPLY_S) if self._is_file else limit_s
                 try:
                     first_frame, frames = await asyncio.wait_for(anext(replies), limit_s)
                 except asyncio.TimeoutError:
@@ -320,13 +341,15 @@ class SpeakerTrack:
 
     async def _until_due(self) -> None:
         """Returns when a request is due."""
-        deadline_s = time.monotonic() + _KEEP_ALIVE_S
+        begin_s = time.monotonic()
         while True:
             least = 1 if self._is_pressed else self._least_samples
             has_room = self._is_open and len(self._in_flight) < _MAX_IN_FLIGHT
-            if has_room and (self._is_finished or self._held_samples >= least):
+            if self._is_finished and (has_room or self._failure is not None):  # an end without audio needs no room
                 return
-            left_s = deadline_s - time.monotonic()
+            if has_room and self._held_samples >= least:
+                return
+            left_s = begin_s + self._keep_alive_s - time.monotonic()
             if left_s <= 0 and not self._in_flight:
                 return
             await self._to_send.wait(left_s if left_s > 0 else math.inf)

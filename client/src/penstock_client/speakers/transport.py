@@ -2,14 +2,17 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from penstock_client.connection import Endpoint
-from penstock_client.errors import ClientError, StreamId
+from penstock_client.errors import ClientError, StreamClosedError, StreamId
+from penstock_client.options import SPEAKER_FILE
 from penstock_client.protocol import Request, Result, with_speakers
-from penstock_client.speakers.track import GATEWAY_HAS_IT, SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.track import FILE_REPLY_S, GATEWAY_HAS_IT, SpeakerSettings, SpeakerTrack
 from penstock_client.speakers.wire import SpeakerLink
 from penstock_client.transport import resuming
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
@@ -26,8 +29,11 @@ class SpeakingConnection:
         self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
     ) -> AsyncTransport:
         """A transport for a new stream. It connects with its first request, so errors appear there."""
-        transport = self._connection.open_transport(stream_id, timeout_s)
-        return transport if speakers is None else SpeakingTransport(transport, self._link.track(speakers))
+        if speakers is None:
+            return self._connection.open_transport(stream_id, timeout_s)
+        return SpeakingTransport(
+            partial(self._connection.open_transport, stream_id), timeout_s, self._link.track(speakers)
+        )
 
     async def close(self) -> None:
         """Frees what the transports share."""
@@ -50,8 +56,10 @@ def speaking(connection: AsyncConnection) -> SpeakingConnection:
 class SpeakingTransport:
     """Another transport, whose final results wait for their speakers. An `AsyncTransport`."""
 
-    def __init__(self, transport: AsyncTransport, track: SpeakerTrack):
-        self._transport, self._track = transport, track
+    def __init__(self, open_transport: Callable[[float], AsyncTransport], timeout_s: float, track: SpeakerTrack):
+        """open_transport: for a time limit of replies."""
+        self._open_transport, self._timeout_s, self._track = open_transport, timeout_s, track
+        self._transport = open_transport(timeout_s)
         self._waiting: tuple[Result, float] | None = None
         """A final result without its speakers, and when it came."""
         self._is_gateway = False
@@ -72,14 +80,23 @@ class SpeakingTransport:
             except ClientError as error:
                 if error.code != GATEWAY_HAS_IT:
                     raise
-                self._is_gateway = True
+                self._pass_to_gateway()
                 request = replace(request, parameters={**request.parameters, **self._track.settings.options()})
         await self._transport.send(request)
         if self._is_gateway:
             return
-        await self._track.send(np.frombuffer(request.audio, "<f4"))
-        if request.is_end:
-            self._track.finish()
+        try:
+            await self._track.send(np.frombuffer(request.audio, "<f4"))
+        finally:
+            if request.is_end:
+                self._track.finish()
+
+    def _pass_to_gateway(self) -> None:
+        """Its replies wait for their speakers there: of a file that may take longer than words do."""
+        self._is_gateway = True
+        if self._track.settings.mode == SPEAKER_FILE:
+            unused, self._transport = self._transport, self._open_transport(self._timeout_s + FILE_REPLY_S)
+            unused.cancel()  # those that wait for its results go on with the other one
 
     async def receive(self, wait_s: float | None) -> Result | None:
         """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
@@ -88,16 +105,26 @@ class SpeakingTransport:
         """
         deadline_s = math.inf if wait_s is None else time.monotonic() + wait_s
         if self._waiting is None:
-            result = await self._transport.receive(wait_s)
-            if result is None:
+            result = await self._received(0)
+            has_waited = result is not None
+            if result is None and (result := await self._received(wait_s)) is None:
                 return None
             if self._is_gateway:
                 return _placed(result)
-            self._waiting = result, time.monotonic()
+            self._waiting = result, self._track.came_s(has_waited)
         if not await self._track.is_due(*self._waiting, deadline_s - time.monotonic()):
             return None
         result, self._waiting = self._waiting[0], None
         return self._track.place(result)
+
+    async def _received(self, wait_s: float | None) -> Result | None:
+        while True:
+            transport = self._transport
+            try:
+                return await transport.receive(wait_s)
+            except StreamClosedError:
+                if transport is self._transport:
+                    raise
 
     def cancel(self) -> None:
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""

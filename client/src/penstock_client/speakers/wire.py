@@ -1,9 +1,10 @@
 """The requests and replies of the model `speakers`, over gRPC and HTTP. Imports the library of a protocol when used."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy.typing as npt
 
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ProtocolError, ServerUnreachableError
-from penstock_client.protocol import UNREADABLE, Request, stream_error
+from penstock_client.protocol import Request
+from penstock_client.replies import UNREADABLE, stream_error
 from penstock_client.speakers.probabilities import Frames
-from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.track import MAX_KEEP_ALIVE_S, SpeakerSettings, SpeakerTrack
+from penstock_client.transport.model_config import try_parameters
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,6 +31,8 @@ class SpeakerLink:
 
     def __init__(self, endpoint: Endpoint):
         self._endpoint = replace(endpoint, model=MODEL_NAME)
+        self._read_parameters = partial(try_parameters, endpoint)
+        self._parameters: asyncio.Task[Mapping[str, str] | None] | None = None
         self._channel: grpc.aio.Channel | None = None
         self._http: aiohttp.ClientSession | None = None
         self._tracks: set[SpeakerTrack] = set()
@@ -36,13 +41,30 @@ class SpeakerLink:
         """The track of a new stream, which is still to be opened."""
         exchange = self._over_grpc if self._endpoint.is_grpc else self._over_http
         self._tracks = {each for each in self._tracks if not each.is_ended}
-        track = SpeakerTrack(exchange, settings, self._endpoint.timeout_s, self._endpoint.options)
+        track = SpeakerTrack(exchange, settings, self._endpoint.timeout_s, self._endpoint.options, self._keep_alive_s)
         self._tracks.add(track)
         return track
+
+    def has(self, track: SpeakerTrack) -> bool:
+        """True if it is one of this server, and not over."""
+        return track in self._tracks and not track.is_ended
+
+    async def _keep_alive_s(self) -> float:
+        """The longest time between two requests of a stream; what the server's recognizer offers is read once."""
+        if self._parameters is None:
+            self._parameters = asyncio.create_task(asyncio.to_thread(self._read_parameters))
+        parameters = await asyncio.shield(self._parameters) or {}
+        try:
+            idle_s = float(parameters["idle_s"])
+        except (KeyError, ValueError):
+            return MAX_KEEP_ALIVE_S
+        return min(MAX_KEEP_ALIVE_S, idle_s / 3) if idle_s > 0 else MAX_KEEP_ALIVE_S
 
     async def close(self) -> None:
         """Ends its streams and the connection."""
         await asyncio.gather(*(track.close() for track in self._tracks))
+        if self._parameters is not None:
+            await asyncio.wait([self._parameters])
         if self._channel is not None:
             await self._channel.close()
         if self._http is not None:

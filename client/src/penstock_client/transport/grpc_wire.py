@@ -25,9 +25,8 @@ from penstock_client.protocol import (
     OUTPUTS_WITHIN_SEGMENT,
     Request,
     Result,
-    parse_results,
-    stream_error,
 )
+from penstock_client.replies import parse_results, stream_error
 from penstock_client.transport.probe import NOT_A_SERVER
 
 _CHANNEL_OPTIONS = (

@@ -25,7 +25,8 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, Request, Result, parse_reply, stream_error
+from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, Request, Result
+from penstock_client.replies import parse_reply, stream_error
 from penstock_client.transport.probe import NOT_A_SERVER
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

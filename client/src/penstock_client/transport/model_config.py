@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.errors import ServerReplyError, ServerUnreachableError
-from penstock_client.protocol import MAX_REPLY_BYTES, UNREADABLE
+from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.replies import UNREADABLE
 from penstock_client.server_info import ServerInfo, parse_server_info
 from penstock_client.transport.probe import explain
 
