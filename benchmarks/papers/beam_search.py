@@ -6,7 +6,6 @@ from benchmarks.papers.runner import (
     Row,
     Streams,
     both,
-    decoder_rtfx,
     entries_of,
     first,
     measured,
@@ -38,9 +37,7 @@ from penstock.reporting import markdown_table, three_digits
 BEAM = 6
 _ERRORS = [
     ("greedy", LABEL_LOOPING, ("14.65, 13.14", "2250, 2111", "6.37, 6.24", "2605, 2348")),
-    ("AES", None, ("14.61, 12.81", "71, 66", "-", "-")),
     ("AES++", AES, ("14.60, 12.21", "629, 522", "-", "-")),
-    ("ALSD", None, ("14.57, -", "30, -", "-", "-")),
     ("ALSD++", ALSD, ("14.57, 11.43", "1917, 1780", "5.87, 4.43", "2495, 2279")),
 ]
 """Of SPGI: WER without and with the language model, RTFx; RNN-T of 1,000 hours, then TDT of 24,000."""
@@ -53,13 +50,13 @@ _BATCHES = {
 }
 """RTFx / 10 of greedy and beam search in all, then of their decoders: RNN-T, TDT."""
 _BEAMS = {
-    1: ("22.87, 205", "22.87, 983", "22.87, 954"),
-    2: ("22.68, 57", "22.66, 938", "20.91, 918"),
-    4: ("22.47, 39", "22.47, 925", "19.21, 889"),
-    8: ("22.36, 22", "22.37, 878", "18.68, 826"),
-    12: ("22.37, 13", "22.38, 834", "18.56, 774"),
+    1: ("22.87, 983", "22.87, 954"),
+    2: ("22.66, 938", "20.91, 918"),
+    4: ("22.47, 925", "19.21, 889"),
+    8: ("22.37, 878", "18.68, 826"),
+    12: ("22.38, 834", "18.56, 774"),
 }
-"""WER, RTFx of ALSD, ALSD++, ALSD++ with the language model."""
+"""WER, RTFx of ALSD++, and with the language model."""
 
 
 def rows(settings: Settings) -> Iterator[Row]:
@@ -98,11 +95,11 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     """Markdown, with the paper's figures."""
     speech = select(rows, kind="speech")
     yield (
-        "Table 1: word errors and speed, batch 32, beam 6; each cell without and with the language model. The paper's: "
-        f"SPGI, RNN-T of 1,000 hours and TDT of 24,000 hours\n\n{_table_1(speech)}"
+        f"Table 1: WER and RTFx in all, batch {BATCH}, beam {BEAM}; each without and with the language model. "
+        f"The paper's: SPGI, models of 1,000 and 24,000 hours\n\n{_table_1(speech)}"
     )
-    yield f"Table 2: RTFx, beam 6: in all / decoder alone\n\n{_table_2(rows)}"
-    yield f"Table 3: beam sizes. WER %, RTFx in all; the paper's: RNN-T, SLURP\n\n{_table_3(speech)}"
+    yield f"Table 2: ALSD++, beam {BEAM}: in all, decoder alone\n\n{_table_2(rows)}"
+    yield f"Table 3: ALSD++ by beam: WER %, RTFx in all; the paper's: RNN-T, SLURP\n\n{_table_3(speech)}"
 
 
 def _table_1(speech: Sequence[Row]) -> str:
@@ -110,15 +107,15 @@ def _table_1(speech: Sequence[Row]) -> str:
     for name, decoder, published in _ERRORS:
         cells = []
         for by in (PENSTOCK, NEMO):
-            found = [_best(speech, by=by, decoder=decoder, beam=None if decoder == LABEL_LOOPING else BEAM, has_lm=lm)
-                     for lm in (False, True)] if decoder else [None, None]  # fmt: skip
-            wer = ", ".join(f"{wer_percent(one):.2f}" if one else "-" for one in found)
-            for figure in (total_rtfx, decoder_rtfx):
-                cells.append(", ".join(three_digits(figure(one)) if one else "-" for one in found))
-            cells.insert(-2, wer)
+            found = [
+                _best(speech, by=by, decoder=decoder, beam=None if decoder == LABEL_LOOPING else BEAM, has_lm=lm)
+                for lm in (False, True)
+            ]
+            cells.append(", ".join(f"{wer_percent(one):.2f}" if one else "-" for one in found))
+            cells.append(", ".join(three_digits(total_rtfx(one)) if one else "-" for one in found))
         lines.append([name, *published, *cells])
-    head = ["", "paper: RNN-T WER %", "RTFx", "TDT WER %", "RTFx", "here, TDT: WER %", "RTFx", "of the decoder",
-            "NeMo: WER %", "RTFx", "of the decoder"]  # fmt: skip
+    head = ["", "paper, RNN-T: WER %", "RTFx", "TDT: WER %", "RTFx", "here, TDT: WER %", "RTFx", "NeMo, TDT: WER %",
+            "RTFx"]  # fmt: skip
     return markdown_table(head, lines, left=1)
 
 
@@ -132,15 +129,13 @@ def _table_2(rows: Sequence[Row]) -> str:
                 _best(of_kind, by=by, decoder=decoder, **case)
                 for by, decoder in ((PENSTOCK, LABEL_LOOPING), (PENSTOCK, ALSD), (NEMO, ALSD))
             )
-            published = ["-", "-", "-"]
+            published = "-"
             if shape == "114M" and batch in _BATCHES:
                 full_greedy, full_beam, greedy_alone, beam_alone = _BATCHES[batch][kind == TDT]
-                published = [f"{10 * full_greedy} / {10 * greedy_alone}", f"{10 * full_beam} / {10 * beam_alone}",
-                             f"{full_beam / full_greedy:.2f} / {beam_alone / greedy_alone:.2f}"]  # fmt: skip
-            cells = [both(greedy), both(beam), ratio(beam, greedy), ratio(beam, nemo)]
-            lines.append([f"{kind.upper()} {shape}-{batch}", *published, *cells])
-    head = ["", "paper: greedy", "ALSD++", "ratio", "here: greedy", "ALSD++", "ratio", "ALSD++: NeMo to here"]
-    return markdown_table(head, lines, left=1)
+                published = f"{full_beam / full_greedy:.2f}, {beam_alone / greedy_alone:.2f}"
+            cells = [both(beam), published, ratio(beam, greedy), ratio(beam, nemo)]
+            lines.append([f"{kind.upper()} {shape}-{batch}", *cells])
+    return markdown_table(["", "RTFx", "to greedy: paper", "here", "to NeMo"], lines, left=1)
 
 
 def _table_3(speech: Sequence[Row]) -> str:
@@ -151,8 +146,8 @@ def _table_3(speech: Sequence[Row]) -> str:
             for by, lm in ((PENSTOCK, False), (PENSTOCK, True), (NEMO, False), (NEMO, True))
         ]
         cells = [f"{wer_percent(one):.2f}, {three_digits(total_rtfx(one))}" if one else "-" for one in found]
-        lines.append([beam, *_BEAMS.get(beam, "---"), *cells])
-    head = ["beam", "paper: ALSD", "ALSD++", "with LM", "here: ALSD++", "with LM", "NeMo: ALSD++", "with LM"]
+        lines.append([beam, *_BEAMS.get(beam, "--"), *cells])
+    head = ["beam", "paper", "with LM", "here", "with LM", "NeMo", "with LM"]
     return markdown_table(head, lines)
 
 

@@ -16,7 +16,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.reporting import markdown_table
+from penstock.reporting import markdown_table, three_digits
 from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.estimation.word_text import WordText
 from penstock.scoring.wfst.building.compile import compile_graph
@@ -31,11 +31,11 @@ _BEAM_OPTIONS = {"decoder": BEAM, "beam_size": _BEAM_SIZE, "lm_weight": 0.3}
 LEFT_S, CHUNK_S, RIGHT_S = 10.0, 0.4, 0.24
 """Of a live window; the paper has 400 and 200 ms, and a frame of the model has 80."""
 _PUBLISHED = {
-    "Small, clean": ((3.28, 3.17, 3.56), (646, 4320, 4464)), "Small, other": ((6.99, 6.83, 7.12), (614, 4110, 4528)),
-    "Medium, clean": ((2.59, 2.65, 3.20), (549, 3727, 3721)), "Medium, other": ((5.43, 5.32, 5.73), (536, 3910, 4082)),
-    "Large, clean": ((2.31, 2.21, 2.74), (488, 2261, 2322)), "Large, other": ((4.26, 4.10, 4.53), (465, 2205, 2189)),
-}  # fmt: skip
-"""WER and RTFx of Flashlight, the compact and the normal topology."""
+    "Small": ((3.28, 646), (3.17, 4320), (3.56, 4464)),
+    "Medium": ((2.59, 549), (2.65, 3727), (3.20, 3721)),
+    "Large": ((2.31, 488), (2.21, 2261), (2.74, 2322)),
+}
+"""WER % and RTFx of Flashlight, the compact and the normal topology, on test-clean."""
 _LIVE = {"compact, A100": (30.1, 24.4, 54.5, 78, 256), "Flashlight, 256 streams": (53.7, 376.2, 430.0, 541.5, 235.4)}
 _STAGES = ("features", "encoder", "decoder")
 
@@ -124,18 +124,15 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     beam, compact, normal, greedy = (
         first(rows, decoder=name) for name in (BEAM, "wfst compact", "wfst normal", GREEDY)
     )
-    for title, figure, place in (("Table 1: WER %", wer_percent, 0), ("Table 2: RTFx, samples to text", total_rtfx, 1)):
-        lines: list[list[object]] = [
-            [f"paper: {name}", *published[place], "-"] for name, published in _PUBLISHED.items()
-        ]
-        lines.append(["here", *(figure(row) if row else "-" for row in (beam, compact, normal, greedy))])
-        head = ["", "Flashlight; here ctc_beam", "wfst, compact", "wfst, normal", "greedy"]
-        if place:
-            head.append("compact to first column")
-            for line, (_, (flashlight, theirs, _)) in zip(lines, _PUBLISHED.values(), strict=False):
-                line.append(theirs / flashlight)
-            lines[-1].append(speed_ups(compact, beam)[0] if compact and beam else "-")
-        yield f"{title}\n\n{markdown_table(head, lines, left=1)}"
+    lines: list[list[object]] = [
+        [f"paper: {name}", *(f"{wer:.2f}, {rtfx}" for wer, rtfx in found), "-", found[1][1] / found[0][1]]
+        for name, found in _PUBLISHED.items()
+    ]
+    cells = [f"{wer_percent(row):.2f}, {three_digits(total_rtfx(row))}" if row else "-" for row in
+             (beam, compact, normal, greedy)]  # fmt: skip
+    lines.append(["here", *cells, speed_ups(compact, beam)[0] if compact and beam else "-"])
+    head = ["", "Flashlight; here ctc_beam", "wfst, compact", "wfst, normal", "greedy", "RTFx, compact to first"]
+    yield f"Tables 1 and 2: WER %, RTFx from samples to text\n\n{markdown_table(head, lines, left=1)}"
     lines = [[f"paper: {name}", *published, "-", "-"] for name, published in _LIVE.items()]
     for row in rows:
         if "stages" in row:
@@ -143,7 +140,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
             lines.append([f"here: {row['decoder']}, {row['streams']} streams", *sums[:3],
                           row["chunk_latency_ms"]["p99"], row["rtfx"], sums[3],
                           f"{row['late_chunks']} of {row['chunks']}"])  # fmt: skip
-    head = ["", "compute ms", "queue ms", "total ms", "p99 ms", "RTFx", "queue by M/D/1, ms", "late chunks"]
+    head = ["", "compute ms", "queue ms", "total ms", "p99 ms", "RTFx", "queue by M/D/1, ms", "late"]
     yield f"Table 4: live\n\n{markdown_table(head, lines, left=1)}"
     for row in rows:
         if row.get("reasons"):

@@ -156,9 +156,9 @@ def wer_percent(row: Row) -> float:
 
 def both(row: Row | None) -> str:
     """RTFx in all and of the decoder alone."""
-    return f"{three_digits(total_rtfx(row))} / {three_digits(decoder_rtfx(row))}" if row else "-"
+    return f"{three_digits(total_rtfx(row))}, {three_digits(decoder_rtfx(row))}" if row else "-"
 
 
 def ratio(row: Row | None, base: Row | None) -> str:
     """Speed-up in all and of the decoder alone."""
-    return " / ".join(map(three_digits, speed_ups(row, base))) if row and base else "-"
+    return ", ".join(map(three_digits, speed_ups(row, base))) if row and base else "-"
