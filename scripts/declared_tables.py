@@ -17,6 +17,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
+from penstock_gateway.riva.request_mapping import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKER = "scripts/declared_tables.py"
@@ -52,11 +53,8 @@ def environment() -> str:
 
 def gateway_options() -> str:
     """The options of `penstock-gateway`."""
-    rows = (
-        (f"`{s.flag}`", f"`{s.variable}`", _meaning(s), _cell(s.accepted), _default_of_gateway(s))
-        for s in Config.options()
-    )
-    return _table(("flag", "variable", "meaning", "accepted", "default"), rows)
+    rows = ((f"`{s.flag}`", _meaning(s), _cell(s.accepted), _default_of_gateway(s)) for s in Config.options())
+    return _table(("flag", "meaning", "accepted", "default"), rows)
 
 
 def gateway_errors() -> str:
@@ -76,9 +74,12 @@ def openai_fields() -> str:
 
 
 def riva_fields() -> str:
-    """Riva's request."""
-    rows = ((f"`{each.name}`", each.treatment.value, _cell(each.mapping)) for each in RIVA_FIELDS)
-    return _table(("field of `config`", "treatment", "effect"), rows)
+    """Riva's request; a row has all fields with the same effect."""
+    effects: dict[str, list[str]] = {}
+    for each in RIVA_FIELDS:
+        treatment = "" if each.treatment is Treatment.MAPPED else f"{each.treatment.value} "
+        effects.setdefault(_cell(treatment + each.mapping).strip(), []).append(f"`{each.name}`")
+    return _table(("field of `config`", "effect"), ((", ".join(fields), effect) for effect, fields in effects.items()))
 
 
 GENERATED: Mapping[str, tuple[Callable[[], str], ...]] = {
