@@ -12,7 +12,7 @@ from benchmarks.generated_text import replace_parts
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
 from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
-from penstock_client.options import BEAM_DECODERS, StreamOptions
+from penstock_client.options import BEAM_DECODERS, DECODERS, StreamOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request import TranscriptionForm
@@ -101,7 +101,10 @@ def up_to_date(name: str) -> str:
 
 
 def _with_decoders(option: Option) -> tuple[str, ...]:
-    decoders = ", ".join(f"`{name}`" for name in option.decoders)
+    others = set(DECODERS) - set(option.decoders)
+    is_shorter = len(others) < len(option.decoders) < len(DECODERS)
+    named = [f"`{name}`" for name in DECODERS if (name in others) == is_shorter and option.decoders]
+    decoders = f"{'all but ' if is_shorter else ''}{', '.join(named)}"
     return f"`{option.name}`", decoders, _meaning(option), _cell(option.accepted), _default(option)
 
 
