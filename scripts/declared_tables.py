@@ -24,18 +24,22 @@ MAKER = "scripts/declared_tables.py"
 
 
 def server_options() -> str:
-    """All options of `penstock serve`."""
-    rows = (
-        (f"`{s.variable}`", f"`{s.flag}`", _meaning(s), _cell(s.accepted), _default(s)) for s in ServeOptions.options()
-    )
-    return _table(("variable", "flag", "meaning", "accepted", "default"), rows)
+    """The options of `penstock serve`, without those of `search_options`."""
+    elsewhere = {option.name for option in searches()}
+    kept = (option for option in ServeOptions.options() if option.name not in elsewhere)
+    rows = ((f"`{s.variable}`", _meaning(s), _cell(s.accepted), _default(s)) for s in kept)
+    return _table(("variable", "meaning", "accepted", "default"), rows)
+
+
+def searches() -> list[Option]:
+    """The options of some decoders, among them a beam search."""
+    chosen = (s for s in DecodingConfig.options() if s not in ENDPOINT_OPTIONS and set(s.decoders) < set(DECODERS))
+    return [s for s in chosen if set(s.decoders) & set(BEAM_DECODERS)]
 
 
 def search_options() -> str:
     """Options of searches."""
-    of_searches = [s for s in DecodingConfig.options() if s not in ENDPOINT_OPTIONS]
-    chosen = [s for s in of_searches if set(s.decoders) & set(BEAM_DECODERS)]
-    return _table(("option", "decoders", "meaning", "accepted", "default"), map(_with_decoders, chosen))
+    return _table(("option", "decoders", "meaning", "accepted", "default"), map(_with_decoders, searches()))
 
 
 def stream_options() -> str:
