@@ -80,7 +80,8 @@ class Config(Options):
         BeforeValidator(_replicas),
         About(
             "HOST:PORT,...",
-            accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name per model; also dns:NAME:PORT, file:PATH",
+            accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model; also dns:NAME:PORT "
+            "or file:PATH",
         ),
     ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
     http_port: _Port = Field(8080, description="port of HTTP and Realtime; 0: any free port")
