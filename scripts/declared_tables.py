@@ -12,29 +12,34 @@ from benchmarks.generated_text import replace_parts
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
 from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
-from penstock_client.options import BEAM_DECODERS, StreamOptions
+from penstock_client.options import BEAM_DECODERS, DECODERS, StreamOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
+from penstock_gateway.riva.request_mapping import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKER = "scripts/declared_tables.py"
 
 
 def server_options() -> str:
-    """All options of `penstock serve`."""
-    rows = (
-        (f"`{s.variable}`", f"`{s.flag}`", _meaning(s), _cell(s.accepted), _default(s)) for s in ServeOptions.options()
-    )
-    return _table(("variable", "flag", "meaning", "accepted", "default"), rows)
+    """The options of `penstock serve`, without those of `search_options`."""
+    elsewhere = {option.name for option in searches()}
+    kept = (option for option in ServeOptions.options() if option.name not in elsewhere)
+    rows = ((f"`{s.variable}`", _meaning(s), _cell(s.accepted), _default(s)) for s in kept)
+    return _table(("variable", "meaning", "accepted", "default"), rows)
+
+
+def searches() -> list[Option]:
+    """The options of some decoders, among them a beam search."""
+    chosen = (s for s in DecodingConfig.options() if s not in ENDPOINT_OPTIONS and set(s.decoders) < set(DECODERS))
+    return [s for s in chosen if set(s.decoders) & set(BEAM_DECODERS)]
 
 
 def search_options() -> str:
     """Options of searches."""
-    of_searches = [s for s in DecodingConfig.options() if s not in ENDPOINT_OPTIONS]
-    chosen = [s for s in of_searches if set(s.decoders) & set(BEAM_DECODERS)]
-    return _table(("option", "decoders", "meaning", "accepted", "default"), map(_with_decoders, chosen))
+    return _table(("option", "decoders", "meaning", "accepted", "default"), map(_with_decoders, searches()))
 
 
 def stream_options() -> str:
@@ -52,11 +57,8 @@ def environment() -> str:
 
 def gateway_options() -> str:
     """The options of `penstock-gateway`."""
-    rows = (
-        (f"`{s.flag}`", f"`{s.variable}`", _meaning(s), _cell(s.accepted), _default_of_gateway(s))
-        for s in Config.options()
-    )
-    return _table(("flag", "variable", "meaning", "accepted", "default"), rows)
+    rows = ((f"`{s.flag}`", _meaning(s), _cell(s.accepted), _default_of_gateway(s)) for s in Config.options())
+    return _table(("flag", "meaning", "accepted", "default"), rows)
 
 
 def gateway_errors() -> str:
@@ -76,9 +78,12 @@ def openai_fields() -> str:
 
 
 def riva_fields() -> str:
-    """Riva's request."""
-    rows = ((f"`{each.name}`", each.treatment.value, _cell(each.mapping)) for each in RIVA_FIELDS)
-    return _table(("field of `config`", "treatment", "effect"), rows)
+    """Riva's request; a row has all fields with the same effect."""
+    effects: dict[str, list[str]] = {}
+    for each in RIVA_FIELDS:
+        treatment = "" if each.treatment is Treatment.MAPPED else f"{each.treatment.value} "
+        effects.setdefault(_cell(treatment + each.mapping).strip(), []).append(f"`{each.name}`")
+    return _table(("field of `config`", "effect"), ((", ".join(fields), effect) for effect, fields in effects.items()))
 
 
 GENERATED: Mapping[str, tuple[Callable[[], str], ...]] = {
@@ -100,7 +105,10 @@ def up_to_date(name: str) -> str:
 
 
 def _with_decoders(option: Option) -> tuple[str, ...]:
-    decoders = ", ".join(f"`{name}`" for name in option.decoders)
+    others = set(DECODERS) - set(option.decoders)
+    is_shorter = len(others) < len(option.decoders) < len(DECODERS)
+    named = [f"`{name}`" for name in DECODERS if (name in others) == is_shorter and option.decoders]
+    decoders = f"{'all but ' if is_shorter else ''}{', '.join(named)}"
     return f"`{option.name}`", decoders, _meaning(option), _cell(option.accepted), _default(option)
 
 

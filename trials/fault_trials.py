@@ -6,7 +6,7 @@
 Every trial checks each stream's whole history: every final word once, in order, in one stream only. A trial that fails
 is recorded with its reason, the others go on, and the exit status is 1. tests/server/test_faults.py runs small trials;
 --scale 0.1 runs a tenth. The results are written after every trial, as JSON and beside it as the table of
-docs/faults.md; runs of parts (--only) with the same file and commit add up in it.
+docs/reliability.md; runs of parts (--only) with the same file and commit add up in it.
 """
 
 import argparse
@@ -186,7 +186,7 @@ def write(path: Path, where: dict, rows: dict[str, dict]) -> None:
 
 
 def to_markdown(where: dict, rows: list[dict]) -> str:
-    """Returns the table with its circumstances for docs/faults.md."""
+    """Returns the table with its circumstances for docs/reliability.md."""
     table = markdown_table(("trial", "took", "seen"), [as_row(row) for row in rows], left=3)
     return f"{table}\n\n`{where['command']}`; {describe(where)}"
 

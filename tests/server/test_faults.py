@@ -1,6 +1,6 @@
 """Small fault trials: their effect on the stream concerned, and that no other stream notices.
 
-trials/fault_trials.py runs them at full size (docs/faults.md).
+trials/fault_trials.py runs them at full size (docs/reliability.md).
 """
 
 import signal

@@ -96,7 +96,7 @@ def test_what_another_commit_has_written_does_not_count(script, tmp_path):
 
 
 def test_the_full_size_is_what_the_document_says():
-    document = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     source = (ROOT / "trials" / "fault_trials.py").read_text(encoding="utf-8")
     assert "killed_clients: 1000," in source and "1,000 killed clients" in document.replace("\n", " ")
     assert "short_streams: 10_000," in source and "10,000 short streams" in document.replace("\n", " ")

@@ -143,17 +143,15 @@ class StreamOptions(Options):
     lm_weight: Annotated[
         LmWeight | None,
         About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST)),
-    ] = Field(default=None, description="weight of the language model, with wfst of the graph; without one only 0")
+    ] = Field(default=None, description="weight of the language model, or of the graph (wfst); without one only 0")
     ilm_alpha: Annotated[
         IlmAlpha | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
     ] = Field(
-        default=None, description="internal language model: weight inside the softmax over labels; without one only 1"
+        default=None, description="internal language model: weight in the softmax over labels; without one only 1"
     )
     ilm_beta: Annotated[
         IlmBeta | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
-    ] = Field(
-        default=None, description="internal language model: weight of the score added to each label; without one only 0"
-    )
+    ] = Field(default=None, description="internal language model: weight of its score; without one only 0")
     boosted_phrases: Annotated[
         Sequence[BoostedPhrase],
         BeforeValidator(_phrases),
@@ -163,19 +161,17 @@ class StreamOptions(Options):
             decoders=BOOSTED_DECODERS,
             accepted=f'a list ["phrase", ["phrase", boost]] of up to {MAX_PHRASES}',
         ),
-    ] = Field((), description="word boosting (contextual biasing): phrases that become more likely")
+    ] = Field((), description="word boosting: phrases that become more likely")
     boost: Annotated[
         float | None,
         Field(ge=-MAX_BOOST, le=MAX_BOOST),
         About("B", unset="2", page="boosting.md", decoders=BOOSTED_DECODERS),
-    ] = Field(
-        default=None, description="boost of phrases without their own, in nats per token; below 0 it suppresses them"
-    )
+    ] = Field(default=None, description="default boost of phrases, in nats per token; below 0 it suppresses them")
     unknown_phrases: Annotated[
         UnknownPhrases | None, About("NAME", unset="reject", page="boosting.md#tokens", decoders=BOOSTED_DECODERS)
     ] = Field(
         default=None,
-        description="phrases that the model cannot write: rejected, or fitted where possible, else left out",
+        description="phrases that the model cannot write: reject, or fit where possible and else ignore",
     )
     language: Annotated[
         str | None,
@@ -196,23 +192,23 @@ class StreamOptions(Options):
     )
     endpoint_state: Annotated[
         EndpointState | None, About("NAME", unset=_SERVERS, page="endpointing.md#reset-or-carry")
-    ] = Field(default=None, description="at an endpoint the decoder starts anew, or goes on")
+    ] = Field(default=None, description="the decoder at an endpoint")
     endpoint_tokens: Annotated[
         EndpointTokens | None, About("NAME", unset=_SERVERS, page="endpointing.md#end-tokens")
-    ] = Field(default=None, description="endpoint: an end token of the model, such as `<EOU>`; without any only off")
+    ] = Field(default=None, description="endpoint: end tokens of the model, such as `<EOU>`; without any only off")
     window: Annotated[
         Window | None, About("NAME", unset="file", page="serving.md#files", accepted=ACCEPTED_WINDOWS)
     ] = Field(
         default=None,
-        description="of an offline model: file attends as trained, but above 10 min locally; long always locally; with "
-        "the others words come live, a chunk at a time",
+        description="attention of an offline model: file as trained, above 10 min local; long always local; the others "
+        "live, by chunks",
     )
     speakers: Annotated[
         Speakers | None, About("NAME", unset="off", page="speakers.md#in-calls", accepted=ACCEPTED_SPEAKERS)
     ] = Field(default=None, description="the speaker of each word; needs a server with a speaker model")
     speaker_mode: Annotated[
         SpeakerMode | None, About("NAME", unset="low_latency, of files file", page="speakers.md#in-calls")
-    ] = Field(default=None, description="how much audio a step of the speaker model waits for")
+    ] = Field(default=None, description="audio that a step of the speaker model waits for")
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:

@@ -80,37 +80,35 @@ class Config(Options):
         BeforeValidator(_replicas),
         About(
             "HOST:PORT,...",
-            accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model; for HOST:PORT also "
-            "dns:NAME:PORT or file:PATH",
+            accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model; also dns:NAME:PORT "
+            "or file:PATH",
         ),
     ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
-    http_port: _Port = Field(
-        8080, description="port of OpenAI's and KServe's HTTP and of Realtime; 0 for any free port"
-    )
-    grpc_port: _Port = Field(50051, description="port of Riva's and KServe's gRPC protocols; 0 for any free port")
-    metrics_port: _Port = Field(8081, description="port of the metrics, which need no key; 0 for any free port")
-    metrics_host: Annotated[str, About("ADDRESS")] = Field(LOOPBACK, description="address of the metrics' port")
+    http_port: _Port = Field(8080, description="port of HTTP and Realtime; 0: any free port")
+    grpc_port: _Port = Field(50051, description="port of gRPC; 0: any free port")
+    metrics_port: _Port = Field(8081, description="port of the metrics, without keys; 0: any free port")
+    metrics_host: Annotated[str, About("ADDRESS")] = Field(LOOPBACK, description="address of the metrics")
     host: Annotated[str, About("ADDRESS")] = Field(
-        LOOPBACK, description="address to listen on; other than loopback only with --keys"
+        LOOPBACK, description="address to listen on; beyond loopback only with --keys"
     )
-    keys: _File = Field(None, description="API keys, a line NAME SHA256 MAX_STREAMS for each, and quotas")
+    keys: _File = Field(None, description="API keys and their quotas: lines NAME SHA256 MAX_STREAMS")
     secret: Annotated[str | None, About("FILE", unset="random", accepted="a file")] = Field(
-        None, description="signs client secrets, at least 32 bytes; several gateways share it"
+        None, description="key that signs client secrets, at least 32 bytes; several gateways share it"
     )
     origins: Annotated[
         tuple[str, ...], BeforeValidator(_names), About("ORIGIN,...", accepted="names, or * for all")
-    ] = Field("", description="origins of pages that may use the gateway, beside its own")  # type: ignore[arg-type]
-    tls_cert: _File = Field(None, description="PEM file with the certificate chain; needs --tls-key")
-    tls_key: _File = Field(None, description="PEM file with the certificate's private key")
+    ] = Field("", description="other origins of web pages that may use the gateway")  # type: ignore[arg-type]
+    tls_cert: _File = Field(None, description="PEM certificate chain; needs --tls-key")
+    tls_key: _File = Field(None, description="PEM private key of the certificate")
     language: Annotated[str, About("NAME")] = Field("en-US", description="language of a model whose server names none")
     endpoint_silence_ms: Annotated[EndpointSilence, About("MS")] = Field(
-        800, description="silence that ends a segment where a request names none"
+        800, description="default silence that ends a segment"
     )
     endpoint_state: Annotated[EndpointState | None, About("NAME", unset="the server's")] = Field(
         None, description="decoder at the end of a segment"
     )
     longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
-        30, description="duration after which any short pause ends a segment; 0: streams are not moved"
+        30, description="length after which any short pause ends a segment; 0: streams are not moved"
     )
     live_window: Annotated[
         Literal["live"] | WindowSizes | None,
@@ -120,29 +118,29 @@ class Config(Options):
             page="gateway.md#offline-models",
             accepted="live (10,2,2), or LEFT,CHUNK,RIGHT in seconds",
         ),
-    ] = Field(None, description="live audio to offline models: the window of its streams")
+    ] = Field(None, description="window for live audio to offline models")
     replay_mib: Annotated[int, Field(ge=1, le=65_536), About("MIB")] = Field(
-        1024, description="memory of a process for the audio that moves of streams need, in MiB"
+        1024, description="memory of a process for the audio kept for moves, in MiB"
     )
     riva_boost_scale: Annotated[float, Field(ge=0, le=1), About("SCALE")] = Field(
         0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )
     strict: bool = Field(False, description="reject request fields that have no effect here")
-    captions: bool = Field(True, description="serve the live captions page /captions; by default only without --host")
+    captions: bool = Field(True, description="serve the captions page; by default only on loopback")
     max_file_minutes: Annotated[float, Field(ge=1, le=1440), About("MINUTES")] = Field(
         240, description="longest uploaded recording"
     )
     max_upload_mb: Annotated[int, Field(ge=10, le=2000), About("MB")] = Field(
-        200, description="largest uploaded file, and largest compressed audio of a gRPC stream, in MB"
+        200, description="largest upload, and compressed audio of a gRPC stream, in MB"
     )
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
-        2.5, description="time without a reply after which a server is lost, unless it answers an empty stream"
+        2.5, description="time without a reply after which a server is lost, unless a probe succeeds"
     )
     idle_seconds: Annotated[float, Field(ge=1, le=3600), About("S", page="gateway.md#pauses")] = Field(
-        60, description="time without audio after which a live stream gives back its slot, until audio comes again"
+        60, description="time without audio after which a live stream frees its slot until audio comes again"
     )
     drain_seconds: Annotated[int, Field(ge=0, le=3600), About("S")] = Field(
-        8, description="time for live streams to end after SIGTERM"
+        8, description="time after SIGTERM for live streams to end"
     )
     log_format: Annotated[Literal["text", "json"], About("NAME")] = Field("text", description="format of the log")
 

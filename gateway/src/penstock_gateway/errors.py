@@ -33,7 +33,7 @@ class ErrorCode(Enum):
     AUDIO_INVALID = ErrorStatus("the audio cannot be decoded", 400, 1008, "INVALID_ARGUMENT")
     TOO_LARGE = ErrorStatus("a message, an upload or a recording is too large", 413, 1009, "RESOURCE_EXHAUSTED")
     STREAMS_EXHAUSTED = ErrorStatus(
-        "all streams, uploads or connections of the key, or all streams of the replicas, are open",
+        "no streams, uploads or connections of the key, or streams of the replicas, are free",
         429,
         1013,
         "RESOURCE_EXHAUSTED",
@@ -41,19 +41,17 @@ class ErrorCode(Enum):
     QUOTA_REACHED = ErrorStatus("the key has reached its quota of requests or audio", 429, 1013, "RESOURCE_EXHAUSTED")
     NO_REPLICA = ErrorStatus("no replica answers", 503, 1013, "UNAVAILABLE")
     STREAM_LOST = ErrorStatus(
-        "the stream was lost and no equal replica took it, or the gateway stops", 503, 1013, "UNAVAILABLE"
+        "the stream was lost and no equal replica had room, or the gateway stops", 503, 1013, "UNAVAILABLE"
     )
     STREAM_IDLE = ErrorStatus(
-        "no audio arrived for an hour, of some streams for `--idle-seconds`, or a request not in time",
+        "no audio for an hour, for some streams for `--idle-seconds`, or a slow request",
         408,
         4408,
         "DEADLINE_EXCEEDED",
     )
     STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4010, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
-    OVERLOADED = ErrorStatus(
-        "the gateway has no memory, disk, process, descriptor or connection left", 503, 1013, "UNAVAILABLE"
-    )
+    OVERLOADED = ErrorStatus("no memory, disk, process, descriptor or connection is left", 503, 1013, "UNAVAILABLE")
     INTERNAL = ErrorStatus("the gateway failed", 500, 1011, "INTERNAL")
 
     @property

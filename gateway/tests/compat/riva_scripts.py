@@ -20,7 +20,7 @@ PINNED = {
     "realtime_asr_client.py": "e3c22fe2da976c3ae058e71d6ef46a1ee557cdd57e97a96dcb57f2b1929adbb9",
     "transcribe_mic.py": "b20f17202f17906900e75e99744769a63f338ef10a64ced6ded1389161c87602",
 }
-"""SHA-256 of the versions in the table of docs/gateway.md. Others run, too, and are marked."""
+"""SHA-256 of the versions in the table of docs/interoperability.md. Others run, too, and are marked."""
 FAKE_MICROPHONE = Path(__file__).with_name("fake_microphone")
 
 

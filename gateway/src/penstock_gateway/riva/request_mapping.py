@@ -59,7 +59,7 @@ def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
 _PER_CHANNEL = "enable_separate_recognition_per_channel"
 _MAPPED, _IGNORED, _REJECTED = Treatment
 FIELDS = (
-    Field("encoding", _MAPPED, "all five; a header in the audio replaces it; unset: 16-bit PCM where there is none"),
+    Field("encoding", _MAPPED, "all five; a header in the audio overrides it; unset: 16-bit PCM without one"),
     Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
     Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
     Field("model", _MAPPED, 'a model of the gateway; "": the default; others: NOT_FOUND'),
