@@ -85,8 +85,8 @@ class PenstockOffline(System):
         self._recognizer = OfflineRecognizer(
             directory / "bundle", device=device, attention=attention, precision=precision
         )
-        if self._recognizer._encoder.dtype != number_type(AUTO, device):
-            raise SystemExit(f"the encoder computes in {self._recognizer._encoder.dtype}: float16 is not exact enough")
+        if (found := self._recognizer._encoder._encoder.dtype) != number_type(AUTO, device):
+            raise SystemExit(f"the encoder computes in {found}: float16 is not exact enough")
 
     def run(self, recordings: list[np.ndarray]) -> list[str]:
         """Text of each recording."""

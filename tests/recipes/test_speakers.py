@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 
 from penstock.speakers.bundle import SpeakerCheckpoint

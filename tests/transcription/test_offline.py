@@ -5,8 +5,8 @@ import pytest
 
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
+from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError, StreamError
-from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options import windows
@@ -17,6 +17,7 @@ from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import AN4, golden_pcm
 from tests.helpers.offline_models import BUNDLED, offline_bundle, random_offline_encoder
 from tests.helpers.random_models import random_ctc_checkpoint
+from tests.helpers.tensor_memory import TensorMemory
 
 CASES = ("rnnt_hybrid", "tdt_hybrid")
 HEARD = {
@@ -80,17 +81,6 @@ def test_the_bundled_model_recognizes_what_was_said(decoder):
     assert [one.text for one in found] == [HEARD[decoder].get(text, text) for text in words]
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "alsd", "ctc"])
-def test_results_do_not_depend_on_decoded_steps(directories, recordings, decoder, monkeypatch):
-    recognizer = OfflineRecognizer(directories["rnnt_hybrid"], decoding=DecodingConfig(endpoint_silence_ms=200))
-    expected = recognizer.transcribe(recordings, {"decoder": decoder})
-    monkeypatch.setattr(windows, "DECODED_CHUNKS", 1)
-    found = recognizer.transcribe(recordings, {"decoder": decoder})
-    assert [outcome(one) for one in found] == [outcome(one) for one in expected]
-    if decoder != "ctc":
-        assert max(len(one.entries) for one in found) > 1  # endpoints are found
-
-
 def test_a_decoding_graph(tmp_path, recordings, monkeypatch):
     checkpoint = random_ctc_checkpoint(tmp_path, 6, random_offline_encoder(6))
     words = ("a", "be", "bed", "bad", "dad", "bead")
@@ -151,36 +141,6 @@ def test_bad_audio_is_named_and_the_others_go_on(directories, recordings):
     ]
 
 
-def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatch):
-    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
-    encode = recognizer._encoder.encode
-
-    def fail_at_three(mels, *rest):
-        if len(mels) == 3:
-            raise RuntimeError("out of memory")
-        return encode(mels, *rest)
-
-    monkeypatch.setattr(recognizer._encoder, "encode", fail_at_three)
-    errors = recognizer.transcribe(recordings[:3])
-    assert {str(error) for error in errors} == {"STREAM_LOST: the encoder failed: out of memory"}
-    assert all(not isinstance(one, StreamError) for one in recognizer.transcribe(recordings[:2]))
-
-
-def test_features_that_fail_end_their_recording_alone(directories, recordings, monkeypatch):
-    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
-    compute = MelPieces.add
-
-    def fail_once(window, samples):
-        if len(samples) == len(recordings[1]):
-            raise RuntimeError("out of memory")
-        compute(window, samples)
-
-    monkeypatch.setattr(MelPieces, "add", fail_once)
-    first, failed, last = recognizer.transcribe(recordings[:3])
-    assert str(failed) == "STREAM_LOST: the features failed: out of memory"
-    assert not isinstance(first, StreamError) and not isinstance(last, StreamError)
-
-
 @pytest.mark.parametrize(
     ("attention", "own", "expected"),
     [
@@ -192,17 +152,50 @@ def test_features_that_fail_end_their_recording_alone(directories, recordings, m
 )
 def test_attention_of_short_and_long_recordings(directories, recordings, monkeypatch, attention, own, expected):
     recognizer = OfflineRecognizer(directories["tdt_hybrid"], attention=attention)
-    encode, found = recognizer._encoder.encode, []
+    run, found = WindowEncoder.run, []
 
-    def record(mels, bands, note):
+    def record(encoder, mels, bands):
         found.extend(bands)
-        return encode(mels, bands, note)
+        return run(encoder, mels, bands)
 
-    monkeypatch.setattr(recognizer._encoder, "band", own)
-    monkeypatch.setattr(recognizer._encoder, "encode", record)
+    monkeypatch.setattr(recognizer._encoder._encoder, "band", own)
+    monkeypatch.setattr(WindowEncoder, "run", record)
     monkeypatch.setattr(windows, "FULL_ATTENTION_S", 2.0)
     recognizer.transcribe([recordings[0], recordings[2]])  # 1.4 and 3.2 s
     assert found == expected
+
+
+def test_recordings_of_a_batch_are_encoded_together(directories, recordings, monkeypatch):
+    """However many pieces of log-mel each has: 44, 1 and 22 s."""
+    run, found = WindowEncoder.run, []
+
+    def record(encoder, mels, bands):
+        found.append(len(mels))
+        return run(encoder, mels, bands)
+
+    monkeypatch.setattr(WindowEncoder, "run", record)
+    files = [np.tile(recordings[2], 14), recordings[1], np.tile(recordings[2], 7)]
+    for audio_s, batches in ((120.0, [3]), (50.0, [2, 1]), (0.1, [1, 1, 1])):
+        OfflineRecognizer(directories["rnnt_hybrid"], batch_audio_s=audio_s).transcribe(files)
+        assert found == batches
+        found.clear()
+
+
+def peak_bytes(recognizer: OfflineRecognizer, seconds: int) -> int:
+    noise = np.random.default_rng(0).normal(0.0, 0.1, 16_000 * seconds).astype(np.float32)
+    with TensorMemory() as memory:
+        (result,) = recognizer.transcribe([noise], {"decoder": "ctc"})
+    assert result.audio_processed_s == seconds
+    return memory.peak_bytes
+
+
+def test_memory_for_each_second_is_log_mel_and_frames_or_four_times_the_frames(directories):
+    """docs/models.md"""
+    recognizer = OfflineRecognizer(directories["tdt_hybrid"], attention="local=64,64", precision="float32")
+    short, long = (peak_bytes(recognizer, seconds) for seconds in (600, 1200))
+    log_mel = recognizer.config.features.mel_bins * 4 * 100
+    frames = recognizer.config.encoder.d_model * 4 * 12.5
+    assert 0.9 < (long - short) / 600 / max(log_mel + frames, 4 * frames) < 1.1
 
 
 def test_no_recordings(directories):

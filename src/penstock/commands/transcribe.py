@@ -167,10 +167,9 @@ def _open_transcriber(
     """Loads the model. streams: files at the same time."""
     from penstock.model.bundle import Checkpoint
     from penstock.model.resolve import int8_notice, resolve_or_bundled
-    from penstock.recognizer import StreamingRecognizer
+    from penstock.recognizer import Recognizer, StreamingRecognizer
     from penstock.transcription.files import FileTranscriber
     from penstock.transcription.offline import OfflineRecognizer
-    from penstock.transcription.offline_files import OfflineFileTranscriber
 
     context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
     checkpoint = Checkpoint(resolve_or_bundled(MODEL.read(given=MODEL.given(args))))
@@ -181,15 +180,14 @@ def _open_transcriber(
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
                 raise SettingError(f"{flag} is {value}, but the model is an offline model; accepted: none")
-        offline = OfflineRecognizer(
+        recognizer: Recognizer = OfflineRecognizer(
             checkpoint.directory, streams, decoding=decoding, precision=precision, attention=args.attention
         )
-        offline.check_options(options)
-        return OfflineFileTranscriber(offline, options, channel)
-    check_attention(args, checkpoint.config.encoder.is_offline, options.get("window"))
-    recognizer = StreamingRecognizer(
-        checkpoint.directory, context, max_streams=streams, decoding=decoding, precision=precision
-    )
+    else:
+        check_attention(args, checkpoint.config.encoder.is_offline, options.get("window"))
+        recognizer = StreamingRecognizer(
+            checkpoint.directory, context, max_streams=streams, decoding=decoding, precision=precision
+        )
     recognizer.check_options(options)
     request_samples = recognizer.chunk_samples(options)
     if args.request_ms is not None:

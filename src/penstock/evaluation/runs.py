@@ -29,10 +29,9 @@ from penstock_client.writing import join_texts
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.pipeline.options.decoding_config import DecodingConfig
-    from penstock.recognizer import StreamingRecognizer
+    from penstock.recognizer import Recognizer
     from penstock.speakers.diarizer import Diarizer
     from penstock.transcription.files import FileTranscript, Transcriber
-    from penstock.transcription.offline import OfflineRecognizer
     from penstock_client import Client, ServerInfo
 
 _REQUEST_MS = 1000
@@ -158,7 +157,7 @@ def open_recognizer(
     attention: str | None = None,
     window: str | None = None,
     precision: str = "auto",
-) -> "StreamingRecognizer | OfflineRecognizer":
+) -> "Recognizer":
     """The recognizer of a model. streams: utterances at the same time; attention, window: of an offline model."""
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.offline import OfflineRecognizer
@@ -169,7 +168,7 @@ def open_recognizer(
 
 
 def recognize_in_process(
-    recognizer: "StreamingRecognizer | OfflineRecognizer",
+    recognizer: "Recognizer",
     utterances: Sequence[Utterance],
     decoder: DecoderChoice,
     processes: int = 1,
@@ -183,6 +182,7 @@ def recognize_in_process(
     processes, threads, on_audio: as in `penstock.transcription.processes.transcribe_files`. window: the option of every
     stream. diarizer: says who speaks.
     """
+    from penstock.transcription.files import FileTranscriber
     from penstock.transcription.processes import longest_first, transcribe_files
     from penstock.transcription.speakers import SpeakerTranscriber
 
@@ -195,7 +195,7 @@ def recognize_in_process(
     recognizer.check_options(own)
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
-    transcriber = _transcriber(recognizer, options)
+    transcriber: Transcriber = FileTranscriber(recognizer, recognizer.chunk_samples(options[0]), options)
     if diarizer is not None:
         transcriber = SpeakerTranscriber(transcriber, diarizer, MIX)
     for index, (transcript,) in transcribe_files(transcriber, paths, processes, on_audio, order, threads):
@@ -207,16 +207,6 @@ def _spoken(transcript: "FileTranscript") -> Spoken:
     for word, speaker in zip(transcript.words, transcript.speakers, strict=False):
         words.setdefault(speaker, []).append(word.text)
     return Spoken(transcript.turns or [], {speaker: join_texts(texts) for speaker, texts in words.items()})
-
-
-def _transcriber(recognizer: "StreamingRecognizer | OfflineRecognizer", options: Sequence[dict]) -> "Transcriber":
-    from penstock.transcription.files import FileTranscriber
-    from penstock.transcription.offline import OfflineRecognizer
-    from penstock.transcription.offline_files import OfflineFileTranscriber
-
-    if isinstance(recognizer, OfflineRecognizer):
-        return OfflineFileTranscriber(recognizer, options)
-    return FileTranscriber(recognizer, recognizer.chunk_samples(options[0]), options)
 
 
 def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":

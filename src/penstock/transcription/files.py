@@ -1,4 +1,4 @@
-"""Transcribes audio files through the streaming recognizer, several at once."""
+"""Transcribes audio files through a recognizer, several at once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
-from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
+from penstock.recognizer import Recognizer
 from penstock.speakers.turns import Turn
 from penstock_client.audio.channels import MIX, Channel
 from penstock_client.audio.remarks import Remark
@@ -19,6 +19,8 @@ from penstock_client.writing import join_texts
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
+_READ_SAMPLES = 1 << 18
+"""Of a request with a part of a whole file."""
 
 
 @dataclass
@@ -124,20 +126,24 @@ class _OpenTrack:
 
     def __init__(self, stream_id: _StreamId, audio: AudioTrack, transcript: FileTranscript, options: dict):
         self.stream_id, self._audio, self.transcript, self._options = stream_id, audio, transcript, options
-        self.is_started = False
+        self._is_started = self._has_ended = False
         self.samples = 0
         """Samples that were read."""
 
     @property
     def is_done(self) -> bool:
-        return self._audio.is_done or self.transcript.error is not None
+        return self._has_ended or self.transcript.error is not None
 
-    def next_request(self, samples: int) -> AudioRequest:
-        """Raises AudioError where the file turns out to be unusable."""
+    @property
+    def is_read(self) -> bool:
+        return self._audio.is_done or self.is_done
+
+    def next_request(self, samples: int, may_end: bool) -> AudioRequest:
+        """may_end: False leaves the end to a later request. Raises AudioError where the file proves unusable."""
         read = self._audio.read(samples)
         self.samples += len(read)
-        is_start, self.is_started = not self.is_started, True
-        return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, self._options if is_start else {})
+        is_start, self._is_started, self._has_ended = not self._is_started, True, may_end and self._audio.is_done
+        return AudioRequest(self.stream_id, read, is_start, self._has_ended, self._options if is_start else {})
 
 
 class Transcriber(ABC):
@@ -163,16 +169,22 @@ class Transcriber(ABC):
 
 
 class FileTranscriber(Transcriber):
-    """Streams files in requests of `request_samples`, at most as many at once as the recognizer has streams."""
+    """Makes a stream of each file, at most as many at once as the recognizer has streams.
+
+    Live streams advance side by side. Whole files of an offline model are read until they fill a batch, and then
+    recognized together.
+    """
 
     def __init__(
         self,
-        recognizer: StreamingRecognizer,
+        recognizer: Recognizer,
         request_samples: int,
         options: dict | Sequence[dict] | None = None,
         channel: Channel = MIX,
     ):
-        """options: of every stream (`penstock.pipeline.options.stream_options`), or a sequence: of each file."""
+        """request_samples: of a live stream; 0 for whole files. options: of every stream
+        (`penstock.pipeline.options.stream_options`), or a sequence: of each file.
+        """
         self._recognizer = recognizer
         self._request_samples = request_samples
         self._options = options or {}
@@ -181,14 +193,14 @@ class FileTranscriber(Transcriber):
     def transcribe_numbered(
         self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
-        """As in `Transcriber`; there is room for a file when a stream is free."""
+        """As in `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch."""
         waiting = iter(files)
         open_files: list[_OpenFile] = []
         tracks: list[_OpenTrack] = []
         """Streams that run or wait, those of one file side by side."""
         has_more = True
         while has_more or open_files:
-            while has_more and len(tracks) < self._recognizer.table.max_streams:
+            while has_more and self._has_room(tracks):
                 entry = next(waiting, None)
                 if entry is None:
                     has_more = False
@@ -200,12 +212,19 @@ class FileTranscriber(Transcriber):
                     continue
                 open_files.append(file)
                 tracks += file.tracks
-            on_audio(self._advance(tracks[: self._recognizer.table.max_streams]))
+                self._read(tracks)
+            self._advance(tracks[: self._recognizer.table.max_streams], on_audio)
             for file in [file for file in open_files if file.is_done]:
                 file.close()
                 open_files.remove(file)
                 yield file.index, file.transcripts
             tracks = [track for track in tracks if not track.is_done]
+            self._read(tracks)
+
+    def _has_room(self, tracks: list[_OpenTrack]) -> bool:
+        read_s = sum(track.samples for track in tracks) / self._recognizer.sample_rate_hz
+        is_full = not self._request_samples and read_s >= self._recognizer.batch_audio_s
+        return len(tracks) < self._recognizer.table.max_streams and not is_full
 
     def _open(self, index: int, path: str | Path) -> _OpenFile:
         """Raises AudioError."""
@@ -213,32 +232,54 @@ class FileTranscriber(Transcriber):
         options = self._options if isinstance(self._options, dict) else self._options[index]
         return _OpenFile(index, path, audio, options)
 
-    def _advance(self, tracks: list[_OpenTrack]) -> float:
-        """Sends one request per track; returns the seconds of audio that were read."""
+    def _read(self, tracks: list[_OpenTrack]) -> None:
+        """Sends all samples of whole files."""
+        if not self._request_samples:
+            first = tracks[: self._recognizer.table.max_streams]
+            while unread := [track for track in first if not track.is_read]:
+                self._send(unread, _READ_SAMPLES, may_end=False)
+
+    def _advance(self, tracks: list[_OpenTrack], on_audio: Callable[[float], None]) -> None:
+        """Sends one request per track; of whole files, which have been read, their ends."""
+        if self._request_samples:
+            before = sum(track.samples for track in tracks)
+            self._send(tracks, self._request_samples)
+            on_audio((sum(track.samples for track in tracks) - before) / self._recognizer.sample_rate_hz)
+            return
+        shown_s = 0.0
+
+        def note(done_s: float) -> None:
+            nonlocal shown_s
+            on_audio(done_s - shown_s)
+            shown_s = done_s
+
+        self._send([track for track in tracks if not track.is_done], 0, note=note)
+
+    def _send(
+        self,
+        tracks: list[_OpenTrack],
+        samples: int,
+        may_end: bool = True,
+        note: Callable[[float], None] = lambda audio_s: None,
+    ) -> None:
         requests: list[AudioRequest] = []
         sent: list[_OpenTrack] = []
-        before = sum(track.samples for track in tracks)
         for track in tracks:
             try:
-                requests.append(track.next_request(self._request_samples))
+                requests.append(track.next_request(samples, may_end))
                 sent.append(track)
             except AudioError as error:
-                self._fail(track, str(error))
-        results = self._recognizer.process(requests)
+                track.transcript.error = str(error)
+                self._recognizer.cancel(track.stream_id)
+        results = self._recognizer.process(requests, note)
         for track, result in zip(sent, results, strict=True):
             if isinstance(result, StreamError):
+                self._recognizer.cancel(track.stream_id)
                 message = result.message.removeprefix(f"stream {track.stream_id!r}: ")
-                self._fail(track, f"{result.code}: {track.transcript.audio}: {message}")
+                track.transcript.error = f"{result.code}: {track.transcript.audio}: {message}"
                 continue
             track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
             track.transcript.add_all(result)
-        return (sum(track.samples for track in tracks) - before) / self._recognizer.sample_rate_hz
-
-    def _fail(self, track: _OpenTrack, error: str) -> None:
-        """Records the error and frees the stream's slot."""
-        track.transcript.error = error
-        if track.is_started:
-            self._recognizer.process([AudioRequest(track.stream_id, NO_SAMPLES, is_end=True)])
 
 
 def in_order(

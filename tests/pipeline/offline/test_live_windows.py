@@ -17,10 +17,14 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.pipeline.offline import jobs as window_jobs
 from penstock.pipeline.offline.features import WindowLimits
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.option_reader import OptionReader
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.audio_rows import AudioRequest
-from penstock.transcription.offline import OfflineRecognizer, _Frames
+from penstock.pipeline.stages.decoder import DecoderStage
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle, unified_document, write_offline_nemo
+from tests.helpers.stage_requests import DecoderRequest, decode
 from tests.helpers.window_server import NO_SAMPLES, RATE_HZ, Upload, WindowServer
 
 FRAME = 1280
@@ -93,10 +97,9 @@ def decoded(checkpoint: Checkpoint, frames: torch.Tensor, samples: int, options:
     """Segments of frames [T, D] that are decoded at once."""
     if not len(frames):
         return [("", [], [])]
-    recognizer = OfflineRecognizer(checkpoint.directory)
-    (lease,) = recognizer._leases(1)
-    one = _Frames(lease, frames, samples, recognizer._options.read(options))
-    (result,) = recognizer._decode([one], lambda share: None)
+    read = OptionReader(checkpoint, DecodingConfig()).read(options)
+    stage = DecoderStage(checkpoint, 1, SlotLedger(1))
+    (result,) = decode(stage, [DecoderRequest(Lease(0, 1), frames, samples, True, True, read)])
     return [(each.text, [t[:3] for t in each.tokens], [w[:3] for w in each.words]) for each in result.entries]
 
 

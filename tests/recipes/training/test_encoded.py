@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.encoder.precision import open_window_encoder
 from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
+from penstock.frontend.log_mel import LogMel
+from penstock.frontend.window_mel import WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
-from penstock.transcription.offline import OfflineRecognizer
 from recipes.training.encoded import EncodedUtterance, FrozenEncoder, draw_batches
 
 ROOT = Path(__file__).parents[3]
@@ -52,12 +54,8 @@ def test_frames_equal_those_of_streams(monkeypatch):
 def test_frames_of_an_offline_model_equal_those_of_files():
     recordings = _recordings()
     model = MODEL.parent / "an4-offline"
-    recognizer = OfflineRecognizer(model)
-    opened = [recognizer.open({}) for _ in recordings]
-    for one, samples in zip(opened, recordings, strict=True):
-        one.add(samples)
-        one.end()
-    files = recognizer._encoder.encode([one.take() for one in opened])
+    mel = WindowMel(LogMel.of(Checkpoint(model)))
+    files = open_window_encoder(Checkpoint(model)).encode([mel(torch.from_numpy(samples)) for samples in recordings])
     encoder = FrozenEncoder(Checkpoint(model), None)
     found = encoder.encode([encoder.log_mel(samples) for samples in recordings])
     for one, other in zip(found, files, strict=True):

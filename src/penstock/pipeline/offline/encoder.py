@@ -4,6 +4,7 @@ Its tickets are not those of the features stage: only here is it known when a st
 words and searches.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from penstock.decoding.tensors.host_copy import copy_to_host
 from penstock.encoder.precision import FLOAT32, open_window_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.offline.jobs import JobQueue, Window, WindowFile
+from penstock.pipeline.offline.jobs import JobQueue, WholeFiles, Window, WindowFile
 from penstock.pipeline.options.live_window import LiveWindow
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.pipeline.slots.drain import DrainBoard
@@ -43,14 +44,18 @@ class WindowEncoderStage:
         device: str = "cpu",
         precision: str = FLOAT32,
         clock: Callable[[], float] = time.monotonic,
+        whole_files: WholeFiles | None = None,
     ):
-        """board: tells which streams the features stage has closed."""
+        """board: tells which streams the features stage has closed. whole_files: of a process without other work."""
         check_device(device)
         config = checkpoint.config
         self._encoder = open_window_encoder(checkpoint, device, precision)
         self._config, self._features = config.encoder, config.features
         self._device = torch.device(device)
-        self._queue = JobQueue(self._encoder, self._device, self._features.hop_ms)
+        self._queue = JobQueue(self._encoder, self._device, self._features.hop_ms, whole_files=whole_files)
+        self._whole_files = whole_files
+        self._complete: list[Window] = []
+        """Windows that wait until all files that are on their way have come."""
         self._part_frames = decoded_frames(config)
         self._chunk_frames = self._config.decoding_chunk_frames(None)
         self._frame_ms, self._frame_samples = config.encoder_frame_ms, config.encoder_frame_samples
@@ -86,7 +91,6 @@ class WindowEncoderStage:
         """
         answers: list[EncodedRows | StreamError | None] = []
         requests: list[_Request] = []
-        complete: list[Window] = []
         for ticket, mel in zip(tickets, mels, strict=True):
             if isinstance(ticket, StreamError):
                 answers.append(ticket)
@@ -94,10 +98,12 @@ class WindowEncoderStage:
             problem = self._shape_problem(ticket, mel)
             answers.append(problem)
             if problem is None:
-                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
-                complete += self._collect(requests[-1])
+                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}, set()))
+                self._complete += self._collect(requests[-1])
         self._drop_closed()
-        self._queue.add(window for window in complete if self._is_open(window.file))
+        if self._whole_files is None or not any(file.pieces and not file.samples for file in self._files.values()):
+            self._queue.add(window for window in self._complete if self._is_open(window.file))
+            self._complete = []
         for job, error in self._queue.advance():
             failed = dict.fromkeys(window.file for window in job.windows)
             self._fail([file for file in failed if self._is_open(file)], error, requests)
@@ -194,6 +200,8 @@ class WindowEncoderStage:
                 request.rows[row, Column.FLAGS] |= END
                 self._guard.end(file.slot, file.generation)
                 del self._files[file.slot]
+            elif request.rows[row, Column.FLAGS] & POLL or request.rows[row, Column.COVERED] < file.due_samples:
+                request.unfinished.add(row)
         for file in self._files.values():
             if file.live is not None:
                 self._guard.count_windows(file.slot, file.generation, file.encoded_windows)
@@ -216,6 +224,8 @@ class WindowEncoderStage:
 
         Triton may have dropped some because their client disconnected: they count for a while.
         """
+        if self._whole_files is not None:
+            return sys.maxsize
         now_s = self._clock()
         self._decoding = {
             slot: one
@@ -231,7 +241,7 @@ class WindowEncoderStage:
         rows[:, Column.FLAGS] &= np.where(is_poll, START | END | FINALIZE | POLL | LIVE, START | END | FINALIZE)
         parts = [request.parts[row] for row in sorted(request.parts)]
         frames = copied(torch.cat(parts)) if parts else torch.zeros(0, self._config.d_model)
-        return EncodedRows(frames, request.errors, rows)
+        return EncodedRows(frames, request.errors, rows, request.unfinished)
 
 
 class _Decoding(NamedTuple):
@@ -255,3 +265,5 @@ class _Request(NamedTuple):
     """By row."""
     parts: dict[int, torch.Tensor]
     """Frames [T, D] by row."""
+    unfinished: set[int]
+    """As in `EncodedRows`."""

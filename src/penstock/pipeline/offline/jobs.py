@@ -9,20 +9,34 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
-from penstock.encoder.window.attention import Chunks, Reach
+from penstock.encoder.window.attention import Band, Chunks, Reach
 from penstock.encoder.window.run import WindowEncoder
 from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import ENCODING_SHARE, band_of, batch_audio_s
+from penstock.pipeline.options.windows import band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25
 """Encoder work of one call."""
 _OLDEST_TURNS = 4
 """A live job works, else the shortest, and at each of these turns the oldest one: so no job waits for ever."""
+_ENCODING_SHARE = 0.9  # of the work, about; the rest is decoding
 _TRIMMED_S = 600.0  # audio of a job whose memory is returned to the system
+
+
+class WholeFiles(NamedTuple):
+    """How a process works that has nothing but whole files: no stream waits for another one's work.
+
+    Files that come together are packed together, however long each is on its way.
+    """
+
+    batch_audio_s: float
+    """Audio of one job."""
+    attention: tuple[Band | None] | None = None
+    """What all frames attend to; None for the checkpoint's choice."""
 
 
 @dataclass(eq=False)
@@ -59,8 +73,8 @@ class Window:
     def progress(self) -> float:
         """Share of the work that is done, 0 .. 1."""
         if self.frames is not None:
-            return ENCODING_SHARE + (1 - ENCODING_SHARE) * self.emitted / len(self.frames)
-        return 0.0 if self.job is None else ENCODING_SHARE * self.job.progress
+            return _ENCODING_SHARE + (1 - _ENCODING_SHARE) * self.emitted / len(self.frames)
+        return 0.0 if self.job is None else _ENCODING_SHARE * self.job.progress
 
 
 @dataclass(eq=False)
@@ -177,12 +191,15 @@ class Job:
         for window in windows:
             window.job = self
 
-    def advance(self, clock: Callable[[], float], device: torch.device) -> bool:
-        """Works until the next yield; returns True once the windows have their frames. Raises what torch raises."""
+    def advance(self, clock: Callable[[], float], device: torch.device | None) -> bool:
+        """Works until the next yield; returns True once the windows have their frames. Raises what torch raises.
+
+        device: a GPU whose work is awaited, else it would only queue up.
+        """
         begin = clock()
         try:
             self.progress = next(self._steps)
-            if device.type == "cuda":  # else work would only queue up
+            if device is not None:
                 torch.cuda.synchronize(device)
         except StopIteration as finished:
             for window, frames in zip(self.windows, finished.value, strict=True):
@@ -205,10 +222,18 @@ class JobQueue:
     """The jobs of a server: live ones work first, then the shortest, and now and then the oldest."""
 
     def __init__(
-        self, encoder: WindowEncoder, device: torch.device, hop_ms: float, clock: Callable[[], float] = time.monotonic
+        self,
+        encoder: WindowEncoder,
+        device: torch.device,
+        hop_ms: float,
+        clock: Callable[[], float] = time.monotonic,
+        whole_files: WholeFiles | None = None,
     ):
-        self._encoder, self._device, self._clock = encoder, device, clock
-        self._batch_mel_frames = int(1000 * batch_audio_s(device.type) / hop_ms)
+        """whole_files: of a process without other work; on a GPU a call then ends with its jobs."""
+        self._encoder, self._device, self._clock, self._whole_files = encoder, device, clock, whole_files
+        audio_s = batch_audio_s(device.type) if whole_files is None else whole_files.batch_audio_s
+        self._batch_mel_frames = int(1000 * audio_s / hop_ms)
+        self._is_paced = device.type == "cpu" or whole_files is None
         self._trimmed_mel_frames = int(1000 * _TRIMMED_S / hop_ms)
         self._turn = 0
         self.jobs: list[Job] = []
@@ -218,6 +243,8 @@ class JobQueue:
         """What the frames of a stream attend to."""
         if live is not None and self._encoder.config.live_menu is not None:
             return Chunks(*live)
+        if self._whole_files is not None and self._whole_files.attention is not None:
+            return self._whole_files.attention[0]
         return band_of(is_local, self._encoder.band)
 
     def add(self, windows: Iterable[Window]) -> None:
@@ -255,12 +282,12 @@ class JobQueue:
         has_live = any(job.is_live for job in self.jobs)
         while self.jobs and has_live == any(job.is_live for job in self.jobs):
             job = self._next()
-            if has_worked and self._clock() - begin + job.longest_s > STEP_S:
+            if has_worked and self._is_paced and self._clock() - begin + job.longest_s > STEP_S:
                 break
             has_worked = True
             self._turn += 1
             try:
-                if job.advance(self._clock, self._device):
+                if job.advance(self._clock, self._device if self._is_paced and self._device.type == "cuda" else None):
                     self._end(job)
             except Exception as error:  # noqa: BLE001  of whatever kind: a job that stayed would fail each later call
                 check_device_works(self._device, error)
