@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import math
 
 import grpc
 import httpx2
@@ -15,6 +16,7 @@ from gateway.tests.helpers.riva_client import Client, configuration, pieces
 from gateway.tests.kserve.conftest import headers, serve  # noqa: F401
 from gateway.tests.stream.conftest import metrics, open_streams, server, servers  # noqa: F401
 from penstock_client import AsyncClient, ClientError, ConnectionOptions, StreamOptions
+from penstock_client.speakers import track
 
 pytestmark = pytest.mark.anyio
 AUDIO = voices(2, 2, 1, 1, 2)
@@ -24,6 +26,12 @@ PCM = (AUDIO * 32767).astype("<i2").tobytes()
 DIARIZATION = {"enable_speaker_diarization": True, "max_speaker_count": 4}
 BEARER = headers()
 METADATA = tuple(BEARER.items())
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """Words wait for the model, however busy this machine is."""
+    monkeypatch.setattr(track, "LIVE_WAITS", track.Waits(late_s=math.inf))
 
 
 def numbers(names):
