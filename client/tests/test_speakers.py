@@ -17,10 +17,12 @@ from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import (
     AsyncClient,
+    BatchedClient,
     Client,
     ConnectionLostError,
     ConnectionOptions,
     Result,
+    ServerFullError,
     ServerUnreachableError,
     SpeakersNotServedError,
     StreamOptions,
@@ -142,6 +144,27 @@ def test_a_model_without_a_free_slot_rejects_the_stream():
         server.speakers.answer = free_later
         with Client(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, connection_options=options) as client:
             assert client.transcribe(AUDIO, options=ON).words[0].speaker == 1
+
+
+def test_streams_start_where_their_speakers_are_told_apart():
+    async def run(without, full):
+        urls = [f"127.0.0.1:{server.port}" for server in (without, full)]
+        async with BatchedClient(urls, timeout_s=WAIT_S) as client:
+            for _ in range(3):
+                await client.open_stream(ON)
+            assert len(full.speakers.audio) == 3
+            full.speakers.max_streams = 3
+            for _ in range(2):
+                with pytest.raises(ServerFullError):
+                    await client.open_stream(ON)
+            full.speakers.is_served = False
+            with pytest.raises(SpeakersNotServedError):
+                await client.open_stream(ON)
+            assert [server.down_until_s for server in client._servers] == [0, 0]
+
+    with serving(BatchServer) as without, serving(BatchServer) as full:
+        without.speakers.is_served = False
+        asyncio.run(run(without, full))
 
 
 def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():

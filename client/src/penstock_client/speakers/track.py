@@ -159,6 +159,7 @@ class SpeakerTrack:
             elif isinstance(failure, ServerFullError | ServerDrainingError):
                 pauses = full
             if (pause_s := next(pauses, None)) is None:
+                failure.of_speakers = True
                 raise failure
             self._in_flight.clear()
             await asyncio.sleep(pause_s)
