@@ -223,11 +223,12 @@ def test_words_of_live_audio_do_not_wait_for_a_model_that_is_behind(caplog):
     assert results[-1].is_last and "more than a minute behind; the words go on without speakers" in caplog.text
 
 
-def test_silence_leaves_no_probabilities_behind():
+@pytest.mark.parametrize("is_final", [False, True])
+def test_silence_leaves_no_probabilities_behind(is_final):
     track = SpeakerTrack(None, SpeakerSettings(None, "low_latency"), 1.0, ConnectionOptions())
     hour = np.full((360_000, 8), 0.125, np.float32)
     track._probabilities.add(0, hour)
-    track.place(Result(0, "", True, 3600.0, (), (), ()))
+    track.place(Result(0, "", is_final, 3600.0, (), (), ()))
     assert len(track._probabilities._blocks[0]) == 3000
     assert track._probabilities.end_ms == 3_600_000
 
@@ -239,6 +240,8 @@ def test_silence_leaves_no_probabilities_behind():
         ({"speakers": 9}, "speakers is 9; accepted: .* 8, which is the model's limit"),
         ({"speakers": True}, "speakers is True; accepted"),
         ({"speakers": "on", "speaker_mode": "slow"}, "speaker_mode is 'slow'; accepted: low_latency"),
+        ({"speaker_mode": "file"}, "speaker_mode is given without speakers"),
+        ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is given without speakers"),
     ],
 )
 def test_wrong_options_are_rejected_by_name(values, problem):
