@@ -18,10 +18,12 @@ from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, RejectionError
 from penstock_client import (
     AsyncClient,
+    BatchedClient,
     Client,
     ConnectionLostError,
     ConnectionOptions,
     Result,
+    ServerFullError,
     ServerUnreachableError,
     SpeakersNotServedError,
     StreamOptions,
@@ -191,6 +193,27 @@ def test_a_model_without_a_free_slot_rejects_the_stream():
             assert client.transcribe(AUDIO, options=ON).words[0].speaker == 1
 
 
+def test_streams_start_where_their_speakers_are_told_apart():
+    async def run(without, full):
+        urls = [f"127.0.0.1:{server.port}" for server in (without, full)]
+        async with BatchedClient(urls, timeout_s=WAIT_S) as client:
+            for _ in range(3):
+                await client.open_stream(ON)
+            assert len(full.speakers.audio) == 3
+            full.speakers.max_streams = 3
+            for _ in range(2):
+                with pytest.raises(ServerFullError):
+                    await client.open_stream(ON)
+            full.speakers.is_served = False
+            with pytest.raises(SpeakersNotServedError):
+                await client.open_stream(ON)
+            assert [server.down_until_s for server in client._servers] == [0, 0]
+
+    with serving(BatchServer) as without, serving(BatchServer) as full:
+        without.speakers.is_served = False
+        asyncio.run(run(without, full))
+
+
 def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():
     with serving(GrpcServer) as server:
         _threads(server, ON, AUDIO)
@@ -247,11 +270,12 @@ def test_words_of_live_audio_do_not_wait_for_a_model_that_is_behind(caplog):
     assert results[-1].is_last and "more than a minute behind; the words go on without speakers" in caplog.text
 
 
-def test_silence_leaves_no_probabilities_behind():
+@pytest.mark.parametrize("is_final", [False, True])
+def test_silence_leaves_no_probabilities_behind(is_final):
     track = SpeakerTrack(None, SpeakerSettings(None, "low_latency"), 1.0, ConnectionOptions())
     hour = np.full((360_000, 8), 0.125, np.float32)
     track._probabilities.add(0, hour)
-    track.place(Result(0, "", True, 3600.0, (), (), ()))
+    track.place(Result(0, "", is_final, 3600.0, (), (), ()))
     assert len(track._probabilities._blocks[0]) == 3000
     assert track._probabilities.end_ms == 3_600_000
 
@@ -263,6 +287,8 @@ def test_silence_leaves_no_probabilities_behind():
         ({"speakers": 9}, "speakers is 9; accepted: .* 8, which is the model's limit"),
         ({"speakers": True}, "speakers is True; accepted"),
         ({"speakers": "on", "speaker_mode": "slow"}, "speaker_mode is 'slow'; accepted: low_latency"),
+        ({"speaker_mode": "file"}, "speaker_mode is given without speakers"),
+        ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is given without speakers"),
     ],
 )
 def test_wrong_options_are_rejected_by_name(values, problem):

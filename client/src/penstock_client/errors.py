@@ -7,6 +7,8 @@ class ClientError(Exception):
     """Base class of the errors of this package. `str` is "CODE: text": codes are stable, texts are not."""
 
     code: str
+    of_speakers = False
+    """True for one of the model `speakers`: streams that do not ask for speakers are not concerned."""
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -70,6 +72,7 @@ class SpeakersNotServedError(ClientError):
     """The stream asks for speakers, and the server has no speaker model."""
 
     code = "SPEAKERS_NOT_SERVED"
+    of_speakers = True
 
     def __init__(self) -> None:
         super().__init__("speakers are not served; start the server with --speakers BUNDLE")

@@ -223,6 +223,12 @@ class StreamOptions(Options):
             raise ValueError(f"n_best is {self.n_best}; accepted: integers from 0 to {self.beam_size}, the beam size")
         return self
 
+    @model_validator(mode="after")
+    def _check_speaker_mode(self) -> Self:
+        if self.speaker_mode is not None and self.speakers in (None, "off"):
+            raise ValueError("speaker_mode is given without speakers")
+        return self
+
     def parameters(self) -> "dict[str, Parameter]":
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
         given = {name: value for name, value in self.given().items() if name not in OWN_OPTIONS}

@@ -74,6 +74,8 @@ class Call:
     """Options that are ignored, and named."""
     unused_of_files: ClassVar[dict[str, Any]] = {}
     """The same of an offline model."""
+    speakers: ClassVar[dict[str, Any]] = {"speakers": "on"}
+    """Options that ask for speakers."""
 
     def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
         self.ports, self.model, self.options = ports, model, options

@@ -29,6 +29,8 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
 _ITEM = "conversation.item.input_audio_transcription"
+_OF_INPUT = ("format", "noise_reduction", "transcription", "turn_detection")
+"""Fields of `audio.input`; others are the session's."""
 
 
 class RivaStream(Call):
@@ -39,6 +41,7 @@ class RivaStream(Call):
     wrong: ClassVar = ({"profanity_filter": True}, {"encoding": 7}, {"sample_rate_hertz": 7})
     unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
+    speakers: ClassVar = {"diarization_config": {"enable_speaker_diarization": True}}
 
     async def _run(self) -> None:
         """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
@@ -153,6 +156,7 @@ class OpenAIStream(OpenAIFile):
     """A transcription in events. An error that comes behind the first event has no status and no time to try again."""
 
     form: ClassVar = {"stream": "true"}
+    speakers: ClassVar = {"response_format": "diarized_json"}
     has_words = False
 
     @classmethod
@@ -179,6 +183,7 @@ class Realtime(Call):
         {"input_audio_format": "pcm16"},  # the beta's
     )  # fmt: skip
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
+    speakers: ClassVar = {"transcription": {"speakers": 2}}
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
@@ -209,7 +214,7 @@ class Realtime(Call):
         if self.model:
             settings["transcription"] = {"model": self.model}
         session = {"include": ["item.input_audio_transcription.words"]}
-        for name in [name for name in options if name not in ("format", "noise_reduction", "turn_detection")]:
+        for name in [name for name in options if name not in _OF_INPUT]:
             session[name] = options.pop(name)
         session |= {"type": "transcription", "audio": {"input": settings | options}}
         await socket.send(json.dumps({"type": "session.update", "session": session}))

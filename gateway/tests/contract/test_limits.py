@@ -76,6 +76,23 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
         assert (await driver.of(served.ports, speech(1))).text == "w1"
 
 
+@pytest.mark.parametrize(
+    ("most", "failure", "code"),
+    [(0, None, ErrorCode.STREAMS_EXHAUSTED), (8, "the model has failed", ErrorCode.NO_REPLICA)],
+)
+@pytest.mark.parametrize("driver", ALL)
+async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, driver, most, failure, code):
+    server = fleet()
+    async with serve(server) as served:
+        server.speakers.max_streams, server.speakers.error = most, failure
+        outcome = await driver.of(served.ports, speech(1), **driver.speakers)
+        check(driver, outcome, code)
+        assert "speaker model" in outcome.message
+        assert (await driver.of(served.ports, speech(2))).text == "w2"
+        server.speakers.max_streams, server.speakers.error = 64, None
+        assert (await driver.of(served.ports, speech(3), **driver.speakers)).text == "w3"
+
+
 @pytest.mark.parametrize("driver", WITH_KEYS)
 async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
     async with serve(fleet(), keys=KEYS) as served:

@@ -14,6 +14,7 @@ from penstock_gateway.audio import container
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.http.openai_objects import speaker_name
 from penstock_gateway.openai.formats import Transcription, render
 from penstock_gateway.openai.request import parse_fields
 from penstock_gateway.openai.sse import TranscriptEvents
@@ -145,6 +146,10 @@ async def test_keywords_that_the_model_cannot_write_are_named(client, make_gatew
          "timestamp_granularities"),
         ({"response_format": "text", "include[]": "logprobs"}, "include"),
         ({"known_speaker_names[]": "Ada"}, "known_speaker_names"),
+        ({"speakers": "on", "known_speaker_names[]": "Ada"}, "speakers,known_speaker_names"),
+        ({"response_format": "text", "speakers": "2", "stream": "true"}, "speakers"),
+        ({"response_format": "text", "speakers": "off"}, None),
+        ({"response_format": "srt", "speakers": "2"}, None),
         ({"response_format": "diarized_json", "known_speaker_references[]": "data:"}, "known_speaker_references"),
         *(({"language": code}, None) for code in ("auto", "english", "en-AU", "en_US", "none")),
     ],
@@ -161,6 +166,8 @@ async def test_values_that_apps_send(client, fields, ignored):
         ({"speakers": "1"}, "speakers"),
         ({"speakers": "9"}, "speakers"),
         ({"known_speaker_names[]": list("abcdefghi")}, "known_speaker_names"),
+        ({"known_speaker_names[]": ["Ada", "Ada "]}, "known_speaker_names"),
+        ({"known_speaker_names[]": ["Ada", "unknown"]}, "known_speaker_names"),
         ({"stream": "yes"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "response_format"),
         ({"include[]": "words"}, "include"),
@@ -218,6 +225,14 @@ async def test_speakers_in_other_formats(client, streams):
     assert [line for line in srt.text.splitlines() if "w" in line] == ["A: w0 w1", "B: w2", "B: w3", "A: w4"]
     plain = (await post(client, encoded(), response_format="verbose_json")).json()
     assert "speaker" not in plain["segments"][0]
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"), [([], "ABCD"), (["C"], "CBDE"), (["B", "A"], "BACD"), (["D", "B", "C", "A"], "DBCA")]
+)
+def test_no_two_speakers_have_one_name(names, shown):
+    assert [speaker_name(each, names) for each in (1, 2, 3, 4)] == list(shown)
+    assert len({speaker_name(each, names) for each in range(1, 9)}) == 8
 
 
 async def test_speakers_that_are_not_served_are_an_error(client, streams):

@@ -77,6 +77,9 @@ def test_the_session_becomes_the_options_of_a_stream(protocol):
         has_header=True,
     )  # fmt: skip
     assert updated["type"] == "transcription_session.updated"
+    assert "diarization_config.max_speaker_count" in updated["penstock_ignored"]
+    restored = update(protocol, speaker_diarization={"enable_speaker_diarization": False, "max_speaker_count": 8})[-1]
+    assert "diarization_config.max_speaker_count" not in restored["penstock_ignored"]
     assert updated["session"]["input_audio_params"] == {"sample_rate_hz": 8000, "num_channels": 2}
     assert updated["session"]["recognition_config"]["enable_automatic_punctuation"] is False
     assert "client_secret" not in updated["session"]

@@ -177,6 +177,7 @@ IGNORED = {
     "endpointing_config.stop_threshold_eou": {"endpointing_config": {"stop_threshold_eou": 0.5}},
     "verbatim_transcripts": {"verbatim_transcripts": False},
     "enable_automatic_punctuation": {"enable_automatic_punctuation": True},
+    "diarization_config.max_speaker_count": {"diarization_config": {"max_speaker_count": 2}},
     "custom_configuration.neural_vad.onset": {"custom_configuration": {"neural_vad.onset": "0.5"}},
     "custom_configuration.enable_vad_endpointing": {"custom_configuration": {"enable_vad_endpointing": "true"}},
 }

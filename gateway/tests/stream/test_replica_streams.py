@@ -435,3 +435,46 @@ async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams)
         error = await rejection(opened(streams, speakers=9))
         assert error.code is ErrorCode.FIELD_INVALID and "2 to 8" in error.message
         assert await opened(streams)
+
+
+async def test_a_speaker_model_without_room_harms_only_streams_that_ask_for_it(server, open_streams):
+    async with open_streams(server) as streams:
+        server.speakers.max_streams = 0
+        error = await rejection(opened(streams, speakers="on"))
+        assert (error.code, error.message) == (ErrorCode.STREAMS_EXHAUSTED, "all speaker models are full")
+        assert error.retry_after_s
+        await opened(streams)
+        server.speakers.max_streams, server.speakers.error = 8, "the model has failed"
+        error = await rejection(opened(streams, speakers="on"))
+        assert (error.code, error.message) == (ErrorCode.NO_REPLICA, "no speaker model answers")
+        await opened(streams)
+        (replica,) = streams._groups[0].replicas
+        assert (replica.live, streams.live) == (2, 2)
+
+
+async def test_a_stream_with_speakers_goes_where_their_model_has_room(servers, open_streams):
+    one, other = servers(), servers()
+    async with open_streams(one, other) as streams:
+        one.speakers.max_streams = 0
+        for _ in range(4):
+            await opened(streams, speakers="on")
+        assert len(other.speakers.audio) == 4
+        other.speakers.is_served = False
+        error = await rejection(opened(streams, speakers="on"))
+        assert (error.code, error.message) == (ErrorCode.STREAMS_EXHAUSTED, "all speaker models are full")
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_speakers_are_not_served_only_where_no_replica_may_have_them(servers, open_streams, is_known):
+    """One that is full, or down and known to have them, will take the stream later."""
+    one, other = servers(1), servers()
+    other.speakers.is_served = False
+    async with open_streams(one, other) as streams:
+        first = next(each for each in streams._groups[0].replicas if str(one.port) in each.address)
+        if is_known:
+            stream = await opened(streams, speakers="on")
+            await stream.cancel()
+            first.note_down("stopped")
+        else:
+            first.note_full(3600.0)
+        assert (await rejection(opened(streams, speakers="on"))).code is ErrorCode.STREAMS_EXHAUSTED

@@ -18,6 +18,7 @@ from penstock_client.errors import (
     ClientError,
     ServerReplyError,
     ServerUnreachableError,
+    SpeakersNotServedError,
     StreamClosedError,
 )
 from penstock_client.options import StreamOptions
@@ -93,16 +94,23 @@ class BatchedClient:
     ) -> BatchedStream:
         """A new stream, whose start is sent at once; its `accepted` waits for the answer.
 
-        The first one reads where the model's chunks end and connects. Raises ServerUnreachableError, and
-        ServerReplyError for a server without the model `asr_batch`.
+        The first one reads where the model's chunks end and connects. One with speakers starts on a server whose model
+        `speakers` accepts it. Raises ServerUnreachableError, ServerReplyError for a server without the model
+        `asr_batch`, and the error of the model `speakers`: SpeakersNotServedError only where no server has it.
         """
-        *others, last = self._by_room()
-        for server in others:
+        failures: list[ClientError] = []
+        for server in self._by_room():
             try:
                 return self._watched(await server.open(options, on_answer), server)
-            except (ServerUnreachableError, ServerReplyError):
+            except ClientError as error:
+                failures.append(error)
+                if error.of_speakers:
+                    continue
+                if not isinstance(error, ServerUnreachableError | ServerReplyError):
+                    raise
                 server.note_down()
-        return self._watched(await last.open(options, on_answer), last)
+        others = [error for error in failures if not isinstance(error, SpeakersNotServedError)]
+        raise (others or failures)[-1]
 
     async def probe(self) -> Probe:
         """As `Server.probe`, of the first server."""

@@ -53,7 +53,7 @@ _MAX_IN_FLIGHT = 2
 """Meanwhile audio collects, so that a slow server gets fewer, larger requests."""
 _MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
 _KEPT_MS = 30_000
-"""Before the end of a segment without words."""
+"""Before the first word of a segment that goes on, or the newest result of one without words."""
 _MAX_AHEAD_S, _LOOK_S = 2.0, 1.0
 """Live audio is ahead of its time by no more than the first. What waits looks again after the second."""
 _GUESSED_MS = 1040
@@ -169,6 +169,7 @@ class SpeakerTrack:
             elif isinstance(failure, ServerFullError | ServerDrainingError):
                 pauses = full
             if (pause_s := next(pauses, None)) is None:
+                failure.of_speakers = True
                 raise failure
             self._in_flight.clear()
             await asyncio.sleep(pause_s)
@@ -246,7 +247,9 @@ class SpeakerTrack:
     def place(self, result: R) -> R:
         """The next result of the stream; a final one with the speaker of each word of its segment."""
         self._words += result.new_words
+        begin_ms = self._words[0].start_ms if self._words else round(1000 * result.audio_processed_s)
         if not result.is_final:
+            self._probabilities.forget(begin_ms - _KEPT_MS)
             return result
         words, self._words = self._words, []
         speakers = self._speakers_of(words)
@@ -255,8 +258,7 @@ class SpeakerTrack:
             replace(each, words=tuple(with_speakers(each.words, self._speakers_of(each.words))))
             for each in result.alternatives
         )
-        begin_ms = round(1000 * result.audio_processed_s) - _KEPT_MS  # of what comes, at the latest
-        self._probabilities.forget(words[-1].start_ms if words else begin_ms)
+        self._probabilities.forget(words[-1].start_ms if words else begin_ms - _KEPT_MS)
         return replace(
             result,
             new_words=tuple(with_speakers(result.new_words, newest)),

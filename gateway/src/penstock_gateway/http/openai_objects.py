@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
 from penstock_client.writing import blank_between
@@ -10,6 +11,7 @@ from penstock_gateway.stream.events import Word
 
 KEYWORD_NATS = 1.5
 """Boost per token of a keyword: sane with every search."""
+UNKNOWN_SPEAKER = "unknown"
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _MIN_CONFIDENCE = 1e-6  # ln(0) is no number in JSON
 
@@ -30,10 +32,11 @@ def logprobs(words: Sequence[Word], before: str = "") -> list[dict[str, Any]]:
 
 
 def speaker_name(speaker: int | None, names: Sequence[str] = ()) -> str:
-    """That of the client, in order of arrival, else a letter."""
+    """That of the client, in order of arrival, else a letter that is no client's name."""
     if speaker is None:  # the speaker model has failed
-        return "unknown"
-    return names[speaker - 1] if speaker <= len(names) else chr(ord("A") + speaker - 1)
+        return UNKNOWN_SPEAKER
+    letters = [each for each in ascii_uppercase[len(names) :] if each not in names]
+    return [*names, *letters][speaker - 1]
 
 
 def error_body(error: GatewayError) -> dict[str, Any]:

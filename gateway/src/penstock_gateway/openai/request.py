@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.http.openai_objects import KEYWORD_NATS, speaker_name
+from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
@@ -25,6 +25,12 @@ def _switch(text: str) -> bool:
 
 def _speakers(text: str) -> str | int:
     return read_speakers(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text.lower())
+
+
+def _different(names: list[str]) -> list[str]:
+    if len({name.strip() for name in (*names, UNKNOWN_SPEAKER)}) <= len(names):
+        raise accepted(f"names that differ, and not {UNKNOWN_SPEAKER!r}")
+    return names
 
 
 def _lower(text: Any) -> Any:
@@ -85,9 +91,10 @@ class TranscriptionForm(BaseModel):
     )
     speakers: Annotated[str | int, BeforeValidator(_speakers)] = Field(
         "off",
-        description="`on`, or the most speakers, 2 to 8: in verbose_json, srt and vtt, too; diarized_json: always",
+        description="`on`, or the most speakers, 2 to 8: in verbose_json, srt and vtt, too; diarized_json: always; "
+        "without an effect in json and text",
     )
-    known_speaker_names: list[str] = Field(
+    known_speaker_names: Annotated[list[str], AfterValidator(_different)] = Field(
         [],
         alias="known_speaker_names[]",
         max_length=MAX_SPEAKERS,
@@ -96,7 +103,9 @@ class TranscriptionForm(BaseModel):
 
     @property
     def asked_speakers(self) -> str | int | None:
-        """The option of the stream."""
+        """The option of the stream; None where the reply has no place for speakers."""
+        if self.response_format in ("json", "text"):
+            return None
         if self.speakers != "off":
             return self.speakers
         return "on" if self.response_format == "diarized_json" else None
@@ -132,8 +141,9 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
     ignored = sorted(name.removesuffix("[]").removesuffix("[]")[:60] for name in form.model_extra or ())
     if form.response_format != "verbose_json" and "timestamp_granularities" in form.model_fields_set:
         ignored.append("timestamp_granularities")
-    if form.known_speaker_names and form.asked_speakers is None:
-        ignored.append("known_speaker_names")
+    if form.asked_speakers is None:
+        ignored += ["speakers"] * (form.speakers != "off")
+        ignored += ["known_speaker_names"] * bool(form.known_speaker_names)
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
     if ignored and config.strict:

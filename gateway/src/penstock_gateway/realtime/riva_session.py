@@ -27,7 +27,8 @@ _SECTIONS = (
     "endpointing_config",
 )  # fmt: skip
 
-_DIARIZATION = ("enable_speaker_diarization", "max_speaker_count")
+_DIARIZATION = {"enable_speaker_diarization": False, "max_speaker_count": 8}
+"""As Riva's client sends it where it asks for nothing."""
 ONLY_RIVA = (
     "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting", "endpointing_config",
 )  # fmt: skip
@@ -67,7 +68,7 @@ def default_session(group: ModelGroup, only_language: str) -> dict[str, Any]:
             "enable_verbatim_transcripts": True,
             "custom_configuration": "",
         },
-        "speaker_diarization": {"enable_speaker_diarization": False, "max_speaker_count": 8},
+        "speaker_diarization": dict(_DIARIZATION),
         "word_boosting": {"enable_word_boosting": False, "word_boosting_list": []},
         "endpointing_config": {
             "start_history": 0,
@@ -114,7 +115,9 @@ def recognition_config(session: Mapping[str, Any]) -> riva.RecognitionConfig:
         "enable_automatic_punctuation": options.get("enable_automatic_punctuation"),
         "enable_word_time_offsets": options.get("enable_word_time_offsets"),
         "custom_configuration": _pairs(options.get("custom_configuration")),
-        "diarization_config": {name: diarization.get(name) for name in _DIARIZATION},
+        "diarization_config": {
+            name: diarization.get(name) for name, default in _DIARIZATION.items() if diarization.get(name) != default
+        },
         "speech_contexts": contexts,
         "endpointing_config": {name: value for name, value in session["endpointing_config"].items() if value},
     }

@@ -78,7 +78,8 @@ FIELDS = (
     Field(
         "diarization_config",
         _MAPPED,
-        f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, from 1, in finals",
+        f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, from 1, in finals; "
+        "not enabled: no effect",
     ),
     Field("custom_configuration", _MAPPED, "see below"),
     Field("endpointing_config.start_history", _IGNORED, "", _endpointing("start_history")),
@@ -132,11 +133,13 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     ignored += ignored_keys
     silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
     ignored += limited
+    speakers = _speakers(config.diarization_config)
+    if speakers is None and config.diarization_config.max_speaker_count:
+        ignored.append("diarization_config.max_speaker_count")
     if settings.strict and ignored:
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
     language = choose_language(config.language_code, group, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
-    speakers = _speakers(config.diarization_config)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them
         ignored += [f"speech_contexts.phrases {text!a}" for text in group.unwritable(text for text, _ in phrases)]

@@ -55,14 +55,18 @@ _WATCH_S = 1.0
 _STALL_S = 0.5
 """A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
 _MAX_KEEP_ALIVE_S = 10.0
-_GONE = (
+_FULL = (ServerFullError, ServerDrainingError)
+_ELSEWHERE = (
+    *_FULL,
     ConnectionLostError,
     ProtocolError,
     ReplyTimeoutError,
     ServerReplyError,
     ServerUnreachableError,
+    SpeakersNotServedError,
     StreamClosedError,
 )
+"""Another replica may accept the stream; also after an error of Triton itself, of a server whose models are dead."""
 
 
 class ReplicaStreams:
@@ -259,35 +263,35 @@ async def _logged(round_of_group: Awaitable[None], group: Group) -> None:
 
 
 async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:
-    """The first replica that accepts the stream; it counts as live there. GatewayError if none does."""
-    is_full, without_speakers = group.is_up, None
+    """The first replica that accepts the stream; it counts as live there. GatewayError if none does.
+
+    One that fails only at the model `speakers` still takes streams that do not ask for it.
+    """
+    is_full, of_speakers = group.is_up, list[ClientError]()
     for replica in group.candidates():
         replica.live += 1
         with contextlib.ExitStack() as on_error:
             on_error.callback(replica.release)
             try:
                 upstream = await replica.start(options)
-            except (ServerFullError, ServerDrainingError):
-                replica.note_full()
-                is_full = True
-                continue
-            except SpeakersNotServedError as error:
-                without_speakers = error
-                continue
-            except _GONE as error:
-                replica.note_down(error.text)
-                is_full = group.is_up
-                continue
             except ClientError as error:
-                if error.code == StreamError.code:  # Triton's own: of a server whose models are dead
+                if not isinstance(error, _ELSEWHERE) and error.code != StreamError.code:
+                    raise gateway_error(error) from error
+                if error.of_speakers:
+                    of_speakers.append(error)
+                elif isinstance(error, _FULL):
+                    replica.note_full()
+                    is_full = True
+                else:
                     replica.note_down(error.text)
                     is_full = group.is_up
-                    continue
-                raise gateway_error(error) from error
+                continue
             on_error.pop_all()
             return replica, upstream
-    if without_speakers is not None:
-        raise gateway_error(without_speakers)
+    if others := [error for error in of_speakers if not isinstance(error, SpeakersNotServedError)]:
+        raise _no_room(any(isinstance(error, _FULL) for error in others), "speaker model")
+    if of_speakers and not group.may_have_speakers:
+        raise gateway_error(of_speakers[0])
     raise _no_room(is_full)
 
 
@@ -295,8 +299,8 @@ def _stopping() -> GatewayError:
     return GatewayError(ErrorCode.STREAM_LOST, "the gateway is stopping", retry_after_s=RETRY_AFTER_S)
 
 
-def _no_room(is_full: bool) -> GatewayError:
-    """Why no replica accepts a stream."""
+def _no_room(is_full: bool, what: str = "replica") -> GatewayError:
+    """Why no replica accepts a stream, or no speaker model of a replica."""
     if is_full:
-        return GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all replicas are full", retry_after_s=RETRY_AFTER_S)
-    return GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
+        return GatewayError(ErrorCode.STREAMS_EXHAUSTED, f"all {what}s are full", retry_after_s=RETRY_AFTER_S)
+    return GatewayError(ErrorCode.NO_REPLICA, f"no {what} answers", retry_after_s=RETRY_AFTER_S)

@@ -16,6 +16,7 @@ from penstock_client import (
     ServerDrainingError,
     ServerFullError,
     ServerInfo,
+    SpeakersNotServedError,
     StreamError,
     StreamOptions,
 )
@@ -75,6 +76,8 @@ class Replica:
         """Audio that it can hold, of an offline model, also while it does not answer; None until it was up."""
         self.live = 0
         """Streams of this process."""
+        self.has_speakers: bool | None = None
+        """A speaker model, as its newest stream that asked for one has shown; None: none has asked."""
         self._closed_until_s = 0.0
         self._said_down_s = -math.inf
         self._failed_probes = 0
@@ -94,12 +97,18 @@ class Replica:
 
     async def start(self, options: StreamOptions) -> BatchedStream:
         """A stream that it has accepted. Raises ClientError."""
-        upstream = await self.client.open_stream(options)
+        try:
+            upstream = await self.client.open_stream(options)
+        except ClientError as error:
+            if error.of_speakers:
+                self.has_speakers = not isinstance(error, SpeakersNotServedError)
+            raise
         try:
             await upstream.accepted()
         except BaseException:
             upstream.cancel()
             raise
+        self.has_speakers = self.has_speakers if upstream.track is None else True
         return upstream
 
     def release(self) -> None:
@@ -111,7 +120,9 @@ class Replica:
         self._closed_until_s = time.monotonic() + seconds
 
     def note_error(self, error: ClientError) -> None:
-        """One of its streams has failed, or cannot move here."""
+        """One of its streams has failed, or cannot move here. What concerns only the speaker model closes nothing."""
+        if error.of_speakers:
+            return
         if error.code in _DOWN:
             self.note_down(error.text)
         elif isinstance(error, ServerFullError | ServerDrainingError):
@@ -129,6 +140,7 @@ class Replica:
         else:
             log.warning("replica %s is still not reachable: %s", self.address, reason)
         self.information, self._said_down_s = None, now_s
+        self.has_speakers = self.has_speakers or None  # it may come back with one
 
     def note_up(self, information: ServerInfo) -> None:
         """It answers, with the model of its group."""
@@ -195,6 +207,15 @@ class Group:
     def is_up(self) -> bool:
         """True if a replica answers."""
         return any(replica.information is not None for replica in self.replicas)
+
+    @property
+    def may_have_speakers(self) -> bool:
+        """True if a replica has a speaker model, or one that answers was not asked yet."""
+        return any(
+            each.has_speakers or (each.has_speakers is None and each.information is not None)
+            for each in self.replicas
+            if not each.is_removed
+        )
 
     @property
     def memory_s(self) -> float:
