@@ -91,7 +91,7 @@ $(DEPLOY_VENV)/.done: $(LOCKS)/deploy.txt
 	$(DEPLOY_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/deploy.txt
 	touch $@
 
-# NVIDIA's and OpenAI's packages, which the gateway serves.
+# NVIDIA's, OpenAI's, LiveKit's and Pipecat's packages, which the gateway serves.
 $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(COMPAT_VENV)
@@ -152,7 +152,7 @@ test-oracle: $(ORACLE_VENV)/.sherpa ## [20 min] comparison with NeMo and Transfo
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, OpenAI and Triton against the gateway
+client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, OpenAI, Triton, LiveKit and Pipecat against the gateway
 	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS))
 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C

@@ -27,7 +27,8 @@ echo pocketsphinx | lock train --constraints locks/oracle.txt -
 # sherpa-onnx and ONNX Runtime, to compare with, and onnx to export models (make benchmark NAME=side-by-side).
 printf 'onnx\nonnxruntime\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
 # make client-compat: packages that the gateway serves unchanged; NVIDIA's does not name all that it imports.
-printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests | lock compat -
+printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests livekit-plugins-nvidia==1.8.9 \
+    livekit-plugins-openai==1.8.9 "pipecat-ai[nvidia,openai]==1.14.0 ; python_version >= '3.11'" | lock compat -
 # Without dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
 # make chart-check, make trials NAME=edge and make sbom.

@@ -1,9 +1,9 @@
 """Runs the clients of other projects, unchanged, against a real server and gateway: `make client-compat`.
 
-NVIDIA's package and OpenAI's are those of locks/compat.txt, in an environment of their own; tritonclient and
-penstock-client are those of this environment. NVIDIA's scripts come from `--riva-scripts`, the folder scripts/asr of a
-checkout of github.com/nvidia-riva/python-clients; without it their rows are left out. Prints a table and ends with
-status 1 if the words of a row differ from those of `penstock_client`.
+The packages of NVIDIA and OpenAI and the plugins of LiveKit and Pipecat are those of locks/compat.txt, in an
+environment of their own; tritonclient and penstock-client are those of this environment. NVIDIA's scripts come from
+`--riva-scripts`, the folder scripts/asr of a checkout of github.com/nvidia-riva/python-clients; without it their rows
+are left out. Prints a table and ends with status 1 if the words of a row differ from those of `penstock_client`.
 """
 
 import argparse
@@ -34,6 +34,8 @@ MODEL = ROOT / "models" / "an4-rnnt-hybrid"
 RECORDING = ROOT / "tests" / "data" / "an4" / "flac" / "an406-fcaw-b.flac"
 RATE_HZ = 16_000
 MAX_STREAMS = 32
+IDLE_S, MUTE_S = 5, 8
+"""Silence after which a stream gives its slot back, and that of a call with a mute."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,8 @@ def _expected(call: str, words: dict[str, str], model: str) -> str:
     """The words of the file that a call sends."""
     if "models" in call:
         return model
-    if call.startswith("realtime "):
-        return words["pcm"]
-    return words.get(call.rpartition(" ")[2], words["wav"])
+    once = words["pcm"] if call.startswith("realtime") else words.get(call.rpartition(" ")[2], words["wav"])
+    return f"{once} {once}" if call.endswith("with a mute") else once
 
 
 @contextmanager
@@ -132,7 +133,7 @@ def served() -> Iterator[tuple[str, Addresses]]:
     servers = running_server(MODEL, MAX_STREAMS, 30.0)
     server = next(servers)
     try:
-        with running_gateway(server, "--endpoint-silence-ms", "800") as gateway:
+        with running_gateway(server, "--endpoint-silence-ms", "800", "--idle-seconds", str(IDLE_S)) as gateway:
             yield server.url("grpc"), gateway
     finally:
         servers.close()
@@ -144,9 +145,11 @@ def rows(python: str, scripts: Path | None) -> Iterator[Row]:
         folder = Path(name)
         make_recordings(folder)
         words = direct_words(folder, url)
+        mute, count = str(MUTE_S), str(len(words["wav"].split()))
         calls = {
-            "openai": run_calls(python, "openai_calls.py", f"http://{gateway.http}", name),
-            "riva.client": run_calls(python, "riva_calls.py", gateway.grpc, gateway.http, name),
+            "openai": run_calls(python, "openai_calls.py", f"http://{gateway.http}", name, mute),
+            "riva.client": run_calls(python, "riva_calls.py", gateway.grpc, gateway.http, name, mute),
+            "voice agents": run_calls(python, "agent_calls.py", gateway.grpc, gateway.http, name, mute, count),
             "KServe": run_calls(sys.executable, "kserve_calls.py", gateway.grpc, gateway.http, name),
         }
         if scripts is not None:
@@ -165,7 +168,7 @@ def main() -> None:
     counts = {True: 0, False: 0}
     for row in rows(str(args.python.absolute()), scripts):
         counts[row.is_right] += 1
-        print(f"{'pass' if row.is_right else 'FAIL'}  {row.client:15} {row.call:52} {row.found}", flush=True)
+        print(f"{'pass' if row.is_right else 'FAIL'}  {row.client:15} {row.call:54} {row.found}", flush=True)
         if not row.is_right:
             print(f"      expected {row.expected}")
     print(f"{counts[True]} passed, {counts[False]} failed")

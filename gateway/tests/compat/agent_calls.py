@@ -11,6 +11,7 @@ import sys
 import wave
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from livekit import rtc
@@ -32,9 +33,6 @@ DEADLINE_S = 120.0
 MODEL = "whisper-1"
 VAD = {"type": "server_vad", "silence_duration_ms": 800}
 
-Wait = Callable[[int], Awaitable[None]]
-"""Returns when this number of recordings is told."""
-
 
 class Told:
     """The words of final results, which come while audio is sent."""
@@ -50,11 +48,33 @@ class Told:
             self._more.notify_all()
 
     async def wait(self, recordings: int) -> None:
+        """Returns when this number of recordings is told."""
         async with self._more:
             await self._more.wait_for(lambda: len(self.words) >= recordings * self._of_recording)
 
 
-async def livekit_call(plugin: livekit.STT, parts: "Parts", told: Told) -> None:
+class Parts:
+    """The audio of a call: `parts(told)` yields pieces, faster than real time, and nothing during the mute."""
+
+    def __init__(self, recording: bytes, mute_s: float):
+        self._audio, self._mute_s = recording + SILENCE, mute_s
+
+    async def __call__(self, told: Told) -> AsyncIterator[bytes]:
+        for piece in self._pieces():
+            yield piece
+        await told.wait(1)
+        await asyncio.sleep(self._mute_s)
+        for piece in self._pieces():
+            yield piece
+
+    def _pieces(self) -> Iterator[bytes]:
+        return (self._audio[start : start + PIECE_BYTES] for start in range(0, len(self._audio), PIECE_BYTES))
+
+
+Call = Callable[[Any, Parts, Told], Awaitable[None]]
+
+
+async def livekit_call(plugin: livekit.STT, parts: Parts, told: Told) -> None:
     """What an AgentSession does with a plugin that streams."""
     async with plugin.stream() as stream:
 
@@ -64,7 +84,7 @@ async def livekit_call(plugin: livekit.STT, parts: "Parts", told: Told) -> None:
                     await told.add(event.alternatives[0].text)
 
         reading = asyncio.create_task(read())
-        async for piece in parts(told.wait):
+        async for piece in parts(told):
             stream.push_frame(rtc.AudioFrame(piece, RATE_HZ, 1, len(piece) // 2))
         await told.wait(2)
         reading.cancel()
@@ -84,38 +104,20 @@ class Listener(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-async def pipecat_call(service: FrameProcessor, parts: "Parts", told: Told) -> None:
+async def pipecat_call(service: FrameProcessor, parts: Parts, told: Told) -> None:
     """A pipeline of the service alone."""
     params = PipelineParams(audio_in_sample_rate=RATE_HZ)
     task = PipelineTask(Pipeline([service, Listener(told)]), params=params, idle_timeout_secs=None)
     running = asyncio.create_task(PipelineRunner(handle_sigint=False).run(task))
-    async for piece in parts(told.wait):
+    async for piece in parts(told):
         await task.queue_frame(InputAudioRawFrame(piece, RATE_HZ, 1))
     await told.wait(2)
     await task.queue_frame(EndFrame())
     await running
 
 
-class Parts:
-    """The audio of a call: `parts(wait)` yields pieces, faster than real time, and nothing during the mute."""
-
-    def __init__(self, recording: bytes, mute_s: float):
-        self._audio, self._mute_s = recording + SILENCE, mute_s
-
-    async def __call__(self, wait: Wait) -> AsyncIterator[bytes]:
-        for piece in self._pieces():
-            yield piece
-        await wait(1)
-        await asyncio.sleep(self._mute_s)
-        for piece in self._pieces():
-            yield piece
-
-    def _pieces(self) -> Iterator[bytes]:
-        return (self._audio[start : start + PIECE_BYTES] for start in range(0, len(self._audio), PIECE_BYTES))
-
-
 async def calls(grpc: str, http: str, parts: Parts, words: int) -> AsyncIterator[dict[str, str]]:
-    """The result of each call."""
+    """The result of each call. They run at the same time."""
     url = f"http://{http}/v1"
     async with aiohttp.ClientSession() as session:
         realtime = openai.STT(base_url=url, api_key="none", model=MODEL, use_realtime=True, turn_detection=VAD)
@@ -137,13 +139,19 @@ async def calls(grpc: str, http: str, parts: Parts, words: int) -> AsyncIterator
                 ),
             ),
         }  # fmt: skip
-        for name, (call, plugin) in made.items():
-            told = Told(words)
-            try:
-                await asyncio.wait_for(call(plugin, parts, told), DEADLINE_S)
-                yield {"name": name, "words": " ".join(told.words)}
-            except Exception as error:  # noqa: BLE001 - a row of the table
-                yield {"name": name, "error": f"{type(error).__name__}: {error}; told: {' '.join(told.words)}"}
+        running = [asyncio.create_task(result(name, *made[name], parts, Told(words))) for name in made]
+        for each in running:
+            yield await each
+
+
+async def result(name: str, call: Call, plugin: Any, parts: Parts, told: Told) -> dict[str, str]:
+    """What is printed of a call."""
+    try:
+        await asyncio.wait_for(call(plugin, parts, told), DEADLINE_S)
+        found = {"words": " ".join(told.words)}
+    except Exception as error:  # noqa: BLE001 - a row of the table
+        found = {"error": f"{type(error).__name__}: {error}; told: {' '.join(told.words)}"}
+    return {"name": f"{name} with a mute", **found}
 
 
 async def main(grpc: str, http: str, folder: str, mute_s: str, words: str) -> None:

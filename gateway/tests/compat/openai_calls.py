@@ -1,15 +1,18 @@
 """Calls of OpenAI's own package, as a user writes them. Runs in the environment `.venv-compat`.
 
-python openai_calls.py HTTP_URL FOLDER: FOLDER has `recording.wav`, .flac, .ogg, .mp3, .webm and .m4a, and
-`recording_24khz.pcm`. Prints a JSON object for each call: its name, and the words or the error.
+python openai_calls.py HTTP_URL FOLDER MUTE_S: FOLDER has `recording.wav`, .flac, .ogg, .mp3, .webm and .m4a, and
+`recording_24khz.pcm`. A call with a mute sends nothing for MUTE_S between two recordings. Prints a JSON object for each
+call: its name, and the words or the error.
 """
 
 import base64
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from openai import OpenAI
 
@@ -18,7 +21,7 @@ MODEL = "gpt-4o-transcribe"
 DEADLINE_S = 120.0
 
 
-def calls(client: OpenAI, folder: Path) -> dict[str, Callable[[], str]]:
+def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[], str]]:
     """Each call by name; it returns its words."""
 
     def create(ending: str, **options):
@@ -58,39 +61,66 @@ def calls(client: OpenAI, folder: Path) -> dict[str, Callable[[], str]]:
     for ending in ("flac", "ogg", "mp3", "webm", "m4a"):
         named[f"transcriptions of {ending}"] = lambda ending=ending: create(ending).text
     audio = (folder / "recording_24khz.pcm").read_bytes()
-    named["realtime server_vad"] = lambda: realtime(client, audio, {"type": "server_vad", "silence_duration_ms": 800})
+    vad = {"type": "server_vad", "silence_duration_ms": 800}
+    named["realtime server_vad"] = lambda: realtime(client, audio, vad)
     named["realtime commit"] = lambda: realtime(client, audio, None)
+    named["realtime server_vad with a mute"] = lambda: realtime(client, audio, vad, mute_s)
+    named["realtime, beta"] = lambda: realtime(client, audio, vad, is_beta=True)
     return named
 
 
-def realtime(client: OpenAI, audio: bytes, turn_detection: dict | None) -> str:
-    """Sends audio over the WebSocket and returns the words of its segments, until one has all of the audio."""
+def realtime(
+    client: OpenAI, audio: bytes, turn_detection: dict | None, mute_s: float | None = None, is_beta: bool = False
+) -> str:
+    """Sends audio over the WebSocket, and with a mute again; returns the words of its segments."""
+    query = {"intent": "transcription"}
+    connect = client.realtime.connect(extra_query=query)
+    if is_beta:
+        address = str(client.base_url).replace("http", "ws", 1)  # else it takes wss
+        beta = client.with_options(websocket_base_url=address).beta
+        connect = beta.realtime.connect(model=MODEL, extra_query=query)
+    with connect as connection:
+        configure(connection, turn_detection, is_beta)
+        found = segment(connection, audio, turn_detection is None)
+        if mute_s is not None:
+            time.sleep(mute_s)
+            found += " " + segment(connection, audio, turn_detection is None)
+    return found
+
+
+def configure(connection: Any, turn_detection: dict | None, is_beta: bool) -> None:
+    """The session: transcription of PCM at 24 kHz."""
+    transcription = {"model": MODEL}
+    if is_beta:
+        fields = {"input_audio_format": "pcm16", "input_audio_transcription": transcription}
+        connection.transcription_session.update(session=fields | {"turn_detection": turn_detection})
+        return
     form = {"type": "audio/pcm", "rate": 24_000}
-    settings = {"format": form, "transcription": {"model": MODEL}, "turn_detection": turn_detection}
-    words: list[str] = []
-    with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
-        connection.session.update(session={"type": "transcription", "audio": {"input": settings}})
-        silence = bytes(2 * 24_000 * 2) if turn_detection else b""  # ends the last segment
-        for start in range(0, len(audio + silence), PIECE_BYTES):
-            piece = (audio + silence)[start : start + PIECE_BYTES]
-            connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
-        if turn_detection is None:
-            connection.input_audio_buffer.commit()
-        deltas = ""
-        for event in connection:
-            assert event.type != "error", event
-            if event.type == "conversation.item.input_audio_transcription.delta":
-                deltas += event.delta
-            elif event.type == "conversation.item.input_audio_transcription.completed":
-                assert deltas == event.transcript, (deltas, event.transcript)
-                words.append(event.transcript)
-                break
-    return " ".join(words)
+    settings = {"format": form, "transcription": transcription, "turn_detection": turn_detection}
+    connection.session.update(session={"type": "transcription", "audio": {"input": settings}})
 
 
-def main(url: str, folder: str) -> None:
+def segment(connection: Any, audio: bytes, commits: bool) -> str:
+    """Sends audio, and what ends its segment: the words of that."""
+    audio += b"" if commits else bytes(2 * 24_000 * 2)
+    for start in range(0, len(audio), PIECE_BYTES):
+        connection.input_audio_buffer.append(audio=base64.b64encode(audio[start : start + PIECE_BYTES]).decode())
+    if commits:
+        connection.input_audio_buffer.commit()
+    deltas = ""
+    for event in connection:
+        assert event.type != "error", event
+        if event.type == "conversation.item.input_audio_transcription.delta":
+            deltas += event.delta
+        elif event.type == "conversation.item.input_audio_transcription.completed":
+            assert deltas == event.transcript, (deltas, event.transcript)
+            return event.transcript
+    raise EOFError("the connection was closed")
+
+
+def main(url: str, folder: str, mute_s: str) -> None:
     client = OpenAI(base_url=f"{url}/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
-    for name, call in calls(client, Path(folder)).items():
+    for name, call in calls(client, Path(folder), float(mute_s)).items():
         try:
             found = {"name": name, "words": call()}
         except Exception as error:  # noqa: BLE001 - a row of the table

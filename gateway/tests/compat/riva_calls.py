@@ -1,7 +1,8 @@
 """Calls of NVIDIA's own package, as its scripts make them. Runs in the environment `.venv-compat`.
 
-python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER: FOLDER has `recording.wav` and `recording.flac`. Prints a JSON
-object for each call: its name, and the words or the error.
+python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER MUTE_S: FOLDER has `recording.wav` and `recording.flac`. A call
+with a mute sends nothing for MUTE_S between two recordings. Prints a JSON object for each call: its name, and the words
+or the error.
 """
 
 import argparse
@@ -9,7 +10,8 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import riva.client
@@ -23,7 +25,7 @@ from riva.client.realtime import RealtimeClientASR
 CHUNK_FRAMES = 1600
 
 
-def calls(grpc_address: str, http_address: str, folder: Path) -> dict[str, Callable[[], str]]:
+def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> dict[str, Callable[[], str]]:
     """Each call by name; it returns its words."""
     service = riva.client.ASRService(riva.client.Auth(uri=grpc_address))
 
@@ -35,12 +37,18 @@ def calls(grpc_address: str, http_address: str, folder: Path) -> dict[str, Calla
         found = service.stub.GetRivaSpeechRecognitionConfig(request).model_config
         return ",".join(sorted({config.model_name for config in found if config.parameters["type"] == "online"}))
 
-    def stream(ending: str, **more) -> str:
-        config = riva.client.StreamingRecognitionConfig(config=configuration(**more), interim_results=True)
+    def chunks(ending: str, has_mute: bool) -> Iterator[bytes]:
+        for wait_s in [0.0, mute_s] if has_mute else [0.0]:
+            time.sleep(wait_s)
+            with riva.client.AudioChunkFileIterator(folder / f"recording.{ending}", CHUNK_FRAMES) as file:
+                yield from file
+            yield bytes(2 * 16_000 * 2) if has_mute else b""  # ends its segment
+
+    def stream(ending: str, has_mute: bool = False) -> str:
+        config = riva.client.StreamingRecognitionConfig(config=configuration(), interim_results=True)
         out = io.StringIO()
-        with riva.client.AudioChunkFileIterator(folder / f"recording.{ending}", CHUNK_FRAMES) as chunks:
-            responses = service.streaming_response_generator(audio_chunks=chunks, streaming_config=config)
-            riva.client.print_streaming(responses=responses, output_file=[out])
+        responses = service.streaming_response_generator(audio_chunks=chunks(ending, has_mute), streaming_config=config)
+        riva.client.print_streaming(responses=responses, output_file=[out])
         lines = [line for line in out.getvalue().splitlines() if "(alternative" not in line]
         return " ".join(line.removeprefix("##").strip() for line in lines)
 
@@ -57,6 +65,7 @@ def calls(grpc_address: str, http_address: str, folder: Path) -> dict[str, Calla
         "list of models": models,
         "streaming_response_generator wav": lambda: stream("wav"),
         "streaming_response_generator flac": lambda: stream("flac"),
+        "streaming_response_generator with a mute": lambda: stream("wav", has_mute=True),
         "offline_recognize wav": lambda: whole("wav"),
         "offline_recognize flac": lambda: whole("flac"),
         "RealtimeClientASR": lambda: asyncio.run(realtime(http_address, folder / "recording.wav")),
@@ -78,8 +87,8 @@ async def realtime(address: str, recording: Path) -> str:
     return client.final_transcript.strip()
 
 
-def main(grpc_address: str, http_address: str, folder: str) -> None:
-    for name, call in calls(grpc_address, http_address, Path(folder)).items():
+def main(grpc_address: str, http_address: str, folder: str, mute_s: str) -> None:
+    for name, call in calls(grpc_address, http_address, Path(folder), float(mute_s)).items():
         try:
             found = {"name": name, "words": call()}
         except Exception as error:  # noqa: BLE001 - a row of the table
