@@ -214,10 +214,7 @@ def test_timeout_is_positive(timeout_s):
 
 
 def test_the_public_names_and_their_representations():
-    with (
-        in_memory(FakeConnection(FakeRecognizer())) as client,
-        client.open_stream("call") as stream,
-    ):
+    with in_memory(FakeConnection(FakeRecognizer())) as client, client.open_stream("call") as stream:
         assert (repr(client), repr(stream)) == ("<Client memory:1 grpc>", "<Stream 'call'>")
         for options in ({"beam_size": 4}, "beam_size"):
             with pytest.raises(TypeError, match=r"options is a (dict|str), expected StreamOptions"):

@@ -11,14 +11,7 @@ import pytest
 from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, whole
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError
-from penstock_client import (
-    AsyncClient,
-    Client,
-    ConnectionOptions,
-    FilesOnlyError,
-    StreamClosedError,
-    StreamError,
-)
+from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError, StreamError
 from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
 SAMPLES = 3 * SEGMENT + 1000

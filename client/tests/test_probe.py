@@ -106,16 +106,8 @@ SERVERS = {
         ("http", "https", "this port speaks HTTP without TLS; use protocol 'http'"),
         ("metrics", "grpc", f"this is a server's metrics port; use its {GRPC_PORT}"),
         ("metrics", "http", f"this is a server's metrics port; use its {HTTP_PORT}"),
-        (
-            "grpc gateway",
-            "grpc",
-            f"this is no Penstock server, but perhaps its gateway; use the server's {GRPC_PORT}",
-        ),
-        (
-            "http gateway",
-            "http",
-            f"this is no Penstock server, but perhaps its gateway; use the server's {HTTP_PORT}",
-        ),
+        ("grpc gateway", "grpc", f"this is no Penstock server, but perhaps its gateway; use the server's {GRPC_PORT}"),
+        ("http gateway", "http", f"this is no Penstock server, but perhaps its gateway; use the server's {HTTP_PORT}"),
     ],
 )
 def test_the_error_says_what_answers(recognizer, server, protocol, advice):

@@ -102,41 +102,49 @@ def test_live_windows(model, audio, capsys):
         run("--model", model, "--window", "live", "--attention", "full", audio[0])
 
 
-def test_evaluate(model, tmp_path):
+@pytest.mark.usefixtures("process_is_left_alone")
+def test_evaluate(model, tmp_path, capsys):
     report = tmp_path / "report.json"
     manifest = AN4 / "manifest.jsonl"
-    done = run_penstock(
-        "evaluate", "--model", model, "--decoder", "greedy", "--decoder", "alsd", "--json", report, manifest
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.replace(model, "").count("offline") == 2
+
+    def evaluate(*arguments: str) -> tuple[int, str, str]:
+        status = main(["evaluate", "--model", model, *arguments, str(manifest)])
+        return status, *capsys.readouterr()
+
+    status, out, err = evaluate("--decoder", "greedy", "--decoder", "alsd", "--json", str(report))
+    assert status == 0, err
+    assert out.replace(model, "").count("offline") == 2
     runs = json.loads(report.read_text())["results"]
     assert [run["context"] for run in runs] == [None, None]
-    entries = [json.loads(line) for line in manifest.read_text().splitlines()]
-    found = OfflineRecognizer(model).transcribe([read(str(AN4 / each["audio_filepath"])) for each in entries])
+    samples = [read(str(AN4 / json.loads(line)["audio_filepath"])) for line in manifest.read_text().splitlines()]
+    found = OfflineRecognizer(model).transcribe(samples)
     assert [each["hypothesis"] for each in runs[0]["utterances"]] == [one.text for one in found]
     window = {"window": "1.6,0.8,0.4"}
-    live = run_penstock(
-        "evaluate", "--model", model, "--window", window["window"], "--json", report, "--force", manifest
-    )
-    assert live.returncode == 0, live.stderr
+    status, _, err = evaluate("--window", window["window"], "--json", str(report), "--force")
+    assert status == 0, err
     document = json.loads(report.read_text())
-    samples = [read(str(AN4 / each["audio_filepath"])) for each in entries]
     streams = StreamingRecognizer(model, max_streams=len(samples))
     found = [streams.open_stream(options=window).finish(each) for each in samples]
     assert [each["hypothesis"] for each in document["results"][0]["utterances"]] == [one.text for one in found]
     assert document["window"] == window["window"]
-    wrong = run_penstock("evaluate", "--model", model, "--window", "1.6,0.85,0.4", manifest)
-    assert "OPTION_INVALID: window is '1.6,0.85,0.4': 0.85 s is no multiple of 80 ms" in wrong.stderr
-    rejected = run_penstock("evaluate", "--model", model, "--context", "70,6", manifest)
-    assert "SETTING_INVALID: --context is '70,6', but the model is an offline model" in rejected.stderr
+    wrong = "OPTION_INVALID: window is '1.6,0.85,0.4': 0.85 s is no multiple of 80 ms"
+    assert wrong in evaluate("--window", "1.6,0.85,0.4")[2]
+    wrong = "SETTING_INVALID: --context is '70,6', but the model is an offline model"
+    assert wrong in evaluate("--context", "70,6")[2]
 
 
-def test_import_says_that_it_is_offline(tmp_path):
-    path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid")
-    done = run_penstock("import", path, tmp_path / "bundle")
-    assert done.returncode == 0, done.stderr
-    assert "48 tokens, offline" in done.stdout
+@pytest.mark.usefixtures("process_is_left_alone")
+@pytest.mark.parametrize("form", ["nemo", "transformers"])
+def test_import_says_that_it_is_offline_and_ignores_a_head_for_voice_activity(tmp_path, form, capsys, caplog):
+    head = {f"vad_head.{layer}.weight": torch.zeros(3, 4) for layer in range(6)}
+    if form == "nemo":
+        path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid", change_state=lambda state: state.update(head))
+    else:
+        path = write_offline_transformers(tmp_path / "model")
+        save_file(load_file(path / "model.safetensors") | head, path / "model.safetensors")
+    assert main(["import", str(path), str(tmp_path / "bundle")]) == 0
+    assert "48 tokens, offline" in capsys.readouterr().out
+    assert "6 tensors vad_head.* are ignored: a head for voice activity" in caplog.text
 
 
 def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
@@ -170,16 +178,3 @@ def test_files_have_the_memory_that_is_left_on_a_device(model, monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=gigabytes: (free * 10**9, 80 * 10**9))
         found.append(audio_limit_s(config, options))
     assert found[1] - found[0] == pytest.approx(0.8e9 / audio_bytes_per_s(config), abs=1)
-
-
-@pytest.mark.parametrize("form", ["nemo", "transformers"])
-def test_a_head_for_voice_activity_is_ignored(tmp_path, form):
-    head = {f"vad_head.{layer}.weight": torch.zeros(3, 4) for layer in range(6)}
-    if form == "nemo":
-        path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid", change_state=lambda state: state.update(head))
-    else:
-        path = write_offline_transformers(tmp_path / "model")
-        save_file(load_file(path / "model.safetensors") | head, path / "model.safetensors")
-    done = run_penstock("import", path, tmp_path / "bundle")
-    assert done.returncode == 0, done.stderr
-    assert "6 tensors vad_head.* are ignored: a head for voice activity" in done.stderr

@@ -51,10 +51,7 @@ def speakers(tmp_path_factory) -> Path:
         (["--lm", "NO_LM"], r"LM_INVALID: \S+no\.safetensors: not a language model of this version of Penstock"),
         (["--device", "cuda"], "--device is 'cuda'; accepted: cpu; "),
         (["--http-port", "8765", "--grpc-port", "8765"], "PORT_UNAVAILABLE: --http-port and --grpc-port are both 8765"),
-        (
-            ["--lm", "OTHER_LM"],
-            r"LM_INVALID: \S+: another vocabulary: of \d+ words, \d+ are not among the model's",
-        ),
+        (["--lm", "OTHER_LM"], r"LM_INVALID: \S+: another vocabulary: of \d+ words, \d+ are not among the model's"),
         (["--lm", "OTHER_COMPILED"], r"LM_INVALID: \S+: another vocabulary; tokens that the model lacks: 'bird'"),
         (["--graph", __file__], r"GRAPH_INVALID: \S+test_serve\.py: cannot be read"),
         (["--graph", "NO_LM"], r"GRAPH_INVALID: \S+: not a decoding graph of this version of Penstock"),

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.report import REPORT
-from tests.helpers.containers import (
-    Composition,
-    inspect,
-    servers_up,
-    try_docker,
-    wait_until,
-    wait_until_healthy,
-)
+from tests.helpers.containers import Composition, inspect, servers_up, try_docker, wait_until, wait_until_healthy
 from tests.helpers.golden import golden_utterances
 from trials.attacks import OTHER
 from trials.edge_check import PROTOCOLS, upload, words

@@ -22,13 +22,7 @@ from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.beam import Choices, Found, TableAutomaton, assert_same_beam, search_in_chunks, search_whole, start
-from tests.helpers.decoding import (
-    assert_same_labels,
-    decode_in_chunks,
-    decode_whole,
-    labels_of,
-    random_streams,
-)
+from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
 from tests.helpers.fake_capture import FakeBuilder
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference, Label

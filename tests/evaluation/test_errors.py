@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.evaluation.errors import (
-    EditCounts,
-    Score,
-    bootstrap_interval,
-    compare,
-    summarize,
-)
+from penstock.evaluation.errors import EditCounts, Score, bootstrap_interval, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import BASIC, Normalizer
 from tests.helpers.reference.edit_distance import edit_distance

@@ -105,8 +105,7 @@ def test_standard_input_is_read_once_for_all_channels(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "no such file"), (b"", "has no audio"), (b"no audio", "not a readable audio file")],
+    ("content", "message"), [(None, "no such file"), (b"", "has no audio"), (b"no audio", "not a readable audio file")]
 )
 def test_an_unusable_file_is_named(tmp_path, content, message):
     path = tmp_path / "a.wav"

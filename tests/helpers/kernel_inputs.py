@@ -2,13 +2,7 @@
 
 import torch
 
-from penstock.kernels.contracts import (
-    JointWeights,
-    LstmLayerWeights,
-    NgramArcs,
-    PredictorStates,
-    PredictorWeights,
-)
+from penstock.kernels.contracts import JointWeights, LstmLayerWeights, NgramArcs, PredictorStates, PredictorWeights
 
 # Sums are in float32 for all types. What differs is their order, and for 16-bit types one unit in the last place
 # (2^-10, 2^-7) wherever a value is rounded to that type. The interpreter truncates bfloat16 instead of rounding it.

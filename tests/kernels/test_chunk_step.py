@@ -40,10 +40,7 @@ def check(encoders: list[StreamingEncoder], chunks: int, device: str, tolerance:
             torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
     reference, fused = (encoder.state for encoder in encoders)
     assert torch.equal(fused.chunks_seen[:SLOTS], reference.chunks_seen)
-    states = (
-        (fused.kv_pages[:, :SLOTS], reference.kv_pages),
-        (fused.conv_tails[:, :SLOTS], reference.conv_tails),
-    )
+    states = ((fused.kv_pages[:, :SLOTS], reference.kv_pages), (fused.conv_tails[:, :SLOTS], reference.conv_tails))
     for ours, theirs in states:
         assert theirs.abs().max() > 0.1
         error = (ours.float() - theirs.float()).norm() / theirs.float().norm()

@@ -5,15 +5,7 @@ import sys
 
 import pytest
 
-from loadtest.processes import (
-    GATEWAY,
-    GENERATOR,
-    SERVER,
-    Usage,
-    machine_use,
-    read_usage,
-    server_processes,
-)
+from loadtest.processes import GATEWAY, GENERATOR, SERVER, Usage, machine_use, read_usage, server_processes
 
 PARENT = """
 import subprocess, sys

@@ -3,10 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from loadtest.records import (
-    Utterance,
-    requests_between,
-)
+from loadtest.records import Utterance, requests_between
 from tests.helpers.loadtest_records import utterance
 
 

@@ -8,14 +8,7 @@ from loadtest.records import CUT_SHORT, FAILED, REJECTED, Utterance
 from loadtest.report import window_lines
 from loadtest.summary import summarize
 from penstock.reporting import finite
-from tests.helpers.loadtest_records import (
-    BEGAN_S,
-    CONDITIONS,
-    request_rows,
-    snapshot,
-    spoken,
-    summary,
-)
+from tests.helpers.loadtest_records import BEGAN_S, CONDITIONS, request_rows, snapshot, spoken, summary
 
 
 def test_latencies_finals_and_real_time_factor():
@@ -44,9 +37,7 @@ def test_a_load_that_was_not_attempted_proves_nothing():
     window = Window(1, 10.0, 20.0)
     found = summarize(window, BEGAN_S, [spoken(11.0)], snapshot(10.0, 1.0), snapshot(20.0, 2.0), CONDITIONS)
     assert found["attempted_streams"] == pytest.approx(0.01)
-    assert found["reasons"] == [
-        "only 0.0 of 1 streams attempted: the load generator fell behind",
-    ]
+    assert found["reasons"] == ["only 0.0 of 1 streams attempted: the load generator fell behind"]
     assert not found["passed"]
 
 

@@ -169,9 +169,7 @@ def test_the_bundled_model_is_intact():
 
 
 FACTORIZED_CONFIG = dataclasses.replace(
-    CONFIG,
-    transducer=TransducerConfig(10, 6, 2, 7, "tanh", (), kind=FACTORIZED, ilm_beam=IlmPair(0.6, 0.4)),
-    ctc=None,
+    CONFIG, transducer=TransducerConfig(10, 6, 2, 7, "tanh", (), kind=FACTORIZED, ilm_beam=IlmPair(0.6, 0.4)), ctc=None
 )
 
 
@@ -218,10 +216,7 @@ def test_only_a_factorized_bundle_has_version_2_and_its_keys(bundle, factorized)
     [
         ({"kind": "rnnt"}, "transducer.kind: 'rnnt' is not supported; supported: factorized, or no kind for RNN-T"),
         ({"kind": None}, "transducer.kind: None is not supported"),
-        (
-            {"ilm_beam": [0.6]},
-            r"ilm_beam: \[0.6\] .* supported: \[alpha, beta\] from 0 to 2 and from 0 to 10",
-        ),
+        ({"ilm_beam": [0.6]}, r"ilm_beam: \[0.6\] .* supported: \[alpha, beta\] from 0 to 2 and from 0 to 10"),
         ({"ilm_beam": [2.1, 0]}, r"ilm_beam: \[2.1, 0\]"),
         ({"ilm_greedy": [1, 10.5]}, r"ilm_greedy: \[1, 10.5\]"),
         ({"ilm_greedy": [1, float("nan")]}, r"ilm_greedy: \[1, nan\]"),
@@ -229,10 +224,7 @@ def test_only_a_factorized_bundle_has_version_2_and_its_keys(bundle, factorized)
         ({"ilm_greedy": "10"}, "ilm_greedy: '10'"),
         ({"ilm_greedy": -1}, "ilm_greedy: -1"),
         ({"tdt_durations": [0, 1]}, r"tdt_durations: \[0, 1\] is not supported; supported: \[\] for kind factorized"),
-        (
-            {"joint_activation": "relu"},
-            "joint_activation: 'relu' .* supported: tanh for kind factorized",
-        ),
+        ({"joint_activation": "relu"}, "joint_activation: 'relu' .* supported: tanh for kind factorized"),
         ({"kind": "standard"}, r"ilm_beam: .* is not supported; supported: a pair of a transducer of kind factorized"),
         ({"beta": 1}, "does not fit the schema"),
     ],

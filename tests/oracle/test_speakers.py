@@ -9,10 +9,7 @@ import pytest
 pytest.importorskip("transformers", reason="needs the extra `oracle-hf`")
 
 import torch
-from transformers import (
-    Nemotron3DiarizationForAudioFrameClassification,
-    Nemotron3DiarizationProcessor,
-)
+from transformers import Nemotron3DiarizationForAudioFrameClassification, Nemotron3DiarizationProcessor
 
 from benchmarks.speaker_models import write_speakers
 from penstock.frontend.audio_file import read_audio

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock_client import (
-    AsyncClient,
-    AsyncStream,
-    Client,
-    ServerFullError,
-    StreamClosedError,
-)
+from penstock_client import AsyncClient, AsyncStream, Client, ServerFullError, StreamClosedError
 from tests.helpers.golden import golden_utterances
 from trials.server.recordings import send_empty_stream
 from trials.server.resources import read_metrics

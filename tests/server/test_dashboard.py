@@ -21,12 +21,7 @@ GATEWAY = "penstock_gateway_"
 OTHERS = (GATEWAY, "penstock_speaker_")
 """Not of this server; those of a speaker model: tests/server/test_speakers.py."""
 PROMETHEUS = ROOT / "docker" / "prometheus"
-ONLY_WITH_A_GPU = {
-    "nv_gpu_utilization",
-    "nv_gpu_memory_used_bytes",
-    "nv_gpu_memory_total_bytes",
-    "nv_gpu_power_usage",
-}
+ONLY_WITH_A_GPU = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"}
 """Triton shows them where it finds an NVIDIA GPU and its management library; the servers of these tests use neither."""
 
 

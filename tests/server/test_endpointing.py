@@ -41,11 +41,7 @@ def in_process(recognizer: StreamingRecognizer, samples: np.ndarray, options: St
         entries = [*stream.push(samples).entries, *stream.finish().entries]
     words = [(entry.segment, word.text, word.start_ms, word.end_ms) for entry in entries for word in entry.words]
     return [
-        (
-            final.text,
-            [word[1:] for word in words if word[0] == final.segment],
-            [one.text for one in final.alternatives],
-        )
+        (final.text, [word[1:] for word in words if word[0] == final.segment], [one.text for one in final.alternatives])
         for final in entries
         if final.is_final
     ]

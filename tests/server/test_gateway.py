@@ -109,10 +109,7 @@ async def test_options_of_riva_reach_the_server(gateway):
 
 @pytest.mark.parametrize(
     ("driver", "options"),
-    [
-        (OpenAIFile, {"keywords[]": "x" * 201}),
-        (RivaFile, {"speech_contexts": [{"phrases": ["x" * 201], "boost": 20}]}),
-    ],
+    [(OpenAIFile, {"keywords[]": "x" * 201}), (RivaFile, {"speech_contexts": [{"phrases": ["x" * 201], "boost": 20}]})],
 )
 async def test_what_the_server_rejects_is_named(gateway, driver, options):
     outcome = await driver.of(gateway, np.zeros(1600, np.float32), key=None, **options)

@@ -146,14 +146,7 @@ def test_an_idle_stream_is_expired_with_an_error(small_server: RunningServer, ex
 
 
 def test_clients_killed_in_mid_stream_give_their_slots_back(small_server: RunningServer, expected):
-    command = [
-        sys.executable,
-        "-m",
-        "penstock_client.cli",
-        "--url",
-        small_server.url("grpc"),
-        "--simulate-realtime",
-    ]
+    command = [sys.executable, "-m", "penstock_client.cli", "--url", small_server.url("grpc"), "--simulate-realtime"]
     clients = [
         subprocess.Popen([*command, *map(str, UTTERANCES)], stdout=subprocess.DEVNULL)  # long enough for all to start
         for _ in range(small_server.max_streams)

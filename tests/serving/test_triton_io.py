@@ -16,11 +16,7 @@ from penstock.scoring.boosting.tokenization import TokenPhrase
 from tests.helpers.fake_triton import Request, triton_module
 
 OPTIONS = StreamOptions(
-    decoder="alsd",
-    beam_size=4,
-    n_best=2,
-    lm_weight=0.3,
-    phrases=(TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0)),
+    decoder="alsd", beam_size=4, n_best=2, lm_weight=0.3, phrases=(TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0))
 )
 
 

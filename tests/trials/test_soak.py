@@ -134,9 +134,7 @@ def test_the_command_runs_a_constant_load_and_writes_the_result(command, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["--minutes", "0"], ["--streams", "0"], ["--warm-up-minutes", "60"], ["--warm-up-minutes", "-1"]],
-    ids=str,
+    "words", [["--minutes", "0"], ["--streams", "0"], ["--warm-up-minutes", "60"], ["--warm-up-minutes", "-1"]], ids=str
 )
 def test_wrong_usage_is_rejected(command, words, capsys):
     with pytest.raises(SystemExit) as rejected:

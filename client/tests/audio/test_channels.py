@@ -10,8 +10,7 @@ SAMPLES = np.random.default_rng(0).normal(0, 0.1, (16000, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
-    ("text", "channel"),
-    [("mix", "mix"), ("each", "each"), ("left", "left"), ("right", "right"), ("1", 1), ("12", 12)],
+    ("text", "channel"), [("mix", "mix"), ("each", "each"), ("left", "left"), ("right", "right"), ("1", 1), ("12", 12)]
 )
 def test_names_and_numbers(text, channel):
     assert parse_channel(text) == channel

@@ -20,12 +20,7 @@ from client.tests.helpers.batched_client import (
     until,
     whole_text,
 )
-from penstock_client import (
-    BatchedStream,
-    Result,
-    StreamClosedError,
-    StreamOptions,
-)
+from penstock_client import BatchedStream, Result, StreamClosedError, StreamOptions
 from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.wire import END, FINALIZE, START
 

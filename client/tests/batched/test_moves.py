@@ -152,14 +152,7 @@ def test_a_stream_that_ends_each_server_is_given_up(servers):
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"fingerprint": "other weights"},
-        {"fingerprint": ""},
-        {"max_streams": 0},
-        {"model": "other"},
-    ],
-    ids=str,
+    "other", [{"fingerprint": "other weights"}, {"fingerprint": ""}, {"max_streams": 0}, {"model": "other"}], ids=str
 )
 def test_without_a_server_that_is_the_same_the_loss_is_reported(servers, monkeypatch, other):
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)

@@ -5,9 +5,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from penstock_client import (
-    Transcript,
-)
+from penstock_client import Transcript
 from penstock_client.batched.client import BatchedClient
 
 FIRST, CHUNK = 700, 1000

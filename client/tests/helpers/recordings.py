@@ -39,9 +39,9 @@ class Recording(NamedTuple):
         return {tool for tool in ("ffmpeg", "lame", "opusenc", "flac", "sox") if f"{tool} " in text}
 
 
-def encoded(name: str, options: str = "", **more) -> Recording:
-    """A file of FFmpeg's command."""
-    return Recording(name, f"{_FFMPEG} {options} {{out}}", **more)
+def encoded(name: str, options: str = "") -> Recording:
+    """A file of FFmpeg's command with the whole talk."""
+    return Recording(name, f"{_FFMPEG} {options} {{out}}", talks=1)
 
 
 def of(name: str, change: Callable[[bytes], bytes]) -> Callable[[dict[str, bytes], bytes], bytes]:
@@ -99,8 +99,8 @@ _LATE = 4.9
 
 RECORDINGS = (
     # WAV, and what is wrong with its lengths
-    encoded("plain.wav", talks=1), encoded("u8.wav", "-c:a pcm_u8"), encoded("s24.wav", "-c:a pcm_s24le", talks=1),
-    encoded("f64.wav", "-c:a pcm_f64le", talks=1), encoded("mulaw.wav", "-ar 8000 -c:a pcm_mulaw"),
+    encoded("plain.wav"), encoded("u8.wav", "-c:a pcm_u8"), encoded("s24.wav", "-c:a pcm_s24le"),
+    encoded("f64.wav", "-c:a pcm_f64le"), encoded("mulaw.wav", "-ar 8000 -c:a pcm_mulaw"),
     encoded("alaw.wav", "-ar 8000 -c:a pcm_alaw"), encoded("surround.wav", "-ac 6 -ar 48000"),
     Recording("size-2.wav", wav_of(2**31 + 2), talks=1), Recording("size+2.wav", wav_of(1.001), talks=1),
     Recording("double.wav", wav_of(2.0), ["cut"], talks=1), Recording("small.wav", wav_of(0.3), talks=1),
@@ -131,8 +131,8 @@ RECORDINGS = (
     encoded("info.mp3", "-ar 44100 -q:a 6 -write_xing 0 -id3v2_version 3 -metadata title='Info about'"),
     Recording("two-vbr.mp3", f"{_FFMPEG} -ar 44100 -q:a 2 -f mp3 {{out}}.a; {_FFMPEG} -ar 44100"
         " -q:a 9 -f mp3 {out}.b; cat {out}.a {out}.b > {out}"),
-    Recording("cover.mp3", f"ffmpeg -v error -y -f lavfi -i color=s=4000x4000 -frames:v 1 {{out}}.png; {_FFMPEG} -i"
-        " {out}.png -map 0 -map 1 -b:a 64k -id3v2_version 3 {out}"),
+    Recording("cover.mp3", f"ffmpeg -v error -y -f lavfi -i color=s=4000x4000 -frames:v 1 -pix_fmt monob {{out}}.png;"
+        f" {_FFMPEG} -i {{out}}.png -map 0 -map 1 -c:v copy -b:a 64k -id3v2_version 3 {{out}}"),
     # AAC and its containers
     encoded("adts.aac", "-c:a aac"), Recording("id3.aac", of("adts.aac", lambda data: _ID3 + data)),
     Recording("half.aac", of("adts.aac", half), ["cut"]),
@@ -176,7 +176,7 @@ RECORDINGS = (
     Recording("tracks.mkv", "ffmpeg -v error -y -f lavfi -i sine=d=2 -i {talk} -map 0:a -map 1:a -c:a libopus"
         " -disposition:a:0 0 -disposition:a:1 default {out}"),
     # FLAC
-    encoded("a.flac", talks=1), Recording("pipe.flac", "flac --silent --no-seektable -c - < {talk} > {out}", talks=1),
+    encoded("a.flac"), Recording("pipe.flac", "flac --silent --no-seektable -c - < {talk} > {out}", talks=1),
     Recording("few.flac", of("a.flac", fewer_samples), talks=1),
     Recording("unknown.flac", of("a.flac", unknown_samples), talks=1),
     Recording("id3v1.flac", of("a.flac", lambda data: data + b"TAG" + bytes(125)), talks=1),
@@ -186,21 +186,21 @@ RECORDINGS = (
     Recording("joined.flac", of("a.flac", lambda data: data + data), talks=2),
     Recording("damaged.flac", of("a.flac", damaged), ["damaged"]),
     # AIFF, AU, CAF and others
-    encoded("a.aiff", talks=1), Recording("a.aifc", "sox {talk} -t aifc {out}", talks=1),
-    Recording("half.aiff", of("a.aiff", half), ["cut"]), encoded("a.au", talks=1),
+    encoded("a.aiff"), Recording("a.aifc", "sox {talk} -t aifc {out}", talks=1),
+    Recording("half.aiff", of("a.aiff", half), ["cut"]), encoded("a.au"),
     Recording("zero.au", of("a.au", lambda data: data[:8] + bytes(4) + data[12:]), talks=1),
     Recording("unknown.au", of("a.au", lambda data: data[:8] + b"\xff" * 4 + data[12:]), talks=1),
-    Recording("mulaw.au", "sox {talk} -r 8000 -e mu-law {out}"), encoded("a.caf", talks=1),
+    Recording("mulaw.au", "sox {talk} -r 8000 -e mu-law {out}"), encoded("a.caf"),
     Recording("pipe.caf", f"{_FFMPEG} -f caf - > {{out}}", talks=1), encoded("alac.caf", "-c:a alac"),
-    encoded("opus.caf", "-c:a libopus"), encoded("a.rf64", "-rf64 always -f wav", talks=1),
-    Recording("half.rf64", of("a.rf64", half), ["cut"]), encoded("a.w64", talks=1),
+    encoded("opus.caf", "-c:a libopus"), encoded("a.rf64", "-rf64 always -f wav"),
+    Recording("half.rf64", of("a.rf64", half), ["cut"]), encoded("a.w64"),
     Recording("a.sph", "sox {talk} {out}", talks=1), Recording("a.sox", "sox {talk} {out}", talks=1),
     Recording("a.amr", "sox {talk} -r 8000 -t amr-nb -C 7 {out}", talks=1), encoded("a.ac3", "-ar 48000 -c:a ac3"),
     encoded("a.wma", "-c:a wmav2"), encoded("a.avi", "-c:a libmp3lame"), encoded("a.flv", "-ar 44100 -c:a aac"),
     encoded("a.ts", "-c:a aac"), Recording("half.ts", of("a.ts", half), ["cut"]), encoded("a.mpg", "-c:a mp2 -f mpeg"),
     encoded("six.tta", "-ac 6 -ar 96000 -c:a tta"),
-    encoded("a.tta", "-c:a tta", talks=1), encoded("a.wv", "-c:a wavpack", talks=1),
-    encoded("a.voc", "-f voc -c:a pcm_u8"),
+    encoded("a.tta", "-c:a tta"), encoded("a.wv", "-c:a wavpack"),
+    Recording("a.voc", f"{_FFMPEG} -f voc -c:a pcm_u8 {{out}}"),  # whose rates are rounded
     # Sound that begins late; a rate and channels that change
     Recording("late.mp4", _VIDEO + " -c:a aac {out}", start_s=_LATE),
     Recording("late.mkv", _VIDEO + " -c:a libopus {out}", start_s=5.0),

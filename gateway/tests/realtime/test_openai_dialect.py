@@ -251,10 +251,7 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
 def test_the_beta_of_openai_is_not_taken_for_rivas_dialect(has_header):
     protocol = RealtimeProtocol(FakeStreams(), Config(), is_beta=has_header)
     assert protocol.opened()[0]["type"] == f"{'transcription_' * has_header}session.created"
-    session = {
-        "input_audio_format": "pcm16",
-        "input_audio_transcription": {"model": "whisper-1", "language": "en"},
-    }
+    session = {"input_audio_format": "pcm16", "input_audio_transcription": {"model": "whisper-1", "language": "en"}}
     if not has_header:
         session["turn_detection"] = None
     silence_ms = 800 if has_header else 0

@@ -1,12 +1,6 @@
 import pytest
 
-from penstock_gateway.riva.result_mapping import (
-    ResultFormat,
-    final_result,
-    interim_result,
-    is_answer,
-    offline_result,
-)
+from penstock_gateway.riva.result_mapping import ResultFormat, final_result, interim_result, is_answer, offline_result
 from penstock_gateway.stream.events import Alternative, Final, Partial, Word
 
 FORM = ResultFormat(language="en-US", max_alternatives=1, has_words=True)

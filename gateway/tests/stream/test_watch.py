@@ -32,8 +32,7 @@ async def ended(stream):
 
 
 @pytest.mark.parametrize(
-    ("after_s", "code"),
-    [(MAX_SILENT_S + 1, ErrorCode.STREAM_IDLE), (MAX_AGE_S + 1, ErrorCode.STREAM_TOO_OLD)],
+    ("after_s", "code"), [(MAX_SILENT_S + 1, ErrorCode.STREAM_IDLE), (MAX_AGE_S + 1, ErrorCode.STREAM_TOO_OLD)]
 )
 async def test_a_silent_or_old_stream_tells_its_text_and_then_its_reason(server, open_streams, until, after_s, code):
     """Silence: of a stream that cannot take its slot again."""

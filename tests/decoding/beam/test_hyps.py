@@ -5,15 +5,7 @@ import random
 import pytest
 import torch
 
-from penstock.decoding.beam.hyps import (
-    ABSENT,
-    KEEP,
-    BatchedBeamHyps,
-    Extension,
-    Hypotheses,
-    TokenLists,
-    Tokens,
-)
+from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension, Hypotheses, TokenLists, Tokens
 
 BLANK = 5
 

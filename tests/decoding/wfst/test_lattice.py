@@ -110,10 +110,7 @@ def test_fixed_shapes_give_the_same(sizes):
     live = Searcher(graph, sizes, limits)
     best = live.search(scores, 4, LENGTHS, n_best=[20, 0, 20])
     captured = Searcher(
-        graph,
-        sizes,
-        limits,
-        prepare=lambda search: CapturedWfstSearch(search, FullGraphDriver(FakeBuilder()), 4, 4),
+        graph, sizes, limits, prepare=lambda search: CapturedWfstSearch(search, FullGraphDriver(FakeBuilder()), 4, 4)
     )
     assert captured.search(scores, 7, LENGTHS, n_best=[20, 0, 20]) == best
     assert everything(captured, [0, 2]) == everything(live, [0, 2])

@@ -20,16 +20,7 @@ import soundfile
 import torch
 from nemo.collections.asr.models import ASRModel
 
-from benchmarks.nemo_models import (
-    EOU_SPEC,
-    MARKS_SPEC,
-    PROMPT_SPECS,
-    SPECS,
-    Greedy,
-    build_model,
-    decode,
-    mel_float64,
-)
+from benchmarks.nemo_models import EOU_SPEC, MARKS_SPEC, PROMPT_SPECS, SPECS, Greedy, build_model, decode, mel_float64
 from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext

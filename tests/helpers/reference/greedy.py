@@ -29,11 +29,7 @@ class GreedyReference:
     """One utterance at a time, frame by frame."""
 
     def __init__(
-        self,
-        config: TransducerConfig,
-        tensors: Tensors,
-        max_symbols: int | None = None,
-        pair: IlmPair | None = None,
+        self, config: TransducerConfig, tensors: Tensors, max_symbols: int | None = None, pair: IlmPair | None = None
     ):
         """max_symbols: labels at one frame before time moves on by one frame; by default as in the checkpoint.
 

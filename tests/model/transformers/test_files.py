@@ -5,13 +5,7 @@ import json
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.model.transformers.files import (
-    MAX_JSON_BYTES,
-    _without_duplicates,
-    content_sha256,
-    model_type,
-    read_json,
-)
+from penstock.model.transformers.files import MAX_JSON_BYTES, _without_duplicates, content_sha256, model_type, read_json
 from tests.helpers.transformers_files import assert_rejected, write_transformers
 
 

@@ -95,10 +95,7 @@ def test_a_forced_end_tells_by_number_what_the_copy_has_more(endpoints):
     """The copy has 1 2 3, the stream goes on with 1 2 4 5: the next segment has only the fourth."""
     steps = row_steps(endpoints, [0], [3], open_frames=[1], is_forced=[True])
     found = iter((Decoded([token(1)], [token(9)], []), Decoded([token(2)], [token(3)], [])))
-    assert run(steps, lambda *_: next(found)) == [
-        ([0], [0], [2], [False], [False]),
-        ([0], [2], [1], [True], [False]),
-    ]
+    assert run(steps, lambda *_: next(found)) == [([0], [0], [2], [False], [False]), ([0], [2], [1], [True], [False])]
     (part,) = steps.parts()[0]
     assert part.is_final and [t.id for t in part.decoded.stable + part.decoded.unstable] == [1, 2, 3]
     steps = row_steps(endpoints, [0], [2])

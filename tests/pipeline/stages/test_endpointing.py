@@ -22,14 +22,7 @@ from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.random_models import with_end_tokens, with_piece_texts
-from tests.helpers.segments import (
-    SAMPLE_RATE_HZ,
-    pieces,
-    recognize,
-    recognize_together,
-    segments,
-    speech_with_pauses,
-)
+from tests.helpers.segments import SAMPLE_RATE_HZ, pieces, recognize, recognize_together, segments, speech_with_pauses
 from tests.helpers.stage_requests import DecoderRequest, decode
 
 FRAME_SAMPLES = 1280

@@ -176,10 +176,7 @@ def test_a_lost_device_is_not_the_error_of_a_stream(rig, monkeypatch, stage, is_
         "decoder": (decoder_stage, LabelLooping, "decode", partial(decode, rig.decoder)),
     }[stage]
     lease = Lease(2, 7)
-    request = {
-        "encoder": rig.mel(lease, slice(2), True),
-        "decoder": rig.encoded(lease, slice(2), True),
-    }[stage]
+    request = {"encoder": rig.mel(lease, slice(2), True), "decoder": rig.encoded(lease, slice(2), True)}[stage]
     monkeypatch.setattr(module, "check_device_works", lambda device, error: check_device_works("cuda", error))
     monkeypatch.setattr(torch.cuda, "synchronize", fail if is_lost else lambda device: None)
     monkeypatch.setattr(owner, method, fail)

@@ -11,13 +11,7 @@ import torch
 
 from penstock.errors import ManifestError
 from recipes.training.augmentation import AugmentationConfig, Augmenter
-from recipes.training.batches import (
-    SAMPLE_RATE_HZ,
-    BatchMaker,
-    Source,
-    Utterance,
-    read_recordings,
-)
+from recipes.training.batches import SAMPLE_RATE_HZ, BatchMaker, Source, Utterance, read_recordings
 from tests.helpers.training_utterances import MEL_BINS, utterance, word_code
 
 STILL = AugmentationConfig(tempo=(1.0, 1.0), warp=(1.0, 1.0), color_db=0.0, level_db=(0.0, 0.0), noise_probability=0.0)

@@ -32,12 +32,7 @@ def test_bigrams_by_hand():
     unigrams, bigrams = estimate(orders, [0, 0], BEGIN, np.array([True, True, False, True]))
     assert unigrams.probabilities == pytest.approx([7 / 24, 7 / 24, 1.0, 10 / 24])
     assert unigrams.backoffs == pytest.approx([0.5, 0.5, 0.5, 1.0])
-    by_hand = {
-        (A, B): 0.25 + 7 / 48,
-        (A, END): 0.25 + 10 / 48,
-        (B, END): 0.5 + 10 / 48,
-        (BEGIN, A): 0.5 + 7 / 48,
-    }
+    by_hand = {(A, B): 0.25 + 7 / 48, (A, END): 0.25 + 10 / 48, (B, END): 0.5 + 10 / 48, (BEGIN, A): 0.5 + 7 / 48}
     ours = dict(
         zip(zip(orders[1].prefixes.tolist(), orders[1].words.tolist(), strict=True), bigrams.probabilities, strict=True)
     )
