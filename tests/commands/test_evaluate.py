@@ -56,7 +56,7 @@ def reported(bundled_model, tmp_path_factory) -> dict:
     """The JSON report of two contexts, streams of unequal number and length."""
     path = tmp_path_factory.mktemp("report") / "report.json"
     contexts = ("--context", "70,6", "--context", "70,0", "--context", "70,6")
-    divided = ("--streams", 4, "--processes", 2)
+    divided = ("--streams", 2, "--processes", 2)
     done = run_penstock("evaluate", "--model", bundled_model, *contexts, *divided, "--json", path, MANIFEST)
     assert done.returncode == 0, done.stderr
     return read(path)
