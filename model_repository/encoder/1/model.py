@@ -11,7 +11,7 @@ from penstock.serving.stages import encoder_stage
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.stages.encoder` and `window_encoder`."""
+    """Adapter of `penstock.pipeline.stages.encoder` and `penstock.pipeline.offline.encoder`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""

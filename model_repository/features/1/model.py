@@ -14,7 +14,7 @@ from penstock.serving.stages import features_stage
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.stages.features` and `window_features`."""
+    """Adapter of `penstock.pipeline.stages.features` and `penstock.pipeline.offline.features`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
