@@ -26,6 +26,16 @@ async def test_words_and_times(fleet, serve, until, driver, size):
         assert (await driver.of(served.ports, speech(6))).text == "w6"
 
 
+@pytest.mark.parametrize("samples", [0, 5, 700])
+@pytest.mark.parametrize("driver", ALL)
+async def test_speakers_of_audio_shorter_than_a_chunk(fleet, serve, until, driver, samples):
+    server = fleet()
+    async with serve(server) as served:
+        plain, spoken = [await driver.of(served.ports, speech(1)[:samples], **given) for given in ({}, driver.speakers)]
+        assert (spoken.code, spoken.text, spoken.words) == (plain.code, plain.text, plain.words)
+        await until(lambda: not server.batch.streams and not server.speakers.audio and not served.streams.live)
+
+
 @pytest.mark.parametrize("driver", ALL)
 async def test_files_of_an_offline_model(serve, offline, until, driver):
     samples = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
