@@ -286,7 +286,7 @@ class KServeGrpc(Call):
         audio.set_data_from_numpy(samples.astype(np.float32)[None])
         reply = await client.infer(
             self.model or "asr", [audio], sequence_id=f"stream {id(self)}", headers=self.headers,
-            parameters=self.options or None, **sequence,
+            parameters=(sequence.get("sequence_start") and self.options) or None, **sequence,
         )  # fmt: skip
         for result in parse_reply("", reply.as_numpy):
             transcript.add(result)
