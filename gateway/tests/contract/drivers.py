@@ -301,7 +301,8 @@ class KServeGrpc(Call):
     async def _infer(self, client: Any, transcript: Transcript, samples: np.ndarray, **sequence: bool) -> None:
         audio = self.module.InferInput("AUDIO", [1, len(samples)], "FP32")
         audio.set_data_from_numpy(samples.astype(np.float32)[None])
-        options = self.options | ({"finalize": True} if samples is END_SEGMENT else {})
+        options = self.options if sequence.get("sequence_start") else {}
+        options = options | ({"finalize": True} if samples is END_SEGMENT else {})
         reply = await client.infer(
             self.model or "asr", [audio], sequence_id=f"stream {id(self)}", headers=self.headers,
             parameters=options or None, **sequence,

@@ -5,7 +5,7 @@ import pytest
 
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_offline import SEGMENT, whole
-from gateway.tests.contract.drivers import ALL, Realtime
+from gateway.tests.contract.drivers import ALL, NativeGrpc, Realtime
 from penstock_gateway.errors import ErrorCode
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +24,26 @@ async def test_words_and_times(fleet, serve, until, driver, size):
         assert outcome.words == WORDS * driver.has_words
         await until(lambda: not server.batch.streams and not served.streams.live)
         assert (await driver.of(served.ports, speech(6))).text == "w6"
+
+
+@pytest.mark.parametrize("samples", [0, 5, 700])
+@pytest.mark.parametrize("driver", ALL)
+async def test_speakers_of_audio_shorter_than_a_chunk(fleet, serve, until, driver, samples):
+    server = fleet()
+    async with serve(server) as served:
+        plain, spoken = [await driver.of(served.ports, speech(1)[:samples], **given) for given in ({}, driver.speakers)]
+        assert (spoken.code, spoken.text, spoken.words) == (plain.code, plain.text, plain.words)
+        await until(lambda: not server.batch.streams and not server.speakers.audio and not served.streams.live)
+
+
+@pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])
+async def test_speakers_of_files_of_an_offline_model(serve, offline, until, driver):
+    samples = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
+    async with serve(offline) as served:
+        outcome = await driver.of(served.ports, *np.array_split(samples, 4), **driver.speakers)
+        assert (outcome.code, outcome.text) == ("", " ".join(text for text, _ in whole(len(samples))))
+        assert offline.speakers.modes == ["low_latency" if issubclass(driver, NativeGrpc) else "file"]  # opened live
+        await until(lambda: not offline.speakers.audio)
 
 
 @pytest.mark.parametrize("driver", ALL)
