@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import time
 from pathlib import Path
 
 import numpy as np
@@ -179,15 +178,30 @@ def test_a_live_stream_started_again_is_a_new_one(recognizer):
     assert recognizer.table.live_streams == 0
 
 
-def test_a_silent_stream_is_expired(golden_bundle):
-    recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, max_streams=1, idle_limit_s=0.05)
-    stream = recognizer.open_stream("silent")
-    stream.push(golden_samples("short").numpy())
-    time.sleep(0.1)
+def test_a_silent_stream_is_expired_and_one_that_waits_for_a_step_is_not(golden_bundle, monkeypatch):
+    recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, max_streams=2, idle_limit_s=30.0)
+    now_s, samples = [0.0], golden_samples("short").numpy()
+    monkeypatch.setattr(recognizer.table, "_clock", lambda: now_s[0])
+    streams = [recognizer.open_stream(name) for name in ("one", "silent")]
+    for stream in streams:
+        stream.push(samples[:9999])
+    for stage, step in ((recognizer._features, "_process"), (recognizer._encoder, "process_tickets")):
+        compute = getattr(stage, step)
+
+        def slow(*args, compute=compute, **options):
+            now_s[0] += 40.0
+            return compute(*args, **options)
+
+        monkeypatch.setattr(stage, step, slow)
+    streams[0].push(samples)
+    assert now_s == [80.0]
+    streams[0].push(samples)
+    now_s[0] += 31.0
     assert recognizer.open_stream("next").push(NO_SAMPLES).text == ""
-    with pytest.raises(StreamError, match=r"'silent' is not open: it expired after 0\.05 s"):
-        stream.push(NO_SAMPLES)
-    stream.close()
+    with pytest.raises(StreamError, match=r"'silent' is not open: it expired after 30 s"):
+        streams[1].push(NO_SAMPLES)
+    for stream in streams:
+        stream.close()
 
 
 def test_a_stream_gathers_its_words_and_tokens(recognizer):

@@ -203,16 +203,17 @@ class StreamingRecognizer:
         features = self._features.process_rows([rows_of(requests, is_batched=True)])[0]
         assert not isinstance(features, StreamError), "rows are answered one by one"
         ticket = Ticket(features.rows, options=features.options, errors=features.errors)
-        encoded = self._encoder.process_tickets([ticket], [features.mel], to_host=False)[0]
-        assert not isinstance(encoded, StreamError), "the ticket is that of the chunks"
-        has_more = np.zeros(len(requests), bool)
-        if encoded.rows is not None:
-            flags, due = encoded.rows[:, Column.FLAGS], features.rows[:, Column.COVERED]
-            has_more = (encoded.rows[:, Column.COVERED] < due) | (flags & (POLL | END) == POLL)
-            ticket = replace(ticket, rows=encoded.rows)
-        # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
-        decoded = self._decoder.process_tickets([ticket], [encoded.encoded])[0]
-        assert not isinstance(decoded, StreamError), "the ticket is that of the frames"
+        with self.table.step():
+            encoded = self._encoder.process_tickets([ticket], [features.mel], to_host=False)[0]
+            assert not isinstance(encoded, StreamError), "the ticket is that of the chunks"
+            has_more = np.zeros(len(requests), bool)
+            if encoded.rows is not None:
+                flags, due = encoded.rows[:, Column.FLAGS], features.rows[:, Column.COVERED]
+                has_more = (encoded.rows[:, Column.COVERED] < due) | (flags & (POLL | END) == POLL)
+                ticket = replace(ticket, rows=encoded.rows)
+            # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
+            decoded = self._decoder.process_tickets([ticket], [encoded.encoded])[0]
+            assert not isinstance(decoded, StreamError), "the ticket is that of the frames"
         return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))], has_more
 
 

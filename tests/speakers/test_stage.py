@@ -161,6 +161,25 @@ def test_a_stream_that_sends_nothing_expires_and_leaves_its_slot(bundle):
     np.testing.assert_allclose(started.probabilities, Server(bundle).whole(noise(30_000, 1), MODES[0]), atol=1e-5)
 
 
+def test_streams_that_wait_for_a_long_step_stay_open(bundle, monkeypatch):
+    """Requests of "b" and "c" wait behind a step of a file that takes longer than the idle limit."""
+    server = Server(bundle, 3, idle_s=30.0)
+    server.answer(AudioRequest("a", noise(100, 0), True), AudioRequest("b", noise(100, 0), True))
+    compute = server.stage.streams._steps.step_of_mel
+
+    def slow(*args):
+        server.clock.now += 40.0
+        return compute(*args)
+
+    monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", slow)
+    server.clock.now += 20.0
+    server.answer(AudioRequest("a", noise(40_000, 0)))
+    assert server.table.count_free() == 1  # as the metrics do after each step
+    server.answer(AudioRequest("c", noise(40_000, 1), True))
+    (found,) = server.answer(AudioRequest("b", noise(100, 0)))
+    assert isinstance(found, SpeakerFrames)
+
+
 def test_a_stream_without_numbers_is_lost_and_no_other(bundle, monkeypatch):
     server = Server(bundle)
     steps = server.stage.streams._steps

@@ -174,7 +174,7 @@ class SpeakerMetrics:
         self._streams.update(self._stage.samples_taken)
         self._steps.show(self._stage.streams.steps)
         self._chunks.show(self._stage.streams.rows)
-        self._busy.show(self._stage.busy_s)
+        self._busy.show(self._stage.table.busy_s)
 
 
 class DecodedFrames(NamedTuple):

@@ -54,6 +54,22 @@ def test_a_stream_without_requests_is_not_counted(board, tmp_path):
     assert board.live_streams() == 1
 
 
+def test_a_stream_whose_request_waits_for_a_step_is_counted(board, tmp_path):
+    clock = [time.monotonic() - 100]
+    shared = DrainBoard(slot_count(STREAMS), tmp_path / "drain")
+    table = StreamTable(STREAMS, SlotLedger(slot_count(STREAMS)), clock=lambda: clock[0], board=shared)
+    table.open("a")
+    with table.step():
+        assert board.live_streams(50.0) == 1
+        clock[0] += 100
+    assert board.live_streams(50.0) == 1
+    with table.step():
+        table.close("a")
+        assert board.live_streams() == 0
+    assert board.live_streams() == 0
+    assert board.step_began_ns == 0
+
+
 def test_an_admission_is_shown_before_the_phase_is_read(board, table, monkeypatch):
     phase, shown = DrainBoard.phase, []
     monkeypatch.setattr(

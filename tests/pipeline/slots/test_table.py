@@ -119,6 +119,34 @@ def test_a_slot_that_lost_requests_once_is_as_good_as_any():
         rig.table.close("next")
 
 
+def test_time_in_steps_is_not_idle_up_to_five_minutes_between_two_requests(rig):
+    """A client cannot send while its request waits for a step; one that is gone does not stay for ever."""
+    for name in ("waiting", "gone"):
+        rig.table.open(name)
+    for _ in range(3):
+        with rig.table.step():
+            rig.clock.now += 100.0
+            rig.table.look_up("waiting")
+    rig.clock.now += IDLE_S
+    assert rig.table.count_free() == 0
+    with rig.table.step():
+        rig.clock.now += 1.0
+    assert rig.table.count_free() == 1
+    rig.table.look_up("waiting")
+    assert "expired after 10 s" in str(rejection(rig.table.look_up, "gone"))
+    assert rig.table.busy_s == 301.0
+
+
+def test_a_step_that_fails_is_over(rig):
+    rig.table.open("one")
+    with pytest.raises(RuntimeError), rig.table.step():
+        rig.clock.now += 2 * IDLE_S
+        raise RuntimeError
+    assert rig.table.is_open("one")
+    rig.clock.now += IDLE_S + 1.0
+    assert not rig.table.is_open("one")
+
+
 @pytest.mark.parametrize("order", [("silent", "busy"), ("busy", "silent")])
 def test_a_silent_stream_is_expired_and_says_so(rig, order):
     for name in order:
@@ -243,6 +271,12 @@ class StreamTableMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([2.0, 5.0, IDLE_S, 11.0]))
     def wait(self, seconds):
         self.rig.clock.now += seconds
+
+    @rule(seconds=st.sampled_from([2.0, 11.0]))
+    def step(self, seconds):
+        with self.rig.table.step():
+            self.rig.clock.now += seconds
+        self.last_request = {name: at + seconds for name, at in self.last_request.items()}
 
     @rule(name=names)
     def open(self, name):

@@ -13,7 +13,7 @@ from penstock.pipeline.slots.shared_cells import shared_cells
 if TYPE_CHECKING:
     from penstock.pipeline.slots.ledger import SlotLedger
 
-_FIRST_SLOT, _FIELDS = 2, 3
+_FIRST_SLOT, _FIELDS = 3, 3
 
 
 class Phase(IntEnum):
@@ -29,7 +29,7 @@ class Phase(IntEnum):
 
 
 class DrainBoard:
-    """Cells of 64 bits: the phase, whether a stream is being admitted, then three for each slot.
+    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, then three for each slot.
 
     The launcher writes the phase, and the stream table the others: times in ns of the machine's monotonic clock.
     """
@@ -66,9 +66,18 @@ class DrainBoard:
         self._cells[1] = is_admitting
 
     @property
+    def step_began_ns(self) -> int:
+        """When the step began that is being computed; 0 between steps."""
+        return self._cells[2]
+
+    @step_began_ns.setter
+    def step_began_ns(self, began_ns: int) -> None:
+        self._cells[2] = began_ns
+
+    @property
     def times_ns(self) -> "memoryview[int]":
-        """Of each slot, when its live stream sent its last request; minus when its stream was closed, until its
-        requests are known to have settled; else 0. Shared, to be written to, as the two below.
+        """Of each slot, when its live stream sent its last request, later by steps since then; minus when its stream
+        was closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
         """
         return self._field(0)
 
@@ -91,10 +100,10 @@ class DrainBoard:
         return self.times_ns[slot] > 0 and self.generations[slot] == generation
 
     def live_streams(self, silent_s: float = float("inf"), ledger: "SlotLedger | None" = None) -> int:
-        """Live streams, without those that have sent no request for `silent_s`; ledger: nor those whose work is done,
-        which the stream table closes with its next call.
+        """Live streams, without those that have sent no request for `silent_s`, without the time of steps; ledger: nor
+        those whose work is done, which the stream table closes with its next call.
         """
-        oldest_ns = 1e9 * (time.monotonic() - silent_s)
+        oldest_ns = (self.step_began_ns or time.monotonic_ns()) - 1e9 * silent_s
         done = set(enumerate(ledger.ended_generations().tolist())) if ledger else set()
         live = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns > 0 and time_ns >= oldest_ns]
         return sum(1 for slot in live if not self.generations[slot] or (slot, self.generations[slot]) not in done)

@@ -2,7 +2,8 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ _MIN_REMEMBERED_ENDS = 4096
 _EXPIRED_GRACE_S = 0.5
 """The time that the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests
 that Triton dropped between two stages, because the client disconnected, never settle."""
+_MAX_EXCUSED_S = 300.0
+"""Of a stream between two requests: else none would ever expire where steps follow each other without a gap."""
 _LOST = "was lost by a later stage"
 END, IDLE, RESTART = "end", "idle", "restart"
 """Values of `StreamRecord.ended_by` for a stream that no error ended."""
@@ -54,7 +57,8 @@ class StreamTable:
     """Stream id -> slot, for at most `max_streams` live streams.
 
     - Spare slots: a stream that ends or restarts does not wait until its last requests have settled.
-    - Idle timeout: a stream without a request for `idle_limit_s` expires with the next call of any method.
+    - Idle timeout: a stream without a request for `idle_limit_s` expires with the next call of any method. Time in a
+      step does not count, because its requests may wait for the end of the step.
     - A closed stream's slot is free once the ledger has settled all its requests, at the latest after `idle_limit_s`
       (half a second for an expired stream). A request that arrives even later is rejected by `SlotGuard`.
     - A stream that a later stage has rejected or lost is closed with the next call that needs a slot.
@@ -89,7 +93,9 @@ class StreamTable:
         self._records: list[StreamRecord | None] = [None] * slots
         self._generations = np.frombuffer(self._board.generations, np.int64)
         self._is_live = np.zeros(slots, bool)
-        self._last_request_s = np.zeros(slots)
+        self._last_request_s = np.zeros(slots)  # later by what is excused
+        self._excused_s = np.zeros(slots)
+        self._step_began_s = np.inf
         self._forwarded = np.frombuffer(self._board.forwarded, np.int64)
         self._samples = np.zeros(slots, np.int64)
         self._segments = np.zeros(slots, np.int64)
@@ -104,6 +110,8 @@ class StreamTable:
         """Streams that ended by the idle timeout."""
         self.rejected_starts = 0
         """Starts without a free slot, without those of probes."""
+        self.busy_s = 0.0
+        """Seconds in steps."""
 
     @property
     def live_streams(self) -> int:
@@ -239,6 +247,26 @@ class StreamTable:
         record = self._records[slot]
         return record.stream_id if record is not None and self._is_live[slot] else None
 
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Of the process that reads the requests: time in the block, at most 300 s in sum between two requests of a
+        stream, does not count as idle, neither here nor in a drain.
+        """
+        self._step_began_s = began_s = self._clock()
+        self._board.step_began_ns = int(1e9 * began_s)
+        try:
+            yield
+        finally:
+            now = self._clock()
+            self.busy_s += now - began_s
+            idle_s = np.minimum(now - began_s, now - self._last_request_s)
+            excused_s = np.minimum(idle_s, _MAX_EXCUSED_S - self._excused_s) * self._is_live
+            self._step_began_s = np.inf
+            self._excused_s += excused_s
+            self._last_request_s += excused_s
+            self._shown += (1e9 * excused_s).astype(np.int64)
+            self._board.step_began_ns = 0
+
     def close(self, stream_id: Hashable, why: str = "has ended", ended_by: str = END) -> None:
         """Ends a live stream; does nothing if the id is not live. ended_by: as in `StreamRecord`."""
         if stream_id in self._slot_of:
@@ -263,7 +291,7 @@ class StreamTable:
         self._reclaim(float("inf"))
 
     def _show_request(self, slots: np.ndarray | int, now: float) -> None:
-        self._last_request_s[slots] = now
+        self._last_request_s[slots], self._excused_s[slots] = now, 0.0
         self._shown[slots] = int(1e9 * now)
 
     def _close(
@@ -293,7 +321,7 @@ class StreamTable:
 
     def _expire(self, now: float) -> None:
         why = f"expired after {self.idle_limit_s:g} s without a request"
-        are_due = now - self._last_request_s > self.idle_limit_s
+        are_due = min(now, self._step_began_s) - self._last_request_s > self.idle_limit_s
         self.expired_streams += self._close_streams(are_due, now, why, IDLE, _EXPIRED_GRACE_S)
 
     def _close_lost(self, now: float) -> None:

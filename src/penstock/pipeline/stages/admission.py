@@ -180,7 +180,8 @@ class AdmittingStage(RowAdmission[StreamOptions]):
         good = [rows for rows in batch if not isinstance(rows, StreamError)]
         if not good:
             return [rows for rows in batch if isinstance(rows, StreamError)]
-        whole = self._process(join_rows(good))
+        with self.table.step():
+            whole = self._process(join_rows(good))
         chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()
         answers: list[FeatureRows | StreamError] = []
         end = chunk_end = 0

@@ -3,7 +3,6 @@
 Independent of the recognizer: a client sends it the same audio, and joins turns to words by their times.
 """
 
-import time
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
@@ -77,8 +76,6 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
         self.streams = StreamSteps(network, table.slots, driver)
         self.speakers = config.speakers
         self._ledger, self._frames_out = ledger, np.zeros(table.slots, np.int64)
-        self.busy_s = 0.0
-        """Seconds in `process`."""
 
     def warm_up(self) -> None:
         """Runs a step, so that its memory is allocated before the first request."""
@@ -92,12 +89,10 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
 
         A rejected request leaves its stream unchanged; a rejected start opens nothing, a rejected end closes.
         """
-        began_s = time.monotonic()
         good = [rows for rows in batch if isinstance(rows, AudioRows)]
-        answers = iter(self._process(join_rows(good))) if good else iter(())
-        replies = [rows if isinstance(rows, StreamError) else next(answers) for rows in batch]
-        self.busy_s += time.monotonic() - began_s
-        return replies
+        with self.table.step():
+            answers = iter(self._process(join_rows(good))) if good else iter(())
+        return [rows if isinstance(rows, StreamError) else next(answers) for rows in batch]
 
     @torch.inference_mode()
     def _process(self, rows: AudioRows) -> list[SpeakerFrames | StreamError]:
