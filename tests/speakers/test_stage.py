@@ -14,10 +14,11 @@ from penstock.pipeline.stages import speakers as speakers_stage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.speaker_steps import StreamSteps
 from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage
+from penstock.speakers import network as network_module
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps
 from penstock.speakers.importer import import_speakers
-from penstock.speakers.network import SpeakerNetwork
+from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.tensor_memory import TensorMemory
 
 MODES = ("low_latency", "very_low_latency", "ultra_low_latency", "file")
@@ -201,9 +202,41 @@ def test_a_stream_without_numbers_is_lost_and_no_other(bundle, monkeypatch):
     monkeypatch.undo()
     alone = Server(bundle).whole(quiet, MODES[0])
     np.testing.assert_allclose(good.probabilities, alone, atol=1e-5)
-    for name in "cdefghij":  # in every slot, that of the lost stream, too
-        (found,) = server.answer(AudioRequest(name, quiet, True, True))
+    for found in server.answer(*(AudioRequest(number, quiet, True, True) for number in range(server.table.slots))):
         np.testing.assert_allclose(found.probabilities, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["low_latency", "file"])
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_frames_without_numbers_stay_in_their_stream(bundle, monkeypatch, mode, is_padded):
+    """Loud frames become NaN, and so do queue and cache. is_padded: steps as on a CUDA device."""
+    if is_padded:
+        monkeypatch.setattr(speakers_stage, "select_step_driver", lambda mode, device: EagerDriver())
+        monkeypatch.setattr(network_module, "_PackedRows", lambda is_valid, lengths: _PaddedRows(is_valid))
+    loud, options = noise(200_000, 2), {"speaker_mode": mode}
+    quiet = [loud[:count] / 10 for count in (200_000, 5000)]
+    expected = [Server(bundle).whole(samples, mode) for samples in quiet]
+    server, levels = Server(bundle, 1), []
+    embed = server.stage.streams.network.embed
+
+    def spoiled(mel: torch.Tensor) -> torch.Tensor:
+        level = mel.view(-1, 8 * mel.shape[1]).mean(dim=1)
+        levels.append(float(level.min()))
+        return embed(mel).masked_fill(
+            ((level > limit) & (mel.view(len(level), -1) != 0.0).all(dim=1))[:, None], torch.nan
+        )
+
+    monkeypatch.setattr(server.stage.streams.network, "embed", spoiled)
+    limit = float("inf")
+    server.whole(quiet[0], mode)
+    limit = min(levels) + 3.0  # loud frames are 4.6 above quiet ones
+    every_slot = range(server.table.slots)
+    for bad in server.answer(*(AudioRequest(number, loud, True, True, options) for number in every_slot)):
+        assert bad.code is ErrorCode.STREAM_LOST and "NaN" in bad.message
+    for turn in range(2):
+        samples, wanted = quiet[1 - turn], expected[1 - turn]
+        for found in server.answer(*(AudioRequest(number, samples, True, True, options) for number in every_slot)):
+            np.testing.assert_allclose(found.probabilities, wanted, rtol=0, atol=1e-5)
 
 
 def test_a_step_that_fails_loses_its_streams_only(bundle, monkeypatch):
@@ -248,14 +281,15 @@ def test_a_captured_step_reads_nothing_on_the_host(bundle):
     assert found.shape == (4, 8 * frames, 8)
 
 
-def test_the_memory_of_a_long_silence_is_flat(bundle):
+@pytest.mark.parametrize("mode", ["low_latency", "file"])
+def test_the_memory_of_a_long_silence_is_flat(bundle, mode):
     server, part = Server(bundle, 1), np.zeros(480_000, np.float32)
     with TensorMemory() as memory:
-        server.answer(AudioRequest("a", part, True))
+        server.answer(AudioRequest("a", part, True, options={"speaker_mode": mode}))
         before = memory.alive_bytes
         frames = [server.answer(AudioRequest("a", part))[0] for _ in range(4)]
         assert memory.alive_bytes == before
-    assert frames[-1].first_frame + len(frames[-1].probabilities) >= 5 * 3000 - 8 * 13
+    assert frames[-1].first_frame + len(frames[-1].probabilities) >= 5 * 3000 - 8 * (34 + 6)
 
 
 def test_steps_with_a_static_window_are_those_without(bundle, monkeypatch):

@@ -34,6 +34,7 @@ class StreamSteps:
         self._steps = SpeakerSteps(network, queue, slots + (driver is not None))
         self._device = network.silence.device
         longest = max(map(sum, self._sizes.values()))
+        self._live_frames = max(map(sum, config.live_steps.values()))
         width = config.subsampling_factor * config.features.mel_bins
         self._mel = np.zeros((slots, longest, width), np.float32)
         """[S, L, 8 F], look-back, chunk and look-ahead; memory is taken when a stream needs it."""
@@ -41,9 +42,8 @@ class StreamSteps:
         self._table = np.array([tuple(size) for size in self._sizes.values()])  # [modes, 3]
         self._captured: CapturedStep | None = None
         if driver is not None:
-            frames = max(map(sum, config.live_steps.values()))
-            size = config.cache.frames + config.live_queue.frames + frames
-            self._captured = CapturedStep(self._steps, frames, size, driver)
+            size = config.cache.frames + config.live_queue.frames + self._live_frames
+            self._captured = CapturedStep(self._steps, self._live_frames, size, driver)
         self.steps = self.rows = 0
         """Steps, and the chunks of streams in them."""
 
@@ -58,6 +58,7 @@ class StreamSteps:
         queue = self._config.file_queue if mode == FILE else self._config.live_queue
         self._steps.cache.reset(torch.tensor([slot], device=self._device), queue)
         self._filled[slot] = self._left[slot] = 0
+        self._mel[slot, : None if mode == FILE else self._live_frames] = 0.0  # no padding with what made others NaN
         self._mode[slot] = list(self._sizes).index(mode)
 
     @torch.inference_mode()
