@@ -31,6 +31,7 @@ from loadtest.options import (
     add_target_argument,
     reject_options,
     stream_counts,
+    target_options,
 )
 from loadtest.report import targets_table, write_report
 from penstock.errors import PenstockError
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_targets,
         default=[DIRECT],
         metavar="T[,T...]",
-        help=f"{', '.join(TARGETS)}; several for a comparison on the same server (direct)",
+        help=f"{', '.join(TARGETS)}, each also with +speakers; several for a comparison on the same server (direct)",
     )
     ui = commands.add_parser("ui", help="start Locust's web UI", allow_abbrev=False)
     capacity = commands.add_parser("capacity", help="search the maximum sustained streams", allow_abbrev=False)
@@ -106,23 +107,27 @@ def _parser() -> argparse.ArgumentParser:
 def _targets(text: str) -> list[str]:
     """Reads the names of --target."""
     names = text.split(",")
-    if unknown := sorted(set(names) - set(TARGETS)):
+    if unknown := sorted(name for name in set(names) if target_options(name)[1] not in TARGETS):
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected {', '.join(TARGETS)}")
     return names
 
 
 def _run(args: argparse.Namespace, rest: list[str]) -> int:
     streams = max(stream_counts(args.streams))
-    reports = {}
+    reports: list[tuple[str, dict]] = []
     with _server(args, streams, args.target) as open_target:
-        for name in args.target:
-            arguments = ["--streams", args.streams, "--protocol", args.protocol, "--target", name, *rest]
-            out = args.out / name if len(args.target) > 1 else args.out
-            with open_target(name) as target:
-                reports[name] = headless_report(target, args.processes or processes_for(streams, name), out, arguments)
+        for number, name in enumerate(args.target):
+            arguments = ["--streams", args.streams, "--protocol", args.protocol, *target_options(name), *rest]
+            earlier = args.target[:number].count(name)
+            folder = f"{name}-{earlier + 1}" if earlier else name
+            out = args.out / folder if len(args.target) > 1 else args.out
+            plain = target_options(name)[1]
+            with open_target(plain) as target:
+                processes = args.processes or processes_for(streams, plain)
+                reports.append((name, headless_report(target, processes, out, arguments)))
     if len(reports) > 1:
         print(targets_table(reports))
-    return 0 if all(window["passed"] for report in reports.values() for window in report["windows"]) else 1
+    return 0 if all(window["passed"] for _, report in reports for window in report["windows"]) else 1
 
 
 def _ui(args: argparse.Namespace, rest: list[str]) -> int:

@@ -19,6 +19,7 @@ _RIVA_METHOD = "/nvidia.riva.asr.RivaSpeechRecognition/StreamingRecognize"
 _COMPLETED, _DELTA = "transcription.completed", "transcription.delta"
 _DETAILS = [f"item.input_audio_transcription.{name}" for name in ("words", "interim")]
 _FULL = "streams_exhausted"
+_LETTERS = {letter: number for number, letter in enumerate("ABCDEFGH", start=1)}
 
 Word = tuple[str, int, int]
 """Its text, start and end in ms from the start of the stream."""
@@ -37,18 +38,27 @@ class Text(NamedTuple):
     """End of the audio that it covers, from the start of the stream; None where the protocol does not have it."""
     words: tuple[Word, ...] = ()
     """Of a final text."""
+    speakers: tuple[int | None, ...] = ()
+    """Of these words, from 1, where the stream asks for them; None where a speaker is not known."""
 
 
 Texts = AsyncGenerator[Text, None]
 
 
 async def riva_texts(
-    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, key: str | None = None, **fields: Any
+    address: str,
+    parts: AsyncIterable[np.ndarray],
+    rate_hz: int = 16_000,
+    key: str | None = None,
+    has_speakers: bool = False,
+    **fields: Any,
 ) -> Texts:
     """Of a StreamingRecognize call over a connection of its own. Segments end as the gateway is set.
 
     `fields`: further ones of its `RecognitionConfig`.
     """
+    if has_speakers:
+        fields["diarization_config"] = riva_pb2.SpeakerDiarizationConfig(enable_speaker_diarization=True)
 
     async def messages() -> AsyncIterator[riva_pb2.StreamingRecognizeRequest]:
         config = riva_pb2.RecognitionConfig(
@@ -73,7 +83,8 @@ async def riva_texts(
                 for result in response.results:
                     best = result.alternatives[0]
                     words = tuple((word.word, word.start_time, word.end_time) for word in best.words)
-                    yield Text(best.transcript.strip(), result.is_final, result.audio_processed, words)
+                    speakers = tuple(word.speaker_tag or None for word in best.words) if has_speakers else ()
+                    yield Text(best.transcript.strip(), result.is_final, result.audio_processed, words, speakers)
         except grpc.aio.AioRpcError as error:
             if (error.details() or "").startswith(_FULL.upper()):
                 raise GatewayFullError(error.details()) from error
@@ -81,14 +92,20 @@ async def riva_texts(
 
 
 async def realtime_texts(
-    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, **connection: Any
+    address: str,
+    parts: AsyncIterable[np.ndarray],
+    rate_hz: int = 16_000,
+    has_speakers: bool = False,
+    **connection: Any,
 ) -> Texts:
     """Of OpenAI's Realtime protocol, in one segment, with the interim texts and words that are extensions.
 
     A gateway that stops ends the segment by itself: its text comes, then ConnectionError.
     `connection`: arguments of `websockets.connect`.
     """
-    audio = {"format": {"type": "audio/pcm", "rate": rate_hz}, "turn_detection": None}
+    audio: dict[str, Any] = {"format": {"type": "audio/pcm", "rate": rate_hz}, "turn_detection": None}
+    if has_speakers:
+        audio["transcription"] = {"speakers": "on"}
     session = {"type": "transcription", "audio": {"input": audio}, "include": _DETAILS}
     url = f"ws://{address}/v1/realtime?intent=transcription"
     async with websockets.connect(url, compression=None, max_queue=None, **connection) as socket:
@@ -113,7 +130,9 @@ async def realtime_texts(
                     interim = " ".join(filter(None, (text.strip(), event.get("interim", "").strip())))
                     yield Text(interim, False, event["audio_end_ms"] / 1000)
                 elif kind.endswith(_COMPLETED):
-                    yield Text(event["transcript"], True, None, _words(event.get("words", [])))
+                    words = event.get("words", [])
+                    speakers = tuple(_LETTERS.get(word["speaker"]) for word in words) if has_speakers else ()
+                    yield Text(event["transcript"], True, None, _words(words), speakers)
                     if is_committed:
                         return
 

@@ -59,6 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--boost-every", type=int, default=1, metavar="N", help="every Nth user boosts phrases, the others none (1)")
 
 
+_WITH_SPEAKERS = "+speakers"
+
+
+def target_options(name: str) -> list[str]:
+    """The options of a target of `run`, which may end in "+speakers"."""
+    target = name.removesuffix(_WITH_SPEAKERS)
+    return ["--target", target, *(("--speakers", "on") if target != name else ())]
+
+
 def add_target_argument(parser: argparse.ArgumentParser) -> None:
     """Adds --target."""
     help_text = "direct streams, streams in shared requests (asr_batch), or through a gateway (direct)"
@@ -101,8 +110,10 @@ def _check_answers(options: argparse.Namespace) -> None:
     if options.no_align and options.target != DIRECT:
         raise ValueError(f"--no-align: requests of --target {options.target} are not the load test's to choose")
     chosen = read_options(options).given()
-    if options.target in GATEWAYS and chosen.keys() - set(ENDPOINTS):
-        raise ValueError(f"--target {options.target}: options of streams are for direct and batched streams")
+    is_for_gateway = not chosen.keys() - {*ENDPOINTS, "speakers"} and chosen.get("speakers", "on") in ("on", "off")
+    if options.target in GATEWAYS and not is_for_gateway:
+        message = "options of streams, without --speakers on, are for direct and batched streams"
+        raise ValueError(f"--target {options.target}: {message}")
     for name in ENDPOINTS:
         if chosen.get(name):
             flag = StreamOptions.option(name).flag

@@ -3,8 +3,11 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from statistics import median
 
 from loadtest.options import STREAMING_OPTIONS
 from penstock import reporting
@@ -150,26 +153,33 @@ def _trials(capacity: dict) -> str:
     return markdown_table(("streams", "s", "", "reasons"), rows)
 
 
-def targets_table(reports: Mapping[str, dict]) -> str:
-    """One line per window of each target's report; added latency is against the first target with as many streams."""
-    first = next(iter(reports.values()))
-    direct_ms = {window["streams"]: window["chunk_latency_ms"]["p95"] for window in first["windows"]}
-    rows = []
-    for target, report in reports.items():
+def targets_table(reports: Sequence[tuple[str, dict]]) -> str:
+    """One line per window of each target's report, and the medians of a target that has run several times; added
+    latency is against the first target with as many streams.
+    """
+    runs: dict[tuple[str, float], list[dict]] = {}
+    for target, report in reports:
         for window in report["windows"]:
-            chunk_ms, base_ms = window["chunk_latency_ms"], direct_ms.get(window["streams"])
-            is_added = report is not first and None not in (base_ms, chunk_ms["p95"])
+            runs.setdefault((target, window["streams"]), []).append(window)
+    first = reports[0][0]
+    rows = []
+    for (target, streams), windows in runs.items():
+        base_ms = _median(runs.get((first, streams), []), "chunk_latency_ms", "p95")
+        for part in (*([window] for window in windows), *([windows] if len(windows) > 1 else [])):
+            chunk_ms, final_ms = (
+                [_median(part, name, share) for share in ("p50", "p95")]
+                for name in ("chunk_latency_ms", "final_latency_ms")
+            )
+            is_added = target != first and None not in (base_ms, chunk_ms[1])
             rows.append(
                 [
-                    target,
-                    f"{window['streams']:g}",
-                    "pass" if window["passed"] else "FAIL",
-                    window["late_chunks"],
-                    number(chunk_ms["p50"]),
-                    number(chunk_ms["p95"]),
-                    number(window["final_latency_ms"]["p95"]),
-                    f"{chunk_ms['p95'] - base_ms:+.0f}" if is_added else "",
-                    number(window["gateway_us_per_100_ms"]),
+                    target + ", median" * (part is windows),
+                    f"{streams:g}",
+                    "pass" if all(window["passed"] for window in part) else "FAIL",
+                    sum(window["late_chunks"] for window in part),
+                    *(number(value, 1) for value in (*chunk_ms, final_ms[1])),
+                    f"{chunk_ms[1] - base_ms:+.1f}" if is_added else "",
+                    number(_median(part, "gateway_us_per_100_ms")),
                 ]
             )
     header = (
@@ -177,6 +187,12 @@ def targets_table(reports: Mapping[str, dict]) -> str:
         "gateway: us of CPU per 100 ms of audio",
     )  # fmt: skip
     return markdown_table(header, rows, left=1)
+
+
+def _median(windows: Sequence[dict], *names: str) -> float | None:
+    """Of a figure, which these names lead to; None where a window lacks it."""
+    found = [reduce(getitem, names, window) for window in windows]
+    return None if not found or None in found else median(found)
 
 
 def summary_sentence(document: dict) -> str:

@@ -131,7 +131,7 @@ def _gateway_voices(options: argparse.Namespace) -> Callable[[StreamOptions], Vo
     from loadtest.gateway_voice import GatewayVoice
 
     texts = riva_texts if options.target == RIVA else realtime_texts
-    return lambda _: GatewayVoice(partial(texts, options.url))
+    return lambda own: GatewayVoice(partial(texts, options.url, has_speakers=own.speakers == "on"))
 
 
 @lru_cache(maxsize=1)

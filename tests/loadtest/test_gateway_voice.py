@@ -12,11 +12,11 @@ from client.tests.helpers.fakes import FakeRecognizer
 from loadtest.fresh_gateway import fresh_gateway
 from loadtest.gateway_clients import GatewayFullError, Text
 from loadtest.gateway_voice import GatewayVoice
-from loadtest.options import add_arguments
+from loadtest.options import add_arguments, target_options
 from loadtest.player import Player
 from loadtest.records import COMPLETE, FAILED, REJECTED, Utterance
 from loadtest.streaming_process import Streaming
-from penstock_client import StreamOptions
+from penstock_client.cli.arguments import read_options
 
 PART = np.full(1600, 0.25, np.float32)
 
@@ -74,7 +74,7 @@ def test_errors_end_the_utterance(error, outcome, code):
 
 
 @pytest.mark.timing  # a rejected Riva stream once counted as failed beside other tests
-@pytest.mark.parametrize("target", ["gateway-riva", "gateway-realtime"])
+@pytest.mark.parametrize("target", ["gateway-riva", "gateway-realtime", "gateway-riva+speakers"])
 def test_a_gateway_s_protocols(target):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -83,18 +83,20 @@ def test_a_gateway_s_protocols(target):
     server = BatchServer(recognizer)
     flags = ("--endpoint-silence-ms", "0", "--timeout-s", "60")
     with fresh_gateway(f"127.0.0.1:{server.port}", *flags) as gateway:
-        url = gateway.grpc if target == "gateway-riva" else gateway.http
-        options = parser.parse_args(["--target", target, "--url", url])
+        url = gateway.http if target == "gateway-realtime" else gateway.grpc
+        options = parser.parse_args([*target_options(target), "--url", url])
 
         async def run() -> Utterance:
             streaming = Streaming(options, 0, lambda _: None)
-            return await Player(np.tile(PART, 4), PART.size).play(lambda: streaming._open(StreamOptions()), 0, 0.0)
+            stream_options = read_options(options)
+            return await Player(np.tile(PART, 4), PART.size).play(lambda: streaming._open(stream_options), 0, 0.0)
 
         found = asyncio.run(run())
         assert (found.outcome, found.error) == (COMPLETE, "")
         assert found.text
         assert np.isfinite(found.requests["answered_s"]).all()
         assert found.requests["completes_chunk"].tolist() == [True, False, True, True]
+        assert len(server.speakers.modes) == ("speakers" in target)
         recognizer.max_streams = 0
         assert asyncio.run(run()).outcome == REJECTED
     server.close()

@@ -6,6 +6,7 @@ from loadtest.options import (
     add_arguments,
     read_plan,
     request_samples,
+    target_options,
 )
 
 
@@ -42,12 +43,14 @@ def test_only_direct_streams_choose_their_requests(target):
     read_plan(options("--target", target))
 
 
-def test_streams_of_a_gateway_have_no_options():
-    for words in (["--decoder", "alsd"], ["--boost-phrase", "ada"]):
-        with pytest.raises(ValueError, match="--target gateway-riva: options of streams are for direct"):
+def test_streams_of_a_gateway_have_no_options_but_speakers():
+    for words in (["--decoder", "alsd"], ["--boost-phrase", "ada"], ["--speakers", "3"]):
+        with pytest.raises(ValueError, match="--target gateway-riva: options of streams, without --speakers on, are"):
             read_plan(options("--target", "gateway-riva", *words))
         read_plan(options("--target", "batched", *words))
     read_plan(options("--target", "gateway-riva", "--endpoint-silence-ms", "0"))
+    assert target_options("gateway-riva") == ["--target", "gateway-riva"]
+    read_plan(options(*target_options("gateway-riva+speakers")))
 
 
 @pytest.mark.parametrize(

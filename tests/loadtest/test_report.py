@@ -53,13 +53,28 @@ def test_targets_are_compared_with_the_first_one():
     direct, gateway = document(window(2), window(4)), document(window(2, delays_s=0.05), window(4, delays_s=0.3))
     for each in gateway["windows"]:
         each["gateway_us_per_100_ms"] = 198.4
-    table = targets_table({"direct": finite(direct), "gateway-riva": finite(gateway)})
+    table = targets_table([("direct", finite(direct)), ("gateway-riva", finite(gateway))])
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert [(row[0], row[1], row[5], row[7], row[8]) for row in cells] == [
-        ("direct", "2", "20", "", "-"),
-        ("direct", "4", "20", "", "-"),
-        ("gateway-riva", "2", "50", "+30", "198"),
-        ("gateway-riva", "4", "300", "+280", "198"),
+        ("direct", "2", "20.0", "", "-"),
+        ("direct", "4", "20.0", "", "-"),
+        ("gateway-riva", "2", "50.0", "+30.0", "198"),
+        ("gateway-riva", "4", "300.0", "+280.0", "198"),
+    ]
+
+
+def test_targets_that_take_turns_are_compared_by_their_medians():
+    runs = [("direct", 0.02), ("direct+speakers", 0.03), ("direct", 0.04), ("direct+speakers", 0.06), ("direct", 0.03)]
+    table = targets_table([(name, finite(document(window(2, delays_s=delay_s)))) for name, delay_s in runs])
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [(row[0], row[5], row[7]) for row in cells] == [
+        ("direct", "20.0", ""),
+        ("direct", "40.0", ""),
+        ("direct", "30.0", ""),
+        ("direct, median", "30.0", ""),
+        ("direct+speakers", "30.0", "+0.0"),
+        ("direct+speakers", "60.0", "+30.0"),
+        ("direct+speakers, median", "45.0", "+15.0"),
     ]
 
 
