@@ -5,13 +5,14 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.speaker_models import speaker_documents, write_speakers
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
-from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows, padded
+from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.golden import AN4
@@ -57,7 +58,9 @@ def run(steps: SpeakerSteps, streams: dict[int, Stream]) -> None:
     """One step of all streams."""
     parts, rights = zip(*(stream.take() for stream in streams.values()), strict=True)
     lengths = torch.tensor([len(part) for part in parts])
-    rows = live_rows(torch.tensor(list(streams)), padded(list(parts)), lengths, torch.tensor(rights))
+    rows = live_rows(
+        torch.tensor(list(streams)), pad_sequence(list(parts), batch_first=True), lengths, torch.tensor(rights)
+    )
     for stream, found, chunk in zip(streams.values(), steps.step(rows), rows.chunk, strict=True):
         stream.probabilities.append(found[: 8 * chunk])
 

@@ -121,9 +121,3 @@ class SpeakerRecording:
 def live_rows(slots: torch.Tensor, frames: torch.Tensor, lengths: torch.Tensor, right: torch.Tensor) -> StepRows:
     """Rows of live streams: frames [B, L, D] of `lengths` [B], of which the last `right` [B] are look-ahead."""
     return StepRows(slots, frames, torch.zeros_like(lengths), lengths - right, lengths)
-
-
-def padded(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Frames [n, D] of several streams as [B, L, D]."""
-    longest = max(map(len, parts))
-    return torch.stack([F.pad(part, (0, 0, 0, longest - len(part))) for part in parts])
