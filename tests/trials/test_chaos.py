@@ -11,7 +11,7 @@ from loadtest.gateway_clients import Text
 from loadtest.processes import Usage
 from trials import chaos
 from trials.server import fleet_streams
-from trials.server.fleet_streams import Stream
+from trials.server.fleet_streams import Run, Stream
 
 ROW = {
     "minutes": 30.0, "chunks": 10, "streams": 2, "words": 7, "words_changed": 1, "moved": 1,
@@ -127,6 +127,25 @@ class StandInGateway:
         if self.errors:
             raise self.errors.pop(0)
         yield Text("one two", True, None, (WORDS[0], WORDS[2]))
+
+
+@pytest.mark.parametrize(
+    ("speakers", "stopped"), [((1, 2), 0), ((2, None), 1), ((None, 1), 0), ((1,), None), ((), None)]
+)
+def test_speakers_of_a_stream_stop_with_its_last_words(speakers, stopped, monkeypatch):
+    kind, words = "segments with speakers", (WORDS[0], WORDS[2])
+
+    async def texts(fleet, parts):
+        yield Text("one two", True, None, words, speakers)
+
+    monkeypatch.setitem(fleet_streams.SPEAKER_KINDS, kind, texts)
+    stream = Stream(kind, np.zeros(160, np.int16))
+    if stopped is None:
+        with pytest.raises(AssertionError, match=f"{kind}: . words are not told"):
+            asyncio.run(stream.play(StandInGateway(), words))
+    else:
+        run = Run([(stream, asyncio.run(stream.play(StandInGateway(), words)))])
+        assert (run.words, run.speakers_stopped) == (2, stopped)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Fault trials of two servers behind gateways: faults under live streams of all kinds, restarts, scaling, overload.
 
-Every stream must tell the words and times of an undisturbed run, each once.
+Every stream must tell the words and times of an undisturbed run, each once. Some ask for speakers, beside others that
+do not: of a stream that moves, the words go on without speakers, with a warning.
 """
 
 import asyncio
@@ -11,15 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import websockets
 
+from benchmarks.speaker_models import write_speakers
 from loadtest.gateway_clients import GatewayFullError
 from loadtest.processes import server_processes
+from penstock.speakers.importer import import_speakers
 from trials.server import fleet as faults
 from trials.server.fleet import Fleet
-from trials.server.fleet_streams import KINDS, Stream, disturb, make_streams, undisturbed
+from trials.server.fleet_streams import KINDS, SPEAKER_KINDS, Stream, disturb, make_streams, undisturbed
 from trials.server.recordings import Recording
 from trials.server.resources import Figures, read_metrics, wait_until_free
 
@@ -29,6 +33,8 @@ _SILENCE_S = 25.0
 _BACK_S, _NOTICED_S = 60.0, 3.0
 _ROUNDS = 3
 _ATTEMPTS_S = 15.0
+_SPEAKERS_STOP = "the words go on without speakers"
+"""In the gateway's warning."""
 _SHORT = Stream("segments", np.zeros(1600, np.int16))
 _PACED = sum(kind != "file" for kind, _ in zip(itertools.cycle(KINDS), range(_STREAMS), strict=False))
 """Streams that stay open: a file's does only while it is recognized."""
@@ -198,13 +204,20 @@ def _trial(
     only: str = "",
 ) -> Figures:
     """offered: the servers during the fault. only: the kind of all streams."""
-    streams = make_streams(recordings, _STREAMS, _SILENCE_S, list(KINDS) if not only else [only])
-    with Fleet(model, slots, gateways) as fleet:
-        expected = asyncio.run(undisturbed(fleet, streams))
-        fleet.offer(*offered)
-        fleet.wait_until_up()
-        figures = disturb(fleet, streams, expected, lambda: fault(fleet), moves)
-        return figures | {"slots_back_s": max(wait_until_free(fleet.running(number), _BACK_S) for number in range(2))}
+    streams = make_streams(recordings, _STREAMS, _SILENCE_S, [*KINDS, *SPEAKER_KINDS] if not only else [only])
+    with TemporaryDirectory(prefix="penstock-speakers-") as folder:
+        speakers = import_speakers(write_speakers(Path(folder) / "source"), Path(folder) / "bundle").directory
+        with Fleet(model, slots, gateways, logs=Path(folder), speakers=speakers) as fleet:
+            expected = asyncio.run(undisturbed(fleet, streams))
+            fleet.offer(*offered)
+            fleet.wait_until_up()
+            figures = disturb(fleet, streams, expected, lambda: fault(fleet), moves)
+            back_s = max(wait_until_free(fleet.running(number), _BACK_S) for number in range(2))
+        logs = "".join(log.read_text(encoding="utf-8") for log in Path(folder).glob("gateway-*.log"))
+    figures |= {"speaker_warnings": logs.count(_SPEAKERS_STOP), "slots_back_s": back_s}
+    # A stream that has told all its words may move, too.
+    assert figures["speakers_stopped"] <= figures["speaker_warnings"] <= figures["moved"], figures
+    return figures
 
 
 TRIALS: tuple[Callable[[Path, list[Recording]], Figures], ...] = (

@@ -51,11 +51,13 @@ class Fleet:
         logs: Path | None = None,
         context: tuple[int, int] = CONTEXT,
         others: Mapping[str, str] | None = None,
+        speakers: Path | None = None,
     ):
         """gateways: 2 have HAProxy before them, as docker/edge has it. logs: a folder for them. others: variables of
-        the second server.
+        the second server. speakers: a bundle.
         """
         environment = server_environment(model, slots, IDLE_S, context) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
+        environment |= {"PENSTOCK_SPEAKERS": str(speakers)} if speakers else {}
         self.slots = slots
         self.servers = [
             TritonServer(find_triton(), _options(environment | more), _log_to(logs, f"server-{i}.log"))

@@ -84,6 +84,13 @@ KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
     "silence": _riva,
 }
 """Segments as the gateway ends them, `turn_detection: null`, and 3 minutes of silence between words."""
+SPEAKER_KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
+    "segments with speakers": lambda fleet, parts: _riva(fleet, parts, has_speakers=True),
+    "one segment with speakers": lambda fleet, parts: realtime_texts(
+        fleet.http, parts, has_speakers=True, additional_headers=_headers(fleet)
+    ),
+}
+"""For servers with a speaker model."""
 
 
 @dataclass
@@ -91,6 +98,8 @@ class Played:
     """What one stream told."""
 
     words: list[Word] = field(default_factory=list)
+    speakers: list[int | None] = field(default_factory=list)
+    """Of these words, if its kind has speakers."""
     lates: list[tuple[float, float]] = field(default_factory=list)
     """Of each text: when it came, and the seconds since the end of the audio that it covers was spoken. Without those
     of a stream that began anew."""
@@ -115,7 +124,7 @@ class Stream:
 
     async def expected(self, fleet: Fleet) -> list[Word]:
         """Its words without a fault, as fast as they come."""
-        return (await self._read(Played(), KINDS[self.kind](fleet, _unpaced(self.samples)), 0.0)).words
+        return (await self._read(Played(), self._open(fleet, _unpaced(self.samples)), 0.0)).words
 
     async def play(self, fleet: Fleet, expected: Sequence[Word]) -> Played:
         """At the pace of speech. A stream begins anew if its gateway ended, or if there was no room for it.
@@ -123,8 +132,8 @@ class Stream:
         """
         begin_s, played = time.monotonic(), Played()
         while True:
-            attempt_s, played.words = time.monotonic(), []
-            texts = KINDS[self.kind](fleet, spoken(self.samples, begin_s=begin_s))
+            attempt_s, played.words, played.speakers = time.monotonic(), [], []
+            texts = self._open(fleet, spoken(self.samples, begin_s=begin_s))
             try:
                 await asyncio.wait_for(self._read(played, texts, begin_s), self.seconds + _WAIT_S)
             except (httpx2.HTTPError, *CONNECTION_ERRORS) as error:
@@ -140,7 +149,12 @@ class Stream:
                 await asyncio.sleep(_RETRY_S)
             else:
                 played.changed = self._check(played.words, expected)
+                missing = len(played.words) - len(played.speakers) if self.kind in SPEAKER_KINDS else 0
+                assert not missing, f"{self.kind}: {missing} words are not told with their speakers"
                 return played
+
+    def _open(self, fleet: Fleet, parts: Parts) -> Texts:
+        return (KINDS | SPEAKER_KINDS)[self.kind](fleet, parts)
 
     def _check(self, words: Sequence[Word], expected: Sequence[Word]) -> int:
         """Words that were recognized differently: the same number of words at the same places. Else AssertionError."""
@@ -162,6 +176,7 @@ class Stream:
                     played.lates.append((now_s, now_s - begin_s - text.processed_s))
                 if text.is_final:
                     played.words += text.words
+                    played.speakers += text.speakers
         return played
 
 
@@ -212,6 +227,11 @@ class Run:
     def changed(self) -> int:
         """Those of them that were recognized differently: at a move the encoder's context may be shorter."""
         return sum(played.changed for _, played in self.played)
+
+    @property
+    def speakers_stopped(self) -> int:
+        """Streams that asked for speakers, and whose last word has none."""
+        return sum(played.speakers[-1:] == [None] for _, played in self.played)
 
     @property
     def audio_s(self) -> float:
@@ -286,8 +306,11 @@ def disturb(
         "reconnections": run.reconnections,
         "words": run.words,
         "words_changed": run.changed,
+        "speakers_stopped": run.speakers_stopped,
         "fault_s": at_s[1] - at_s[0],
     }
     assert not run.problems, (figures, run.problems[:3])
     assert (moved > 0) == moves, figures
+    has_speakers = moves and any(stream.kind in SPEAKER_KINDS for stream in streams)
+    assert (run.speakers_stopped > 0) == has_speakers, figures
     return figures
