@@ -204,7 +204,8 @@ def _trial(
     only: str = "",
 ) -> Figures:
     """offered: the servers during the fault. only: the kind of all streams."""
-    streams = make_streams(recordings, _STREAMS, _SILENCE_S, [*KINDS, *SPEAKER_KINDS] if not only else [only])
+    kinds = [only] if only else [*SPEAKER_KINDS, *KINDS, *SPEAKER_KINDS]
+    streams = make_streams(recordings, _STREAMS, _SILENCE_S, kinds)
     with TemporaryDirectory(prefix="penstock-speakers-") as folder:
         speakers = import_speakers(write_speakers(Path(folder) / "source"), Path(folder) / "bundle").directory
         with Fleet(model, slots, gateways, logs=Path(folder), speakers=speakers) as fleet:
