@@ -108,7 +108,8 @@ def test_what_happens_to_streams_is_counted(rig):
 
 def test_a_speaker_model_has_metrics_of_its_own(rig):
     streams = types.SimpleNamespace(steps=3, rows=7)
-    stage = types.SimpleNamespace(table=rig.table, streams=streams, samples_taken=32_000, busy_s=1.5)
+    stage = types.SimpleNamespace(table=rig.table, streams=streams, samples_taken=32_000)
+    rig.table.busy_s = 1.5
     metrics, before = SpeakerMetrics(rig.board.make, stage), dict(rig.counts())
     rig.table.open("a")
     metrics.update()
