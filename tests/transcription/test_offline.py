@@ -7,7 +7,6 @@ from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError, StreamError
-from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options import windows
@@ -82,17 +81,6 @@ def test_the_bundled_model_recognizes_what_was_said(decoder):
     assert [one.text for one in found] == [HEARD[decoder].get(text, text) for text in words]
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "alsd", "ctc"])
-def test_results_do_not_depend_on_decoded_steps(directories, recordings, decoder, monkeypatch):
-    recognizer = OfflineRecognizer(directories["rnnt_hybrid"], decoding=DecodingConfig(endpoint_silence_ms=200))
-    expected = recognizer.transcribe(recordings, {"decoder": decoder})
-    monkeypatch.setattr(windows, "DECODED_CHUNKS", 1)
-    found = recognizer.transcribe(recordings, {"decoder": decoder})
-    assert [outcome(one) for one in found] == [outcome(one) for one in expected]
-    if decoder != "ctc":
-        assert max(len(one.entries) for one in found) > 1  # endpoints are found
-
-
 def test_a_decoding_graph(tmp_path, recordings, monkeypatch):
     checkpoint = random_ctc_checkpoint(tmp_path, 6, random_offline_encoder(6))
     words = ("a", "be", "bed", "bad", "dad", "bead")
@@ -151,36 +139,6 @@ def test_bad_audio_is_named_and_the_others_go_on(directories, recordings):
     assert [outcome(one) for one in (good, last)] == [
         outcome(recognizer.transcribe([recordings[i]])[0]) for i in (0, 1)
     ]
-
-
-def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatch):
-    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
-    run = WindowEncoder.run
-
-    def fail_at_three(encoder, mels, bands):
-        if len(mels) == 3:
-            raise RuntimeError("out of memory")
-        return (yield from run(encoder, mels, bands))
-
-    monkeypatch.setattr(WindowEncoder, "run", fail_at_three)
-    errors = recognizer.transcribe(recordings[:3])
-    assert {str(error) for error in errors} == {"STREAM_LOST: the encoder failed: out of memory"}
-    assert all(not isinstance(one, StreamError) for one in recognizer.transcribe(recordings[:2]))
-
-
-def test_features_that_fail_end_their_recording_alone(directories, recordings, monkeypatch):
-    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
-    compute = MelPieces.add
-
-    def fail_once(window, samples):
-        if len(samples) == len(recordings[1]):
-            raise RuntimeError("out of memory")
-        compute(window, samples)
-
-    monkeypatch.setattr(MelPieces, "add", fail_once)
-    first, failed, last = recognizer.transcribe(recordings[:3])
-    assert str(failed) == "STREAM_LOST: the features stage failed: out of memory"
-    assert not isinstance(first, StreamError) and not isinstance(last, StreamError)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Windows have no state and share nothing but the batch: each gives the frames that it gives alone, up to rounding.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -65,17 +65,12 @@ class WindowEncoder:
             self._layers.append(layer)
             trim_heap()
 
-    def encode(
-        self,
-        mels: Sequence[Mel],
-        bands: Sequence[Reach | None] | None = None,
-        note: Callable[[float], None] = lambda share: None,
-    ) -> list[torch.Tensor]:
-        """Returns what `run` returns, at once; note: called with what it yields."""
+    def encode(self, mels: Sequence[Mel], bands: Sequence[Reach | None] | None = None) -> list[torch.Tensor]:
+        """Returns what `run` returns, at once."""
         steps = self.run(mels, bands)
         while True:
             try:
-                note(next(steps))
+                next(steps)
             except StopIteration as finished:
                 return finished.value
 

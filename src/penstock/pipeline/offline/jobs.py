@@ -16,13 +16,14 @@ import torch
 from penstock.encoder.window.attention import Band, Chunks, Reach
 from penstock.encoder.window.run import WindowEncoder
 from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import ENCODING_SHARE, band_of, batch_audio_s
+from penstock.pipeline.options.windows import band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25
 """Encoder work of one call."""
 _OLDEST_TURNS = 4
 """A live job works, else the shortest, and at each of these turns the oldest one: so no job waits for ever."""
+_ENCODING_SHARE = 0.9  # of the work, about; the rest is decoding
 _TRIMMED_S = 600.0  # audio of a job whose memory is returned to the system
 
 
@@ -72,8 +73,8 @@ class Window:
     def progress(self) -> float:
         """Share of the work that is done, 0 .. 1."""
         if self.frames is not None:
-            return ENCODING_SHARE + (1 - ENCODING_SHARE) * self.emitted / len(self.frames)
-        return 0.0 if self.job is None else ENCODING_SHARE * self.job.progress
+            return _ENCODING_SHARE + (1 - _ENCODING_SHARE) * self.emitted / len(self.frames)
+        return 0.0 if self.job is None else _ENCODING_SHARE * self.job.progress
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""What the library and the server share of offline models: attention of a recording, sizes of batches and steps.
+"""Attention of the recordings of an offline model, sizes of batches and steps.
 
 Does not import torch: `penstock serve` computes memory from the sizes.
 """
@@ -18,8 +18,6 @@ LONG_BAND = (128, 128)
 """Local attention of longer recordings, as in NeMo: the time of full attention grows with the square of the length."""
 DECODED_CHUNKS = 53
 """Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
-ENCODING_SHARE = 0.9
-"""Of the work, about; the rest is decoding."""
 MAX_CALL_PARTS = 8
 """Recordings with such a step in one call of a server; others' follow with their next polls."""
 
