@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.slots.ticket import END, POLL, Column, Ticket
+from penstock.pipeline.slots.ticket import Ticket
 from penstock.pipeline.stages.admission import AdmittingStage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
@@ -123,31 +123,28 @@ class Recognizer:
         answers_of: list[list[StreamResult | StreamError]] = [[] for _ in requests]
         places = list(range(len(requests)))
         while places:
-            answers, has_more = self._step(requests)
+            answers, unfinished = self._step(requests)
             for place, answer in zip(places, answers, strict=True):
                 answers_of[place].append(answer)
-            going_on = [row for row, answer in enumerate(answers) if has_more[row] and isinstance(answer, StreamResult)]
+            going_on = [row for row in sorted(unfinished) if isinstance(answers[row], StreamResult)]
             places = [places[row] for row in going_on]
             note(sum(parts[-1].audio_processed_s for parts in answers_of if isinstance(parts[-1], StreamResult)))
             requests = [AudioRequest(requests[row].stream_id, NO_SAMPLES) for row in going_on]
         return [parts[0] if len(parts) == 1 else joined(parts) for parts in answers_of]
 
-    def _step(self, requests: list[AudioRequest]) -> tuple[list[StreamResult | StreamError], np.ndarray]:
-        """Results of one pass through the stages, and for which of them, [R] bool, an offline model has work left."""
+    def _step(self, requests: list[AudioRequest]) -> tuple[list[StreamResult | StreamError], Collection[int]]:
+        """Results of one pass through the stages, and for which of them an offline model has work left."""
         features = self._features.process_rows([rows_of(requests, is_batched=True)])[0]
         assert not isinstance(features, StreamError), "rows are answered one by one"
         ticket = Ticket(features.rows, options=features.options, errors=features.errors)
         encoded = self._encoder.process_tickets([ticket], [features.mel], to_host=False)[0]
         assert not isinstance(encoded, StreamError), "the ticket is that of the chunks"
-        has_more = np.zeros(len(requests), bool)
         if encoded.rows is not None:
-            flags, due = encoded.rows[:, Column.FLAGS], features.rows[:, Column.COVERED]
-            has_more = (encoded.rows[:, Column.COVERED] < due) | (flags & (POLL | END) == POLL)
             ticket = replace(ticket, rows=encoded.rows)
         # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
         decoded = self._decoder.process_tickets([ticket], [encoded.encoded])[0]
         assert not isinstance(decoded, StreamError), "the ticket is that of the frames"
-        return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))], has_more
+        return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))], encoded.unfinished
 
 
 class Stream:

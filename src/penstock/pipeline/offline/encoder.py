@@ -98,7 +98,7 @@ class WindowEncoderStage:
             problem = self._shape_problem(ticket, mel)
             answers.append(problem)
             if problem is None:
-                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
+                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}, set()))
                 self._complete += self._collect(requests[-1])
         self._drop_closed()
         if self._whole_files is None or not any(file.pieces and not file.samples for file in self._files.values()):
@@ -200,6 +200,8 @@ class WindowEncoderStage:
                 request.rows[row, Column.FLAGS] |= END
                 self._guard.end(file.slot, file.generation)
                 del self._files[file.slot]
+            elif request.rows[row, Column.FLAGS] & POLL or request.rows[row, Column.COVERED] < file.due_samples:
+                request.unfinished.add(row)
         for file in self._files.values():
             if file.live is not None:
                 self._guard.count_windows(file.slot, file.generation, file.encoded_windows)
@@ -239,7 +241,7 @@ class WindowEncoderStage:
         rows[:, Column.FLAGS] &= np.where(is_poll, START | END | FINALIZE | POLL | LIVE, START | END | FINALIZE)
         parts = [request.parts[row] for row in sorted(request.parts)]
         frames = copied(torch.cat(parts)) if parts else torch.zeros(0, self._config.d_model)
-        return EncodedRows(frames, request.errors, rows)
+        return EncodedRows(frames, request.errors, rows, request.unfinished)
 
 
 class _Decoding(NamedTuple):
@@ -263,3 +265,5 @@ class _Request(NamedTuple):
     """By row."""
     parts: dict[int, torch.Tensor]
     """Frames [T, D] by row."""
+    unfinished: set[int]
+    """As in `EncodedRows`."""
