@@ -141,7 +141,9 @@ class WindowEncoderStage:
             file = self._files.get(slot)
             if file is None:  # closed by the features stage since, which tells the client why
                 continue
-            mel = request.mel[ends[place] - chunks[place] : ends[place]].clone()  # the request's memory is Triton's
+            mel = request.mel[ends[place] - chunks[place] : ends[place]]
+            if self._whole_files is None:
+                mel = mel.clone()  # the request's memory is Triton's
             band = self._queue.band(flag & LOCAL > 0, file.live)
             samples = int(covered[place]) if flag & COMPLETE else 0
             file.due_samples = int(covered[place])
