@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import soundfile
 
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
@@ -12,6 +13,8 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
+from penstock.transcription.files import FileTranscriber
+from penstock_client.audio.channels import EACH
 from recipes.training.batches import read_recordings
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import AN4, golden_pcm
@@ -179,6 +182,38 @@ def test_recordings_of_a_batch_are_encoded_together(directories, recordings, mon
         OfflineRecognizer(directories["rnnt_hybrid"], batch_audio_s=audio_s).transcribe(files)
         assert found == batches
         found.clear()
+
+
+def test_files_are_read_until_they_fill_a_batch(directories, recordings, tmp_path):
+    """One has more channels than there are streams; one is bad."""
+    stereo = np.stack([recordings[2], recordings[2][::-1]], axis=1)
+    files = {"stereo": stereo, "loud": np.full(16000, 3.0, np.float32)}
+    files |= {name: recordings[number] for name, number in (("a", 0), ("b", 2), ("c", 1))}
+    taken = []
+
+    def paths():
+        for number, (name, samples) in enumerate(files.items()):
+            taken.append(name)
+            soundfile.write(tmp_path / f"{name}.wav", samples, 16000, subtype="FLOAT" if name == "loud" else None)
+            yield number, tmp_path / f"{name}.wav"
+
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"], max_batch=1)
+    audio_s = []
+    done = FileTranscriber(recognizer, 0, channel=EACH).transcribe_numbered(paths(), audio_s.append)
+    found = [next(done)]
+    assert taken == ["stereo"]
+    found += done
+    transcripts = {list(files)[number]: each for number, each in found}
+    (failed,) = transcripts.pop("loud")
+    assert f"AUDIO_INVALID: {tmp_path / 'loud.wav'}: 16000 of 16000 samples are not finite" in failed.error
+    expected = recognizer.transcribe([stereo[:, 0], stereo[:, 1], *(files[name] for name in "abc")])
+    tokens = [[token[:2] for token in each.tokens] for each in expected]
+    assert [[token[:2] for token in one.tokens] for name in transcripts for one in transcripts[name]] == tokens
+    assert sum(audio_s) == pytest.approx(sum(one.audio_processed_s for one in expected))
+    wide = FileTranscriber(OfflineRecognizer(directories["rnnt_hybrid"], batch_audio_s=3.0), 0)
+    taken.clear()
+    next(wide.transcribe_numbered(paths()))
+    assert taken == ["stereo"]  # 3.2 s
 
 
 def peak_bytes(recognizer: OfflineRecognizer, seconds: int) -> int:
