@@ -19,7 +19,7 @@ from penstock_client.writing import join_texts
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
-_READ_SAMPLES = 1 << 16
+_READ_SAMPLES = 1 << 17
 """Of a request with a part of a whole file."""
 
 
