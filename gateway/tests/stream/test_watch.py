@@ -190,6 +190,24 @@ async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
         assert [event.is_last async for event in stream.events()] == [True]
 
 
+@pytest.mark.parametrize("call", ["push", "end_segment"])
+async def test_audio_that_waits_for_the_server_is_not_silence(server, open_streams, call):
+    """As that of a file, while the model `speakers` is behind."""
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        goes_on = asyncio.Event()
+        setattr(stream._upstream, call, lambda *_: goes_on.wait())
+        waiting = asyncio.create_task(getattr(stream, call)(*[np.full(800, 0.25, np.float32)] * (call == "push")))
+        await asyncio.sleep(0)
+        for minutes in range(2, 6):
+            await stream.watch(time.monotonic() + 60 * minutes, 3600)
+        assert not (stream._is_finished or stream._upstream.is_parked or stream._upstream._parking_row)
+        goes_on.set()
+        await waiting
+        await stream.watch(time.monotonic() + 120, 3600)
+        assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)
+
+
 async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
     async with open_streams(server) as streams:
         stream = await streams.open(StreamOptions(), ANONYMOUS, "test")

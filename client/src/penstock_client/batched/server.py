@@ -101,7 +101,8 @@ class Server:
             replay=Replay[Part](max_samples=most) if most else None,
             polls=takes_files(self.parameters),
         )
-        stream.track = track
+        if track is not None:
+            stream.track, track.keep_open = track, stream.keep_open
         stream.fingerprint = self.parameters.get(FINGERPRINT, "")
         return stream
 

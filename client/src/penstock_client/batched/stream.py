@@ -100,6 +100,11 @@ class BatchedStream(ServedStream):
         """Ends the stream after what was pushed, and after these samples if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
 
+    async def keep_open(self) -> None:
+        """Sends no samples, unless a row is on its way or the stream is finished: the server ends none that is idle."""
+        if self.is_answered and not (self._is_finished or self.is_over):
+            self._enqueue(NO_SAMPLES)
+
     def park(self) -> None:
         """Ends the segment as an endpoint does, and then gives back the slot until audio is pushed. Does not wait.
 

@@ -138,6 +138,8 @@ class SpeakerTrack:
         """For how long `send` has held back audio in all, and `is_due` the newest result."""
         self._is_open = self._is_finished = self._is_end_sent = self._is_complete = self._is_pressed = False
         """Finished: no more audio comes. Complete: all of it is decided. Pressed: what is held is sent at once."""
+        self.keep_open: Callable[[], Awaitable[None]] = _nothing
+        """Called every few seconds while `send` waits: the words' stream must not seem idle. Set by its owner."""
         self._failure: ClientError | None = None
         self._task: asyncio.Task[None] | None = None
         self._to_send, self._changed = AsyncSignal(), AsyncSignal()
@@ -175,7 +177,7 @@ class SpeakerTrack:
             await asyncio.sleep(pause_s)
 
     async def send(self, samples: npt.NDArray[np.float32]) -> None:
-        """Takes audio [n]. Waits while a minute of it is unanswered; live audio fails then."""
+        """Takes audio [n]. Waits while a minute of it is unanswered; live audio, not of a file, fails then."""
         if self._is_finished or self._is_over or not len(samples):
             return
         self._newest_audio_s = time.monotonic()
@@ -183,12 +185,16 @@ class SpeakerTrack:
         self._held_samples += len(samples)
         self._to_send.give()
         self._samples += len(samples)
+        kept_s = self._newest_audio_s
         try:
             while self._unanswered_samples > _MAX_UNANSWERED_SAMPLES and not self._is_over:
-                if self._is_live():
+                if self._is_live() and not self._is_file:
                     self.cancel(ReplyTimeoutError("speakers", "the model speakers is more than a minute behind"))
                     return
-                await self._changed.wait(_LOOK_S)
+                await self._changed.wait(min(_LOOK_S, self._keep_alive_s))
+                if time.monotonic() - kept_s >= self._keep_alive_s:
+                    kept_s = time.monotonic()
+                    await self.keep_open()
         finally:
             self._blocked_s += time.monotonic() - self._newest_audio_s
 
@@ -391,3 +397,7 @@ class SpeakerTrack:
     async def _until(self, is_met: Callable[[], bool]) -> None:
         while not is_met():
             await self._changed.wait(math.inf)
+
+
+async def _nothing() -> None:
+    pass

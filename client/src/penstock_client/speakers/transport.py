@@ -11,7 +11,7 @@ import numpy as np
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
 from penstock_client.options import SPEAKER_FILE
-from penstock_client.protocol import Request, Result, with_speakers
+from penstock_client.protocol import POLL_REQUEST, Request, Result, with_speakers
 from penstock_client.speakers.track import FILE_REPLY_S, GATEWAY_HAS_IT, SpeakerSettings, SpeakerTrack
 from penstock_client.speakers.wire import SpeakerLink
 from penstock_client.transport import resuming
@@ -62,7 +62,9 @@ class SpeakingTransport:
         self._transport = open_transport(timeout_s)
         self._waiting: tuple[Result, float] | None = None
         """A final result without its speakers, and when it came."""
-        self._is_gateway = False
+        self._is_gateway = self._is_ended = False
+        """Ended: the last request was sent."""
+        track.keep_open = self._keep_open
 
     @property
     def is_complete(self) -> bool:
@@ -83,6 +85,7 @@ class SpeakingTransport:
                 self._pass_to_gateway()
                 request = replace(request, parameters={**request.parameters, **self._track.settings.options()})
         await self._transport.send(request)
+        self._is_ended = request.is_end
         if self._is_gateway:
             return
         try:
@@ -90,6 +93,10 @@ class SpeakingTransport:
         finally:
             if request.is_end:
                 self._track.finish()
+
+    async def _keep_open(self) -> None:
+        if not self._is_ended:
+            await self._transport.send(POLL_REQUEST)
 
     def _pass_to_gateway(self) -> None:
         """Its replies wait for their speakers there: of a file that may take longer than words do."""

@@ -48,6 +48,8 @@ class ReplicaStream:
         self._over = asyncio.Event()
         self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
         self._is_finished = self._is_cancelled = False
+        self._pushes = 0
+        """Calls that wait for the server, which is no silence."""
         self.last_heard_s = self._started_s
         """When anything but audio came from the client, as a ping of its socket: it may be silent for longer."""
 
@@ -58,15 +60,26 @@ class ReplicaStream:
         """
         if not len(samples) and self._file_hold is not None and self._file_hold.samples:
             return
-        self._last_audio_s = time.monotonic()
-        if len(samples):
-            self._hold(len(samples))
-            self._report.pushed(len(samples))
-            try:
+        if not len(samples):
+            self._last_audio_s = time.monotonic()
+            return
+        self._hold(len(samples))
+        self._report.pushed(len(samples))
+        try:
+            with self._pushing():
                 await self._upstream.push(samples)
-            except ClientError as error:
-                raise await self._failed(error) from error
-        self._last_audio_s = time.monotonic()  # waiting for the server is not silence
+        except ClientError as error:
+            raise await self._failed(error) from error
+
+    @contextmanager
+    def _pushing(self) -> Iterator[None]:
+        """Waiting for the server is not silence."""
+        self._pushes += 1
+        try:
+            yield
+        finally:
+            self._pushes -= 1
+            self._last_audio_s = time.monotonic()
 
     def _hold(self, samples: int) -> None:
         """Fails the stream where its key has no memory left for these samples."""
@@ -80,10 +93,10 @@ class ReplicaStream:
 
     async def end_segment(self) -> None:
         """Ends the segment after the audio pushed so far. A Final with `forced` answers it, also for silence."""
-        self._last_audio_s = time.monotonic()
         self._report.ending()
         try:
-            await self._upstream.end_segment()
+            with self._pushing():
+                await self._upstream.end_segment()
         except ClientError as error:
             raise await self._failed(error) from error
 
@@ -173,6 +186,8 @@ class ReplicaStream:
         """Called regularly: keeps the stream open on the server, and finishes one that is too old or silent."""
         if self._over.is_set():
             return
+        if self._pushes:
+            self._last_audio_s = now_s
         silent_s = now_s - self._last_audio_s
         is_gone = silent_s > self._idle_s
         if self._parks:

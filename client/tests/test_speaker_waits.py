@@ -1,0 +1,88 @@
+"""A speaker model that is slow, full, hung or closed: what the words' stream does meanwhile."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.batched_client import WAIT_S, connected, until
+from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_servers import GrpcServer
+from client.tests.helpers.fake_speakers import voices
+from client.tests.test_speakers import ON, held, serving
+from penstock_client import AsyncClient, ConnectionOptions
+from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+
+OF_FILE = ON.replace(speaker_mode="file")
+MINUTE = np.tile(voices(1), 610)
+"""More than may be unanswered."""
+
+
+async def accepting(stream_id, requests):
+    """A model that answers the start, and then nothing."""
+    await anext(requests)
+    yield 0, np.zeros((0, 8), np.float32)
+    await asyncio.Event().wait()
+
+
+class TestWordsOfAFile:
+    """Its audio waits for the model `speakers`: the words' stream must not seem idle to its server."""
+
+    async def _kept_open(self, sending, track, goes_on, received):
+        track._keep_alive_s = 0.01
+        await until(lambda: track._unanswered_samples == len(MINUTE))
+        before = received()
+        await until(lambda: received() >= before + 2)
+        assert not sending.done()
+        goes_on.set()
+        await sending
+
+    def test_over_asr_batch(self):
+        async def run(server, goes_on):
+            async with connected(server, max_unanswered_s=20) as client, await client.open_stream(OF_FILE) as stream:
+                sending = asyncio.create_task(stream.push(MINUTE))
+                await self._kept_open(sending, stream.track, goes_on, lambda: len(server.batch.batches))
+                await stream.finish()
+                return [result async for result in stream]
+
+        with serving(BatchServer) as server, held(server) as goes_on:
+            results = asyncio.run(run(server, goes_on))
+        assert results[-1].is_final and set(results[-1].word_speakers) == {1}
+
+    def test_over_asr(self):
+        async def run(server, goes_on):
+            async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S) as client:
+                stream = client.open_stream(options=OF_FILE)
+                sending = asyncio.create_task(stream.send(MINUTE))
+                track = stream._transport._track
+                await until(lambda: track._is_open)
+                await self._kept_open(sending, track, goes_on, lambda: len(server.recognizer.requests))
+                await stream.finish()
+                return [result async for result in stream]
+
+        with serving(GrpcServer) as server, held(server) as goes_on:
+            results = asyncio.run(run(server, goes_on))
+        assert results[-1].is_final and set(results[-1].word_speakers) == {1}
+
+
+@pytest.mark.parametrize(("mode", "code"), [("file", None), ("low_latency", "REPLY_TIMEOUT")])
+def test_a_file_whose_words_are_slow_keeps_its_speakers(mode, code):
+    """Its audio comes no faster than in real time, which does not make it live."""
+
+    async def run():
+        looked = asyncio.Event()
+
+        async def look():
+            looked.set()
+
+        track = SpeakerTrack(accepting, SpeakerSettings(None, mode), WAIT_S, ConnectionOptions())
+        await track.open()
+        track._opened_s, track._keep_alive_s, track.keep_open = track._opened_s - 3600, 0.01, look
+        sending = asyncio.create_task(track.send(MINUTE))
+        await asyncio.wait([sending, asyncio.create_task(looked.wait())], return_when=asyncio.FIRST_COMPLETED)
+        failure = track._failure
+        sending.cancel()
+        await track.close(0)
+        return failure and failure.code
+
+    assert asyncio.run(run()) == code
