@@ -1,6 +1,7 @@
 """A speaker model that is slow, full, hung or closed: what the words' stream does meanwhile."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_speakers import voices
 from client.tests.test_speakers import ON, held, serving
-from penstock_client import AsyncClient, ConnectionOptions
+from penstock_client import AsyncClient, BatchedClient, ConnectionLostError, ConnectionOptions, StreamClosedError
+from penstock_client.connection import Endpoint
 from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.wire import SpeakerLink
 
 OF_FILE = ON.replace(speaker_mode="file")
 MINUTE = np.tile(voices(1), 610)
@@ -86,3 +89,64 @@ def test_a_file_whose_words_are_slow_keeps_its_speakers(mode, code):
         return failure and failure.code
 
     assert asyncio.run(run()) == code
+
+
+class TestStartsOfFiles:
+    """The start of a file may take minutes, of a server that lives."""
+
+    @staticmethod
+    async def _hung(stream_id, requests):
+        await anext(requests)
+        await asyncio.Event().wait()
+        yield
+
+    def test_of_a_server_that_hangs(self):
+        """While another one lives, the stream starts there."""
+
+        async def run(hung, other):
+            async with BatchedClient([f"127.0.0.1:{each.port}" for each in (hung, other)], timeout_s=WAIT_S) as client:
+                first = client._servers[0]._speakers
+                first._endpoint = replace(first._endpoint, timeout_s=0.01)
+                first._over_grpc = self._hung
+                asked = 0
+
+                async def is_alive():
+                    nonlocal asked
+                    asked += 1
+                    return asked < 3
+
+                first._ask = is_alive
+                stream = await client.open_stream(OF_FILE)
+                await stream.finish(voices(1))
+                assert set([result async for result in stream][-1].word_speakers) == {1}
+                return asked, client._servers[0].down_until_s
+
+        with serving(BatchServer) as hung, serving(BatchServer) as other:
+            asked, down_until_s = asyncio.run(run(hung, other))
+        assert asked == 3 and down_until_s and other.speakers.modes == ["file"]
+
+    @pytest.mark.parametrize("lives", [True, False])
+    def test_of_a_client_of_asr(self, lives):
+        """It asks what the server offers."""
+
+        async def run(server):
+            endpoint = Endpoint(f"127.0.0.1:{server.port}", timeout_s=2 * WAIT_S)
+            link = SpeakerLink(endpoint)
+            if not lives:
+                server.close()
+            link._endpoint, link._over_grpc = replace(endpoint, timeout_s=0.01), self._hung
+            track = link.track(SpeakerSettings(None, "file"))
+            opening = asyncio.create_task(track.open())
+            for _ in range(3):
+                await until(lambda: link._asking is not None and not link._asking.done() or opening.done())
+                await asyncio.wait([opening, link._asking], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(0)
+            if lives:
+                assert not opening.done()
+                track.cancel()
+            with pytest.raises(StreamClosedError if lives else ConnectionLostError):
+                await opening
+            await link.close()
+
+        with serving(GrpcServer) as server:
+            asyncio.run(run(server))

@@ -106,7 +106,7 @@ class BatchedClient:
                 failures.append(error)
                 if error.of_speakers:
                     continue
-                if not isinstance(error, ServerUnreachableError | ServerReplyError):
+                if not (isinstance(error, ServerUnreachableError | ServerReplyError) or error.code in LOST):
                     raise
                 server.note_down()
         others = [error for error in failures if not isinstance(error, SpeakersNotServedError)]

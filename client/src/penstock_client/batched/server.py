@@ -64,7 +64,7 @@ class Server:
         self._settings, self._slow_s = settings, slow_s
         self._geometry: ChunkGeometry | None = None
         self._link: Link | None = None
-        self._speakers = SpeakerLink(replace(endpoint, timeout_s=max(endpoint.timeout_s, slow_s)))
+        self._speakers = SpeakerLink(endpoint, self.is_alive, slow_s)
         self._connecting: asyncio.Task[None] | None = None
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
         self._is_closed = False

@@ -121,11 +121,18 @@ class SpeakerTrack:
         timeout_s: float,
         connection: ConnectionOptions,
         read_keep_alive_s: Callable[[], Awaitable[float]] | None = None,
+        is_alive: Callable[[], Awaitable[bool]] | None = None,
+        slow_s: float = 0.0,
     ):
-        """read_keep_alive_s: what the server needs; called once the stream is open."""
+        """read_keep_alive_s: what the server needs; called once the stream is open.
+
+        is_alive: asked while a start that may take longer than `timeout_s` is not answered: of a file, or with `slow_s`.
+        """
         self._is_file, self._keep_alive_s = settings.mode == SPEAKER_FILE, MAX_KEEP_ALIVE_S
         self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
         self._connection, self._read_keep_alive_s = connection, read_keep_alive_s
+        self._start_s = max(timeout_s, slow_s, FILE_REPLY_S if self._is_file else 0.0)
+        self._is_alive = is_alive if self._start_s > timeout_s else None
         self._waits = FILE_WAITS if self._is_file else LIVE_WAITS
         self._least_samples = _FILE_SAMPLES if self._is_file else _LIVE_SAMPLES
         self._probabilities = Probabilities(settings.most)
@@ -159,7 +166,7 @@ class SpeakerTrack:
         while True:
             self._failure, stream_id = None, uuid.uuid4().hex
             self._task = asyncio.create_task(self._run(stream_id), name=f"penstock {stream_id} speakers")
-            await self._until(lambda: self._is_open or self._failure is not None)
+            is_dead = await self._is_start_lost()
             if (failure := self._failure) is None:
                 if self._read_keep_alive_s is not None:
                     self._keep_alive_s = await self._read_keep_alive_s()
@@ -171,10 +178,24 @@ class SpeakerTrack:
             elif isinstance(failure, ServerFullError | ServerDrainingError):
                 pauses = full
             if (pause_s := next(pauses, None)) is None:
-                failure.of_speakers = True
+                failure.of_speakers = not is_dead
                 raise failure
             self._in_flight.clear()
             await asyncio.sleep(pause_s)
+
+    async def _is_start_lost(self) -> bool:
+        """Returns when the start is answered or has failed. True where it has because the server is dead."""
+
+        def is_answered() -> bool:
+            return self._is_open or self._failure is not None
+
+        while not is_answered():
+            await self._changed.wait(math.inf if self._is_alive is None else self._timeout_s / 2)
+            is_dead = not is_answered() and self._is_alive is not None and not await self._is_alive()
+            if is_dead and not is_answered():
+                self.cancel(ConnectionLostError("speakers", "the server does not answer"))
+                return True
+        return False
 
     async def send(self, samples: npt.NDArray[np.float32]) -> None:
         """Takes audio [n]. Waits while a minute of it is unanswered; live audio, not of a file, fails then."""
@@ -311,8 +332,8 @@ class SpeakerTrack:
         replies = self._exchange(stream_id, self._requests())
         try:
             while True:
-                limit_s = MAX_KEEP_ALIVE_S + _REPLY_S if self._is_open else self._timeout_s
-                limit_s = max(limit_s, FILE_REPLY_S) if self._is_file else limit_s
+                limit_s = FILE_REPLY_S if self._is_file else MAX_KEEP_ALIVE_S + _REPLY_S
+                limit_s = limit_s if self._is_open else self._start_s
                 try:
                     first_frame, frames = await asyncio.wait_for(anext(replies), limit_s)
                 except asyncio.TimeoutError:
@@ -393,10 +414,6 @@ class SpeakerTrack:
         self._held.clear()
         self._held_samples = 0
         self._changed.give()
-
-    async def _until(self, is_met: Callable[[], bool]) -> None:
-        while not is_met():
-            await self._changed.wait(math.inf)
 
 
 async def _nothing() -> None:

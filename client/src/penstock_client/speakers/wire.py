@@ -1,7 +1,7 @@
 """The requests and replies of the model `speakers`, over gRPC and HTTP. Imports the library of a protocol when used."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,9 +29,15 @@ Reply = tuple[int, Frames]
 class SpeakerLink:
     """The connection to one server's model `speakers`, for all streams of a client. Used in one event loop."""
 
-    def __init__(self, endpoint: Endpoint):
-        self._endpoint = replace(endpoint, model=MODEL_NAME)
+    def __init__(
+        self, endpoint: Endpoint, is_alive: Callable[[], Coroutine[None, None, bool]] | None = None, slow_s: float = 0.0
+    ):
+        """is_alive: asks the server; by default for what it offers. slow_s: as of `Link`."""
+        self._endpoint, self._slow_s = replace(endpoint, model=MODEL_NAME), slow_s
+        self._ask = is_alive or self._offers
+        self._asking: asyncio.Task[bool] | None = None
         self._read_parameters = partial(try_parameters, endpoint)
+        self._read_parameters_soon = partial(try_parameters, replace(endpoint, timeout_s=endpoint.timeout_s / 2))
         self._parameters: asyncio.Task[Mapping[str, str] | None] | None = None
         self._channel: grpc.aio.Channel | None = None
         self._http: aiohttp.ClientSession | None = None
@@ -41,7 +47,8 @@ class SpeakerLink:
         """The track of a new stream, which is still to be opened."""
         exchange = self._over_grpc if self._endpoint.is_grpc else self._over_http
         self._tracks = {each for each in self._tracks if not each.is_ended}
-        track = SpeakerTrack(exchange, settings, self._endpoint.timeout_s, self._endpoint.options, self._keep_alive_s)
+        timeout_s, options = self._endpoint.timeout_s, self._endpoint.options
+        track = SpeakerTrack(exchange, settings, timeout_s, options, self._keep_alive_s, self._is_alive, self._slow_s)
         self._tracks.add(track)
         return track
 
@@ -60,8 +67,23 @@ class SpeakerLink:
             return MAX_KEEP_ALIVE_S
         return min(MAX_KEEP_ALIVE_S, idle_s / 3) if idle_s > 0 else MAX_KEEP_ALIVE_S
 
+    async def _is_alive(self) -> bool:
+        """Asked once for all tracks that ask meanwhile."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        asking = self._asking
+        await asyncio.wait([asking])
+        return asking.cancelled() or asking.result()
+
+    async def _offers(self) -> bool:
+        """True if the server tells what its recognizer offers, or that it has none."""
+        return await asyncio.to_thread(self._read_parameters_soon) is not None
+
     async def close(self) -> None:
         """Ends its streams and the connection."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
         await asyncio.gather(*(track.close() for track in self._tracks))
         if self._parameters is not None:
             await asyncio.wait([self._parameters])
