@@ -138,7 +138,7 @@ class TestStartsOfFiles:
             track = link.track(SpeakerSettings(None, "file"))
             opening = asyncio.create_task(track.open())
             for _ in range(3):
-                await until(lambda: link._asking is not None and not link._asking.done() or opening.done())
+                await until(lambda: (link._asking is not None and not link._asking.done()) or opening.done())
                 await asyncio.wait([opening, link._asking], return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0)
             if lives:
@@ -150,3 +150,35 @@ class TestStartsOfFiles:
 
         with serving(GrpcServer) as server:
             asyncio.run(run(server))
+
+
+def test_a_stream_that_is_closed_between_two_attempts_to_open_makes_no_other():
+    """Its server still knows it then."""
+
+    async def run(server):
+        options = ConnectionOptions(wait_for_slot_s=WAIT_S)
+        link = SpeakerLink(Endpoint(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, options=options))
+        track = link.track(SpeakerSettings(None, "file"))
+        opening = asyncio.create_task(track.open())
+        await until(lambda: track._failure is not None and track._task.done())
+        link.track(SpeakerSettings(None, "file"))
+        assert link.has(track)
+        attempts = len(server.speakers.requests)
+        server.speakers.max_streams = 8
+        await link.close()
+        with pytest.raises(StreamClosedError):
+            await opening
+        assert not link.has(track) and len(server.speakers.requests) == attempts and not server.speakers.audio
+
+    with serving(GrpcServer) as server:
+        server.speakers.max_streams = 0
+        asyncio.run(run(server))
+
+
+def test_a_track_that_is_closed_before_it_was_opened_is_not_kept():
+    track = SpeakerTrack(accepting, SpeakerSettings(None, "file"), WAIT_S, ConnectionOptions())
+    assert not track.is_ended
+    track.cancel()
+    assert track.is_ended
+    with pytest.raises(StreamClosedError):
+        asyncio.run(track.open())

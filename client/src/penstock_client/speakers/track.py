@@ -126,7 +126,7 @@ class SpeakerTrack:
     ):
         """read_keep_alive_s: what the server needs; called once the stream is open.
 
-        is_alive: asked while a start that may take longer than `timeout_s` is not answered: of a file, or with `slow_s`.
+        is_alive: asked while a start is unanswered that may take longer than `timeout_s`: up to `slow_s`, or of a file.
         """
         self._is_file, self._keep_alive_s = settings.mode == SPEAKER_FILE, MAX_KEEP_ALIVE_S
         self.settings, self._exchange, self._timeout_s = settings, exchange, timeout_s
@@ -143,6 +143,7 @@ class SpeakerTrack:
         self._newest_audio_s = self._opened_s = time.monotonic()
         self._blocked_s = self._delay_s = 0.0
         """For how long `send` has held back audio in all, and `is_due` the newest result."""
+        self._is_opening = False
         self._is_open = self._is_finished = self._is_end_sent = self._is_complete = self._is_pressed = False
         """Finished: no more audio comes. Complete: all of it is decided. Pressed: what is held is sent at once."""
         self.keep_open: Callable[[], Awaitable[None]] = _nothing
@@ -159,11 +160,20 @@ class SpeakerTrack:
         As audio is, an attempt is repeated where no server is reached, or where it is full, for the time of the
         connection's options.
         """
+        self._is_opening = True
+        try:
+            await self._open()
+        finally:
+            self._is_opening = False
+
+    async def _open(self) -> None:
         connect, full = (
             retry_pauses_s(each) for each in (self._connection.connect_retry_s, self._connection.wait_for_slot_s)
         )
         self._opened_s = time.monotonic()  # what is recorded meanwhile is live
         while True:
+            if self._is_finished:
+                raise StreamClosedError("speakers", "the stream is closed")
             self._failure, stream_id = None, uuid.uuid4().hex
             self._task = asyncio.create_task(self._run(stream_id), name=f"penstock {stream_id} speakers")
             is_dead = await self._is_start_lost()
@@ -181,7 +191,7 @@ class SpeakerTrack:
                 failure.of_speakers = not is_dead
                 raise failure
             self._in_flight.clear()
-            await asyncio.sleep(pause_s)
+            await self._to_send.wait(pause_s)
 
     async def _is_start_lost(self) -> bool:
         """Returns when the start is answered or has failed. True where it has because the server is dead."""
@@ -318,7 +328,9 @@ class SpeakerTrack:
     @property
     def is_ended(self) -> bool:
         """True once it has nothing more to do."""
-        return self._task is not None and self._task.done()
+        if self._is_opening:
+            return False
+        return self._is_finished if self._task is None else self._task.done()
 
     @property
     def _is_over(self) -> bool:
