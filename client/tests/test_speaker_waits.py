@@ -10,8 +10,16 @@ from client.tests.helpers.batched_client import WAIT_S, connected, until
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_speakers import voices
+from client.tests.helpers.fakes import RejectionError
 from client.tests.test_speakers import ON, held, serving
-from penstock_client import AsyncClient, BatchedClient, ConnectionLostError, ConnectionOptions, StreamClosedError
+from penstock_client import (
+    AsyncClient,
+    BatchedClient,
+    ClientError,
+    ConnectionLostError,
+    ConnectionOptions,
+    StreamClosedError,
+)
 from penstock_client.connection import Endpoint
 from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
 from penstock_client.speakers.wire import SpeakerLink
@@ -182,3 +190,30 @@ def test_a_track_that_is_closed_before_it_was_opened_is_not_kept():
     assert track.is_ended
     with pytest.raises(StreamClosedError):
         asyncio.run(track.open())
+
+
+@pytest.mark.parametrize("code", ["STREAM_LIMIT", "SERVER_DRAINING", "AUDIO_MEMORY_FULL"])
+def test_a_stream_whose_words_have_no_room_has_its_speakers_on_another_server(code):
+    """It would move there without them."""
+
+    async def run(full, other):
+        urls = [f"127.0.0.1:{server.port}" for server in (full, other)]
+        async with BatchedClient(urls, timeout_s=WAIT_S) as client:
+            stream = await client.open_stream(ON)
+            await stream.finish(voices(1))
+            assert set([result async for result in stream][-1].word_speakers) == {1}
+            await until(lambda: not full.speakers.audio)
+            other.batch.recognizer.before_answer = reject
+            with pytest.raises(ClientError) as caught:
+                await client.open_stream(ON)
+            assert caught.value.code == code and not caught.value.of_speakers
+            assert [server.down_until_s for server in client._servers] == [0, 0]
+
+    def reject(request):
+        raise RejectionError(f"{code}: not here")
+
+    with serving(BatchServer) as full, serving(BatchServer) as other:
+        for server in (full, other):
+            server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
+        full.batch.recognizer.before_answer = reject
+        asyncio.run(run(full, other))

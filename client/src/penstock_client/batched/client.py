@@ -10,13 +10,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from penstock_client.batched.results import OnAnswer
+from penstock_client.batched.rows import MOVABLE
 from penstock_client.batched.server import LOST, Probe, Server, StreamSettings
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.batched.wire import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import (
     ClientError,
-    ServerReplyError,
     ServerUnreachableError,
     SpeakersNotServedError,
     StreamClosedError,
@@ -94,9 +94,10 @@ class BatchedClient:
     ) -> BatchedStream:
         """A new stream, whose start is sent at once; its `accepted` waits for the answer.
 
-        The first one reads where the model's chunks end and connects. One with speakers starts on a server whose model
-        `speakers` accepts it. Raises ServerUnreachableError, ServerReplyError for a server without the model
-        `asr_batch`, and the error of the model `speakers`: SpeakersNotServedError only where no server has it.
+        The first one reads where the model's chunks end and connects. One with speakers is accepted when this returns,
+        by a server whose model `speakers` accepts it, too. Raises ServerUnreachableError, ServerReplyError for a server
+        without the model `asr_batch`, and the error of a rejection: SpeakersNotServedError only where no server has the
+        model `speakers`.
         """
         failures: list[ClientError] = []
         for server in self._by_room():
@@ -106,9 +107,10 @@ class BatchedClient:
                 failures.append(error)
                 if error.of_speakers:
                     continue
-                if not (isinstance(error, ServerUnreachableError | ServerReplyError) or error.code in LOST):
+                if error.code not in MOVABLE:
                     raise
-                server.note_down()
+                if error.code in LOST or isinstance(error, ServerUnreachableError):
+                    server.note_down()
         others = [error for error in failures if not isinstance(error, SpeakersNotServedError)]
         raise (others or failures)[-1]
 

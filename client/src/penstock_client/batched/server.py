@@ -79,7 +79,8 @@ class Server:
     async def open(self, options: StreamOptions | None, on_answer: OnAnswer | None = None) -> BatchedStream:
         """A new stream, whose start is sent at once. ClientError where the server is not reached.
 
-        One with speakers is accepted by the speaker model first: SpeakersNotServedError where there is none.
+        One with speakers is accepted when this returns, by the speaker model first: SpeakersNotServedError where there
+        is none.
         """
         link, settings = await self._connect(), self._settings
         most = settings.max_replay_samples
@@ -101,9 +102,14 @@ class Server:
             replay=Replay[Part](max_samples=most) if most else None,
             polls=takes_files(self.parameters),
         )
+        stream.fingerprint = self.parameters.get(FINGERPRINT, "")
         if track is not None:
             stream.track, track.keep_open = track, stream.keep_open
-        stream.fingerprint = self.parameters.get(FINGERPRINT, "")
+            try:
+                await stream.accepted()  # else it would move to a server that does not know its speakers
+            except BaseException:
+                stream.cancel()
+                raise
         return stream
 
     async def take(self, stream: BatchedStream) -> None:
