@@ -1,6 +1,7 @@
 """A speaker model that is slow, full, hung or closed: what the words' stream does meanwhile."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, connected, until
 from client.tests.helpers.fake_batch_server import BatchServer
-from client.tests.helpers.fake_servers import GrpcServer
+from client.tests.helpers.fake_servers import GrpcServer, HttpServer
 from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import RejectionError
 from client.tests.test_speakers import ON, held, serving
@@ -217,3 +218,39 @@ def test_a_stream_whose_words_have_no_room_has_its_speakers_on_another_server(co
             server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
         full.batch.recognizer.before_answer = reject
         asyncio.run(run(full, other))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_stream_that_is_closed_while_a_step_runs_ends_at_the_speaker_model_over_http(steps):
+    """Its next request would wait for the reply; the end does not. The step is that of the start, or of audio."""
+
+    async def run(server):
+        link = SpeakerLink(Endpoint(f"127.0.0.1:{server.port}", "http", timeout_s=WAIT_S))
+        track = link.track(SpeakerSettings(None, "low_latency"))
+        opening = asyncio.create_task(track.open())
+        if steps:
+            await opening
+            await track.send(voices(1, 1, 1, 1, 1))
+        await until(lambda: len(received) == steps + 1)
+        await track.close(0)
+        await until(lambda: received[-1].is_end)
+        await asyncio.wait([opening])
+        goes_on.set()
+        await until(lambda: not server.speakers.audio)
+        await link.close()
+
+    with serving(HttpServer) as server:
+        answer, in_order, goes_on, received = server.speakers.answer, threading.Lock(), threading.Event(), []
+
+        def wait(request):
+            received.append(request)
+            with in_order:
+                assert len(received) <= steps or goes_on.wait(WAIT_S)
+                return answer(request)
+
+        server.speakers.answer = wait
+        try:
+            asyncio.run(run(server))
+        finally:
+            goes_on.set()
+    assert [request.is_end for request in received] == [*[False] * (steps + 1), True]

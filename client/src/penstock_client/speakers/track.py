@@ -248,11 +248,12 @@ class SpeakerTrack:
         self.finish()
 
     async def close(self, wait_s: float = 1.0) -> None:
-        """Cancels, and waits until the server has taken the end."""
+        """Cancels, and waits until the server has taken the end; after `wait_s` it is sent at once."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=wait_s)
             self._task.cancel()
+            await asyncio.wait([self._task], timeout=wait_s)
 
     def came_s(self, has_waited: bool) -> float:
         """When a result has come that is read now. has_waited: it was there at once, since the one before was held."""

@@ -1,5 +1,6 @@
 """Streams with speakers: an asyncio transport whose audio goes to the model `speakers`, too."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -140,9 +141,7 @@ class SpeakingTransport:
 
     async def close(self) -> None:
         """Cancels, and frees everything."""
-        self._track.cancel()
-        await self._transport.close()
-        await self._track.close()
+        await asyncio.gather(self._transport.close(), self._track.close())
 
 
 def _placed(result: Result) -> Result:

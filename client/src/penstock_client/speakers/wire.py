@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.connection import Endpoint
-from penstock_client.errors import ConnectionLostError, ProtocolError, ServerUnreachableError
-from penstock_client.protocol import Request
+from penstock_client.errors import ClientError, ConnectionLostError, ProtocolError, ServerUnreachableError
+from penstock_client.protocol import END_REQUEST, Request
 from penstock_client.replies import UNREADABLE, stream_error
 from penstock_client.speakers.probabilities import Frames
 from penstock_client.speakers.track import MAX_KEEP_ALIVE_S, SpeakerSettings, SpeakerTrack
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import grpc.aio
 
 MODEL_NAME = "speakers"
+_END_S = 1.0
+"""Time to send the end of a stream that is cut off."""
 Reply = tuple[int, Frames]
 
 
@@ -139,21 +141,33 @@ class SpeakerLink:
 
         if self._http is None:
             self._http = open_session(tls_context(self._endpoint))
-        is_reached = False
-        async for request in requests:
+        http = self._http
+
+        async def post(request: Request) -> Callable[[str], npt.ArrayLike | None]:
             path, body, headers = post_of(self._endpoint, stream_id, request)
             url = url_of(self._endpoint, path)
-            try:
-                async with self._http.post(url, data=body, headers=headers, allow_redirects=False) as response:
-                    content = await read_content(response, stream_id)
-                    length = response.headers.get(HEADER_LENGTH)
-                    outputs = read_outputs(self._endpoint, stream_id, response.status, length, content)
-            except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
-                if not is_reached:
-                    raise ServerUnreachableError(self._endpoint.url, error_text(error)) from error
-                raise ConnectionLostError(stream_id, f"lost the model speakers: {error_text(error)}") from error
-            is_reached = True
-            yield _read(stream_id, outputs)
+            async with http.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                content = await read_content(response, stream_id)
+                length = response.headers.get(HEADER_LENGTH)
+                return read_outputs(self._endpoint, stream_id, response.status, length, content)
+
+        is_reached = is_open = False
+        try:
+            async for request in requests:
+                is_open = not request.is_end
+                try:
+                    outputs = await post(request)
+                except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
+                    if not is_reached:
+                        raise ServerUnreachableError(self._endpoint.url, error_text(error)) from error
+                    raise ConnectionLostError(stream_id, f"lost the model speakers: {error_text(error)}") from error
+                is_reached = True
+                yield _read(stream_id, outputs)
+        except (asyncio.CancelledError, GeneratorExit):  # the server may still compute the reply, and waits for more
+            if is_open:
+                with suppress(aiohttp.ClientError, OSError, RuntimeError, ClientError, asyncio.TimeoutError):
+                    await asyncio.wait_for(post(END_REQUEST), _END_S)
+            raise
 
 
 def _read(stream_id: str, outputs: Callable[[str], npt.ArrayLike | None]) -> Reply:
