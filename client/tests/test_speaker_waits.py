@@ -200,13 +200,13 @@ def test_a_stream_whose_words_have_no_room_has_its_speakers_on_another_server(co
     async def run(full, other):
         urls = [f"127.0.0.1:{server.port}" for server in (full, other)]
         async with BatchedClient(urls, timeout_s=WAIT_S) as client:
-            stream = await client.open_stream(ON)
+            stream = await client.open_stream(OF_FILE)
             await stream.finish(voices(1))
             assert set([result async for result in stream][-1].word_speakers) == {1}
             await until(lambda: not full.speakers.audio)
             other.batch.recognizer.before_answer = reject
             with pytest.raises(ClientError) as caught:
-                await client.open_stream(ON)
+                await client.open_stream(OF_FILE)
             assert caught.value.code == code and not caught.value.of_speakers
             assert [server.down_until_s for server in client._servers] == [0, 0]
 
