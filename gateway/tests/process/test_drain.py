@@ -32,7 +32,7 @@ def replica():
 
 
 async def stop_once_live(served, streams: int):
-    """Stops it once so many streams are open."""
+    """Stops it once this number of streams is open."""
     async with httpx2.AsyncClient(base_url=f"http://{served.metrics}", timeout=60) as client:
         while sum(map(float, re.findall(r"streams_live{.*} (\S+)", (await client.get("/metrics")).text))) < streams:
             await asyncio.sleep(0.05)
