@@ -3,10 +3,11 @@
 import re
 from email import message_from_bytes
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
-from client.tests.helpers.wheels import built_wheel, file_named
+from client.tests.helpers.wheels import build_wheel, file_named
 
 CLIENT = Path(__file__).parents[1]
 REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr", "pydantic"}
@@ -14,7 +15,7 @@ REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr", "
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    with built_wheel(CLIENT, tmp_path_factory.mktemp("client")) as archive:
+    with ZipFile(build_wheel(CLIENT, tmp_path_factory.mktemp("client"))) as archive:
         yield archive
 
 

@@ -3,17 +3,18 @@
 import re
 from email import message_from_bytes
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
-from client.tests.helpers.wheels import built_wheel, file_named
+from client.tests.helpers.wheels import build_wheel, file_named
 
 GATEWAY = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    with built_wheel(GATEWAY, tmp_path_factory.mktemp("gateway")) as archive:
+    with ZipFile(build_wheel(GATEWAY, tmp_path_factory.mktemp("gateway"))) as archive:
         yield archive
 
 

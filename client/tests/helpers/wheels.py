@@ -3,30 +3,30 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from zipfile import ZipFile
 
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 
-@contextmanager
-def built_wheel(project: Path, scratch: Path) -> Iterator[ZipFile]:
-    """The wheel of the project in this folder.
 
-    scratch: an empty folder. A build writes beside its sources, and the files of an earlier build would end up in the
-    wheel.
+def build_wheel(project: Path, folder: Path, names: tuple[str, ...] = SOURCES) -> Path:
+    """A wheel of these files below `project`, built in `folder`, which is empty.
+
+    A build writes beside its sources, and the files of an earlier build would end up in the wheel.
     """
-    source, out = scratch / "source", scratch / "dist"
-    ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
-    shutil.copytree(project / "src", source / "src", ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(project / name, source)
+    source, out = folder / "source", folder / "wheel"
+    source.mkdir()
+    for name in names:
+        if (project / name).is_file():
+            shutil.copy(project / name, source / name)
+        else:
+            ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+            shutil.copytree(project / name, source / name, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = out.iterdir()
-    with ZipFile(path) as archive:
-        yield archive
+    return path
 
 
 def file_named(archive: ZipFile, ending: str) -> bytes:
