@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 from nemo.collections.asr.modules import ConformerEncoder
 
-from benchmarks.nemo_models import ModelSpec, build_model
+from benchmarks.nemo_models import build_model
+from benchmarks.nemo_specs import ModelSpec
 from benchmarks.random_models import ENCODERS, FEATURES
 from benchmarks.results import describe, environment, progress, publish
 from benchmarks.signals import make_signals

@@ -25,18 +25,10 @@ import torch
 
 from benchmarks.measure import time_interleaved
 from benchmarks.papers.runner import Streams, entries_of, measured
+from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_bundle import write_random_bundle
 from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerSizes
-from benchmarks.systems import (
-    CHUNKS,
-    NEMO,
-    Selection,
-    System,
-    Unavailable,
-    decoding_errors,
-    penstock_systems,
-    split_chunks,
-)
+from benchmarks.systems import CHUNKS, NEMO, Selection, System, Unavailable, decoding_errors, split_chunks
 from benchmarks.workload import Workload, random_workload
 from penstock.encoder.encoder import TORCH, StreamingEncoder
 from penstock.encoder.precision import AUTO, FLOAT16, INT8, PRECISIONS, TF32, number_type, prepare_precision

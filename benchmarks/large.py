@@ -146,7 +146,8 @@ def _write_model(
     kind: str, folder: Path, contexts: list[AttentionContext | None], arguments: argparse.Namespace
 ) -> None:
     """contexts: to export with; the bundle has all of `CONTEXTS`, and the same weights each time."""
-    from benchmarks.nemo_models import ModelSpec, build_model
+    from benchmarks.nemo_models import build_model
+    from benchmarks.nemo_specs import ModelSpec
     from benchmarks.random_models import OFFLINE
     from benchmarks.signals import make_signals
     from penstock.model.nemo.importer import import_nemo

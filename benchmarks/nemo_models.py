@@ -7,7 +7,6 @@ some one and a few several. Every weight that starts as a constant (norms, runni
 random too, and all are rounded to float16, so that they compress well and a float16 bundle is exact.
 """
 
-import dataclasses
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from nemo.collections.asr.models import (
 from nemo.utils import logging
 from omegaconf import OmegaConf
 
+from benchmarks.nemo_specs import ModelSpec
 from benchmarks.sentencepiece_proto import with_texts
 
 _LABELS_PER_FRAME = 0.4
@@ -36,108 +36,6 @@ _SENTENCES = (
     "seven two nine erase rubout enter help start stop yes no go\n"
     "seven eight five three one six four zero repeat hello\n"
 ) * 20
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """One tiny configuration. The defaults are the plainest one."""
-
-    name: str
-    seed: int
-    hybrid: bool = True
-    durations: tuple[int, ...] = ()
-    norm: str = "layer_norm"
-    use_bias: bool = True
-    xscaling: bool = True
-    untie_biases: bool = True
-    mel_bins: int = 80
-    factor: int = 8
-    d_model: int = 24
-    n_heads: int = 3
-    n_layers: int = 2
-    ff_expansion: int = 2
-    kernel: int = 9
-    channels: int = 8
-    contexts: list = dataclasses.field(default_factory=lambda: [[14, 6], [12, 3], [6, 1], [5, 0]])
-    predictor_layers: int = 1
-    predictor_hidden: int = 16
-    joint_hidden: int = 20
-    activation: str = "relu"
-    joint_dropout: float = 0.1
-    byte_fallback: bool = False
-    max_symbols: int = 10
-    front_end: str = "mel80"
-    preprocessor: dict = dataclasses.field(default_factory=dict)
-    encoder: dict = dataclasses.field(default_factory=dict)
-    """Further values of the encoder's section."""
-    stores_filterbank: bool = True
-    gzipped: bool = True
-    languages: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Prompts by language; empty for a model without."""
-    prompts: int = 0
-    tags: tuple[str, ...] = ()
-    """Pieces of the tokenizer."""
-    tokenizer: bytes = b""
-    """A SentencePiece model; without one, one of 48 pieces is trained."""
-    texts: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Other texts for some of its pieces."""
-
-    @property
-    def all_contexts(self) -> list[list[int]]:
-        """`contexts` as a list of pairs, whichever way it is written."""
-        return self.contexts if isinstance(self.contexts[0], list) else [self.contexts]
-
-
-SPECS = (
-    ModelSpec("rnnt_hybrid", seed=1),
-    ModelSpec(
-        "rnnt_batch_norm", seed=2, hybrid=False, norm="batch_norm", use_bias=False, xscaling=False, untie_biases=False,
-        mel_bins=128, front_end="mel128", factor=4, d_model=16, n_heads=4, kernel=5, contexts=[12, 3],
-        predictor_layers=2, activation="tanh", joint_dropout=0.0, stores_filterbank=False,
-    ),
-    ModelSpec(
-        "tdt_hybrid", seed=43, durations=(0, 1, 2, 3, 4), norm="batch_norm", untie_biases=False, d_model=32, n_heads=4,
-        ff_expansion=1, kernel=7, contexts=[[70, 13], [70, 6], [70, 1], [70, 0]],
-    ),
-    ModelSpec(
-        "tdt_gaps", seed=4, hybrid=False, durations=(0, 2, 4), use_bias=False, xscaling=False, mel_bins=128,
-        front_end="mel128", predictor_layers=2, contexts=[[9, 2], [8, 0]], joint_dropout=0.0,
-    ),
-    ModelSpec(
-        "tdt_unsorted", seed=55, hybrid=False, durations=(1, 0, 3), factor=4, d_model=16, n_heads=2, kernel=5,
-        contexts=[[6, 1]], byte_fallback=True, activation="sigmoid", front_end="other80",
-        preprocessor={"window_size": 0.02, "preemph": 0.9, "log_zero_guard_value": 1e-6, "n_fft": 400},
-    ),
-    ModelSpec(
-        "rnnt_bytes", seed=6, norm="batch_norm", use_bias=True, d_model=16, n_heads=2, kernel=7, channels=12,
-        contexts=[[6, 0], [8, 3]], byte_fallback=True, max_symbols=3, gzipped=False, stores_filterbank=False,
-    ),
-)  # fmt: skip
-
-
-LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
-_TAGS = ("<en-US>", "<de-DE>", "<nb-NO>", "<yue-Hk>")
-PROMPT_SPECS = (
-    ModelSpec(
-        "prompt_hybrid", seed=9, contexts=[[56, 3], [56, 0], [56, 6], [56, 13]], joint_hidden=16, languages=LANGUAGES,
-        prompts=7, tags=_TAGS,
-    ),
-    ModelSpec(
-        "prompt_tdt", seed=8, hybrid=False, durations=(0, 1, 2), norm="batch_norm", factor=4, d_model=16, n_heads=2,
-        contexts=[[6, 1], [6, 2]], predictor_layers=2, languages={"fr-FR": 1, "de-DE": 0}, prompts=2, tags=_TAGS[1:3],
-    ),
-)  # fmt: skip
-"""Models with language prompts; the first also exists in Transformers format."""
-MARKS_SPEC = ModelSpec(
-    "tdt_marks", seed=43, durations=(0, 1, 2, 3, 4), contexts=[[14, 6], [5, 0]],
-    texts={"ou": ".", "e": "?", "▁o": "▁?", "f": ",", "n": "'"},
-)  # fmt: skip
-"""Writes marks, also with a blank before them."""
-EOU_SPEC = ModelSpec(
-    "rnnt_eou", seed=76, hybrid=False, mel_bins=128, front_end="mel128", d_model=32, n_heads=4, xscaling=False,
-    contexts=[70, 1], joint_dropout=0.2, tags=("<EOU>", "<EOB>"),
-)  # fmt: skip
-"""The architecture of parakeet_realtime_eou_120m-v1."""
 
 
 def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]) -> ASRModel:
@@ -378,13 +276,8 @@ def _standardise_prompts(model: ASRModel, spec: ModelSpec, encoded: torch.Tensor
     """Makes the prompts matter as much as the frames; returns the heads' input [T, D] for the default language."""
     first, _, out = model.prompt_kernel
     first.weight[:, spec.d_model :].normal_(0.0, 1.0)
-    _rescale(out, prompted(model, encoded, default_prompt(spec)), 1.0)
-    return prompted(model, encoded, default_prompt(spec))
-
-
-def default_prompt(spec: ModelSpec) -> int:
-    """The prompt of a stream that names no language."""
-    return spec.languages.get("auto", next(iter(spec.languages.values())))
+    _rescale(out, prompted(model, encoded, spec.default_prompt), 1.0)
+    return prompted(model, encoded, spec.default_prompt)
 
 
 def _rescale(layer: torch.nn.Linear, outputs: torch.Tensor, deviation: float) -> None:
@@ -397,7 +290,7 @@ def _set_blank_rate(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray])
     """Bisects the blank's bias until there are about `_LABELS_PER_FRAME`."""
     encoded = [encode(model, samples, spec.all_contexts[0])[1] for samples in signals]
     if spec.languages:
-        encoded = [prompted(model, one, default_prompt(spec)) for one in encoded]
+        encoded = [prompted(model, one, spec.default_prompt) for one in encoded]
     bias, blank = model.joint.joint_net[-1].bias, model.decoder.blank_idx
     low, high = -40.0, 80.0
     for _ in range(14):

@@ -28,18 +28,8 @@ sys.path.insert(0, str(ROOT))
 
 from nemo.collections.asr.models import ASRModel  # noqa: E402
 
-from benchmarks.nemo_models import (  # noqa: E402
-    PROMPT_SPECS,
-    SPECS,
-    Greedy,
-    ModelSpec,
-    build_model,
-    decode,
-    encode,
-    mel_float64,
-    prompted,
-    token_log_probabilities,
-)
+from benchmarks.nemo_models import Greedy, build_model, decode, encode, mel_float64, prompted, token_log_probabilities  # noqa: E402
+from benchmarks.nemo_specs import PROMPT_SPECS, SPECS, ModelSpec  # noqa: E402
 from benchmarks.signals import make_signals  # noqa: E402
 from penstock.model.bundle import Checkpoint  # noqa: E402
 from recipes.an4.export_nemo import export_nemo  # noqa: E402

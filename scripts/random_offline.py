@@ -20,7 +20,8 @@ import torch
 from nemo.collections.asr.models import ASRModel
 from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC, ParakeetProcessor
 
-from benchmarks.nemo_models import ModelSpec, build_ctc_model
+from benchmarks.nemo_models import build_ctc_model
+from benchmarks.nemo_specs import ModelSpec
 from benchmarks.random_models import EVERYTHING, OFFLINE
 from benchmarks.signals import make_signals
 from benchmarks.transformers_models import make_processor, renamed

@@ -17,6 +17,7 @@ from benchmarks.papers.runner import (
 from benchmarks.papers.settings import Settings
 from benchmarks.papers.speech import BATCH, LM_WEIGHT, PieceLm, Speech
 from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
+from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TDT
 from benchmarks.systems import (
     AES,
@@ -29,7 +30,6 @@ from benchmarks.systems import (
     Selection,
     System,
     Unavailable,
-    penstock_systems,
 )
 from penstock.kernels.capability import TORCH
 from penstock.reporting import markdown_table, three_digits

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.papers.runner import Row, Streams, entries_of, measured
 from benchmarks.papers.settings import Settings
+from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import (
     ENCODER_FRAME_MS,
     ENCODERS,
@@ -17,7 +18,7 @@ from benchmarks.random_models import (
     TransducerSizes,
 )
 from benchmarks.results import progress
-from benchmarks.systems import CTC, WHOLE, Chunk, Selection, System, Unavailable, penstock_systems, split_chunks
+from benchmarks.systems import CTC, WHOLE, Chunk, Selection, System, Unavailable, split_chunks
 from penstock.encoder.window.run import WindowEncoder
 
 

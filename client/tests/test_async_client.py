@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from client.tests.helpers.duplex import results_while_sending
 from client.tests.helpers.fakes import outputs
 from penstock_client import AsyncClient
 from penstock_client.replies import parse_reply
@@ -18,15 +19,7 @@ def text(size):
 def test_one_task_sends_while_another_iterates(url, protocol, samples):
     async def main():
         async with AsyncClient(url, protocol) as client, client.open_stream() as stream:
-
-            async def send():
-                for chunk in np.array_split(samples, 50):
-                    await stream.send(chunk)
-                await stream.finish()
-
-            sending = asyncio.create_task(send())
-            results = [result async for result in stream]
-            await sending
+            results = await results_while_sending(stream, np.array_split(samples, 50))
         return results, stream.transcript
 
     results, transcript = asyncio.run(main())

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from client.tests.helpers.duplex import results_while_sending
 from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, HttpServer, Restart, eventually
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, FakeTransport, RejectionError, expected, outputs
@@ -143,16 +144,7 @@ def test_asyncio_reconnects(url, protocol, recognizer, wire, samples, taken):
             AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client,
             client.open_stream() as stream,
         ):
-
-            async def send():
-                for block in np.split(samples, 48):
-                    await stream.send(block)
-                await stream.finish()
-
-            sending = asyncio.create_task(send())
-            results = [result async for result in stream]
-            await sending
-            return results, stream.transcript
+            return await results_while_sending(stream, np.split(samples, 48)), stream.transcript
 
     results, transcript = asyncio.run(main())
     assert transcript.text == expected(samples).text and len(results) == 49

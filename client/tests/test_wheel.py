@@ -1,14 +1,13 @@
 """The wheel, built from the repository without a network."""
 
 import re
-import shutil
-import subprocess
-import sys
 from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+
+from client.tests.helpers.wheels import build_wheel, file_named
 
 CLIENT = Path(__file__).parents[1]
 REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr", "pydantic"}
@@ -16,22 +15,8 @@ REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr", "
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    source, out = tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("dist")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(CLIENT / name, source)
-    # A build writes beside its sources, and the files of an earlier build would end up in the wheel.
-    shutil.copytree(CLIENT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = out.iterdir()
-    with ZipFile(path) as archive:
+    with ZipFile(build_wheel(CLIENT, tmp_path_factory.mktemp("client"))) as archive:
         yield archive
-
-
-def file_named(archive, ending):
-    (name,) = (name for name in archive.namelist() if name.endswith(ending))
-    return archive.read(name)
 
 
 def test_every_module_and_the_types_marker_are_in_it(wheel):

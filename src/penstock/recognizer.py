@@ -4,7 +4,8 @@ import contextlib
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +106,19 @@ class Recognizer:
         """Frees the slot of a stream that goes on no more; does nothing if the stream has ended."""
         self.table.close(stream_id, "was cancelled")
 
+    @contextmanager
+    def closing_on_error(self, stream_ids: Sequence[Hashable]) -> Iterator[None]:
+        """Closes these streams if the work on them is interrupted, as by Ctrl-C: a part of it is missing, and their
+        requests never settle.
+        """
+        try:
+            yield
+        except BaseException:
+            for stream_id in stream_ids:
+                self.cancel(stream_id)
+            self.table.free_closed()
+            raise
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name} {self.context or self._window} {self._device}>"
 
@@ -120,6 +134,10 @@ class Recognizer:
         if len(set(stream_ids)) < len(stream_ids):
             repeated = next(stream_id for stream_id, count in Counter(stream_ids).items() if count > 1)
             raise ValueError(f"stream {repeated!r} occurs more than once; a batch takes one request per stream")
+        with self.closing_on_error(stream_ids):
+            return self._process(requests, note)
+
+    def _process(self, requests: list[AudioRequest], note: Callable[[float], None]) -> list[StreamResult | StreamError]:
         answers_of: list[list[StreamResult | StreamError]] = [[] for _ in requests]
         places = list(range(len(requests)))
         while places:

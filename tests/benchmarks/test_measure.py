@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import measure as module
-from benchmarks import systems
+from benchmarks import penstock_decoders
 from benchmarks.measure import paired_ratio, ratios_to, time_interleaved
 from benchmarks.papers.runner import (
     Entry,
@@ -21,6 +21,7 @@ from benchmarks.papers.runner import (
     total_rtfx,
     wer_percent,
 )
+from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
 from benchmarks.results import Steps
 from benchmarks.systems import (
@@ -37,7 +38,6 @@ from benchmarks.systems import (
     Unavailable,
     Variant,
     decoding_errors,
-    penstock_systems,
     setup_errors,
     split_chunks,
 )
@@ -142,9 +142,13 @@ def test_captured_searches_are_systems(streams, monkeypatch):
         "full_graph": lambda: FullGraphDriver(FakeBuilder()),
     }
     monkeypatch.setattr(
-        systems, "available_drivers", lambda device: {"no_graphs": None, "no_while_loops": None, "full_graph": None}
+        penstock_decoders,
+        "available_drivers",
+        lambda device: {"no_graphs": None, "no_while_loops": None, "full_graph": None},
     )
-    monkeypatch.setattr(systems, "select_driver", lambda name, _: Choice(drivers.get(name, EagerDriver)(), "asked"))
+    monkeypatch.setattr(
+        penstock_decoders, "select_driver", lambda name, _: Choice(drivers.get(name, EagerDriver)(), "asked")
+    )
     chunk = streams.encoded.shape[1]
     found = labels_by_variant(streams, all_systems(streams, chunk, DECODERS[:2]), chunk)
     assert {variant.driver for variant in found} == {"no_graphs", "no_while_loops", "full_graph"}
@@ -165,8 +169,8 @@ def test_fused_variants_where_kernels_are_available(streams, monkeypatch):
         made.append(kernels)
         return open_network(checkpoint, device, kernels=TORCH)
 
-    monkeypatch.setattr(systems, "why_unavailable", lambda device: None)
-    monkeypatch.setattr(systems, "open_network", network)
+    monkeypatch.setattr(penstock_decoders, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(penstock_decoders, "open_network", network)
     found = with_kernels(streams, (*DECODERS, BOOSTED))
     lines = {(one.variant.decoder, one.variant.projections): [] for one in found}
     for one in found:
@@ -190,8 +194,8 @@ def test_kernels_that_do_not_compile_are_unavailable(streams, monkeypatch):
             raise language.TritonError("out of resources")
         return open_network(checkpoint, device, kernels=kernels)
 
-    monkeypatch.setattr(systems, "why_unavailable", lambda device: None)
-    monkeypatch.setattr(systems, "open_network", network)
+    monkeypatch.setattr(penstock_decoders, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(penstock_decoders, "open_network", network)
     found = with_kernels(streams, DECODERS[:1])
     assert [one.reason for one in found if isinstance(one, Unavailable)] == ["cannot be set up: out of resources"]
     assert language.TritonError in decoding_errors() and language.TritonError in setup_errors()

@@ -5,8 +5,9 @@ import pytest
 pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 from benchmarks.nemo_decoders import nemo_systems
+from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
-from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, penstock_systems, split_chunks
+from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, split_chunks
 from benchmarks.workload import random_workload
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext

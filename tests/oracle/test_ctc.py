@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from nemo.collections.asr.models import ASRModel
 
-from benchmarks.nemo_models import ModelSpec, build_ctc_model
+from benchmarks.nemo_models import build_ctc_model
+from benchmarks.nemo_specs import ModelSpec
 from benchmarks.signals import make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext

@@ -8,7 +8,7 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 import torch
 
-from benchmarks.nemo_models import EOU_SPEC
+from benchmarks.nemo_specs import EOU_SPEC
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.model.config import AttentionContext
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model, speech

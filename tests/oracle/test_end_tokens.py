@@ -9,7 +9,7 @@ import random
 import torch
 from nemo.collections.asr.models import ASRModel
 
-from benchmarks.nemo_models import EOU_SPEC
+from benchmarks.nemo_specs import EOU_SPEC
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
 from penstock.recognizer import StreamingRecognizer

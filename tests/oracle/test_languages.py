@@ -8,7 +8,8 @@ import random
 
 import torch
 
-from benchmarks.nemo_models import PROMPT_SPECS, decode
+from benchmarks.nemo_models import decode
+from benchmarks.nemo_specs import PROMPT_SPECS
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import OracleModel, oracle_model, speech

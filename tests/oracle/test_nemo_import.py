@@ -18,7 +18,8 @@ from nemo.collections.asr.modules import (
 )
 from omegaconf import OmegaConf
 
-from benchmarks.nemo_models import SPECS, ModelSpec, build_model
+from benchmarks.nemo_models import build_model
+from benchmarks.nemo_specs import SPECS, ModelSpec
 from benchmarks.signals import make_signals
 from penstock.model.nemo.config import read_nemo_config
 from penstock.model.nemo.importer import import_nemo

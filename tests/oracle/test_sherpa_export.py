@@ -10,7 +10,8 @@ import onnxruntime
 import torch
 
 from benchmarks.baselines import SherpaOnnx
-from benchmarks.nemo_models import EOU_SPEC, SPECS, ModelSpec, build_model
+from benchmarks.nemo_models import build_model
+from benchmarks.nemo_specs import EOU_SPEC, SPECS, ModelSpec
 from benchmarks.signals import make_signals
 from penstock.model.config import AttentionContext
 from scripts.export_sherpa import export, quantize

@@ -7,7 +7,6 @@ the package index.
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +18,13 @@ from zipfile import ZipFile
 import pytest
 import torch
 
+from client.tests.helpers import wheels
 from penstock_client import Client
 
 ROOT = Path(__file__).parents[2]
 RECORDING = ROOT / "tests/data/an4/flac/an395-mjwl-b.flac"
 WORDS = "enter one oh four"
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "model_repository", "models/an4-rnnt-hybrid")
-CLIENT_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
+SOURCES = (*wheels.SOURCES, "model_repository", "models/an4-rnnt-hybrid")
 LOG_LIMIT_S = 120  # a busy machine
 
 pytestmark = pytest.mark.server
@@ -38,24 +37,9 @@ def checked(*command: str | Path, **options: object) -> str:
     return done.stdout
 
 
-def built(root: Path, names: tuple[str, ...], folder: Path) -> Path:
-    """A wheel of these files below `root`, built in `folder`."""
-    source, out = folder / "source", folder / "wheel"
-    source.mkdir()
-    for name in names:
-        if (root / name).is_file():
-            shutil.copy(root / name, source / name)
-        else:  # a build writes beside its sources
-            ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
-            shutil.copytree(root / name, source / name, symlinks=True, ignore=ignored)
-    checked(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source)
-    (path,) = out.iterdir()
-    return path
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    return built(ROOT, SOURCES, tmp_path_factory.mktemp("core"))
+    return wheels.build_wheel(ROOT, tmp_path_factory.mktemp("core"), SOURCES)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +48,7 @@ def environment(wheel, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("venv")
     checked(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
-    client = built(ROOT / "client", CLIENT_SOURCES, tmp_path_factory.mktemp("client"))
+    client = wheels.build_wheel(ROOT / "client", tmp_path_factory.mktemp("client"))
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
     checked(*pip, wheel, client)
     site_packages = checked(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()

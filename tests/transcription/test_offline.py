@@ -1,5 +1,7 @@
 """Whole recordings through an offline model: batches, options and bad input."""
 
+import itertools
+
 import numpy as np
 import pytest
 import soundfile
@@ -12,7 +14,9 @@ from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.recognizer import as_floats
 from penstock.scoring.wfst.graph_file import write_graph
+from penstock.transcription import offline
 from penstock.transcription.files import FileTranscriber
 from penstock_client.audio.channels import EACH
 from recipes.training.batches import read_recordings
@@ -248,3 +252,45 @@ def test_each_recognizer_names_the_models_that_it_accepts(directories, bundled_m
         OfflineRecognizer(bundled_model)
     with pytest.raises(SettingError, match="an offline model has no contexts; accepted: none"):
         StreamingRecognizer(directories["rnnt_hybrid"], "70,6")
+
+
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [("_encoder.process_tickets", 3), ("_encoder.process_tickets", 4), ("_decoder.process_tickets", 1)],
+)
+def test_after_an_interruption_all_slots_are_free(directories, recordings, monkeypatch, method, calls):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"], max_batch=3)
+    speech = np.concatenate(recordings[:3])
+    stage, name = getattr(recognizer, method.partition(".")[0]), method.partition(".")[2]
+    whole, left = getattr(stage, name), itertools.count(1)
+
+    def interrupted(*args, **kwargs):
+        answers = whole(*args, **kwargs)
+        if next(left) == calls:
+            raise KeyboardInterrupt
+        return answers
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stage, name, interrupted)
+        recognizer.transcribe([speech, np.concatenate([speech] * 10), speech])
+    again = recognizer.transcribe([speech, speech])
+    assert [outcome(each) for each in again] == [outcome(again[0])] * 2
+
+
+def test_a_live_window_keeps_all_words_of_a_long_recording(directories, recordings, monkeypatch):
+    speech = np.concatenate([as_floats(each) for each in recordings[:3]] * 2)
+    monkeypatch.setattr(offline, "BLOCK_SAMPLES", 50_000)
+    (found,) = OfflineRecognizer(directories["rnnt_hybrid"]).transcribe([speech], {"window": "live"})
+    with StreamingRecognizer(directories["rnnt_hybrid"]).open_stream(options={"window": "live"}) as stream:
+        expected = stream.finish(speech)
+        assert outcome(found)[2] == outcome(expected)[2]
+        assert found.words
+
+
+def test_blocks_are_not_longer_than_a_request(directories, recordings, monkeypatch):
+    speech = np.concatenate([as_floats(each) for each in recordings[:3]] * 7)
+    assert len(speech) > 30 * 16_000
+    (expected,) = OfflineRecognizer(directories["rnnt_hybrid"]).transcribe([speech])
+    monkeypatch.setattr(offline, "BLOCK_SAMPLES", 1 << 30)
+    (found,) = OfflineRecognizer(directories["rnnt_hybrid"]).transcribe([speech])
+    assert outcome(found) == outcome(expected)

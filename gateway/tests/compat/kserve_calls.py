@@ -4,7 +4,6 @@ python kserve_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER: FOLDER has `recording.w
 its name, and the words or the error.
 """
 
-import json
 import queue
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import soundfile
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from call_rows import print_rows
 
 PART_SAMPLES = 8000
 
@@ -66,12 +66,7 @@ def calls(grpc_address: str, http_address: str, folder: Path) -> dict[str, Calla
 
 
 def main(grpc_address: str, http_address: str, folder: str) -> None:
-    for name, call in calls(grpc_address, http_address, Path(folder)).items():
-        try:
-            found = {"name": name, "words": call()}
-        except Exception as error:  # noqa: BLE001 - a row of the table
-            found = {"name": name, "error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), flush=True)
+    print_rows(calls(grpc_address, http_address, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ call: its name, and the words or the error.
 """
 
 import base64
-import json
 import re
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from call_rows import print_rows
 from openai import OpenAI
 
 PIECE_BYTES = 4800  # 100 ms at 24 kHz
@@ -120,12 +120,7 @@ def segment(connection: Any, audio: bytes, commits: bool) -> str:
 
 def main(url: str, folder: str, mute_s: str) -> None:
     client = OpenAI(base_url=f"{url}/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
-    for name, call in calls(client, Path(folder), float(mute_s)).items():
-        try:
-            found = {"name": name, "words": call()}
-        except Exception as error:  # noqa: BLE001 - a row of the table
-            found = {"name": name, "error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), flush=True)
+    print_rows(calls(client, Path(folder), float(mute_s)))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ or the error.
 import argparse
 import asyncio
 import io
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import riva.client
+from call_rows import print_rows
 from riva.client.argparse_utils import (
     add_asr_config_argparse_parameters,
     add_connection_argparse_parameters,
@@ -88,12 +88,7 @@ async def realtime(address: str, recording: Path) -> str:
 
 
 def main(grpc_address: str, http_address: str, folder: str, mute_s: str) -> None:
-    for name, call in calls(grpc_address, http_address, Path(folder), float(mute_s)).items():
-        try:
-            found = {"name": name, "words": call()}
-        except Exception as error:  # noqa: BLE001 - a row of the table
-            found = {"name": name, "error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), flush=True)
+    print_rows(calls(grpc_address, http_address, Path(folder), float(mute_s)))
 
 
 if __name__ == "__main__":

@@ -1,51 +1,20 @@
 """`/v1/audio/transcriptions` and `/v1/models` on a real socket, with streams whose words follow from the audio."""
 
 import asyncio
-import json
 import tempfile
 
 import httpx2
 import pytest
 
-from client.tests.helpers.sound_files import media_file, sound_file
-from gateway.tests.helpers.fake_streams import speech
+from client.tests.helpers.sound_files import media_file
+from gateway.tests.helpers.openai_calls import AUDIO, encoded, error, events_of, post
 from gateway.tests.helpers.running import running
 from penstock_gateway.audio import container
 from penstock_gateway.audio.container import DecodedRecording
-from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.http.openai_objects import speaker_name
-from penstock_gateway.openai.formats import Transcription, render
-from penstock_gateway.openai.request import parse_fields
-from penstock_gateway.openai.sse import TranscriptEvents
 from penstock_gateway.security import limits
-from penstock_gateway.stream.events import Final, Word
 
 pytestmark = pytest.mark.anyio
-AUDIO = speech(0.3, 1.2, 0.2)
-"""Three words, a pause, two words."""
-
-
-def encoded(samples=AUDIO, form="WAV"):
-    return sound_file(samples, form=form)
-
-
-@pytest.fixture
-async def client(gateway):
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
-        yield client
-
-
-async def post(client, file=None, **fields):
-    files = {} if file is None else {"file": ("speech.bin", file)}
-    return await client.post("/v1/audio/transcriptions", data={"model": "whisper-1", **fields}, files=files)
-
-
-def error(response, status):
-    assert response.status_code == status, response.text
-    body = response.json()["error"]
-    assert body["message"]
-    return body["code"], body["param"]
 
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC"])
@@ -91,11 +60,6 @@ async def test_logprobs(client):
     assert [token["token"] for token in body["logprobs"]] == ["w0", " w1", " w2", " w3", " w4"]
     assert "".join(token["token"] for token in body["logprobs"]) == body["text"]
     assert body["logprobs"][0] == {"token": "w0", "logprob": -0.6931, "bytes": [119, 48]}
-
-
-def events_of(response):
-    assert response.headers["content-type"].startswith("text/event-stream")
-    return [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n") if line]
 
 
 async def test_streamed_deltas_are_the_text(client, streams):
@@ -186,59 +150,6 @@ async def test_a_wrong_field_is_named(client, streams, fields, param):
     assert code == "field_invalid"
     assert named == (param or "chunking_strategy[silence_duration_ms]")
     assert not streams.opened
-
-
-TURNS = [(0.0, 0.2, "w0 w1", "Ada"), (0.2, 0.3, "w2", "B"), (1.5, 1.6, "w3", "B"), (1.6, 1.7, "w4", "Ada")]
-
-
-async def test_diarized_json(client, streams):
-    names = {"known_speaker_names[]": "Ada", "chunking_strategy": "auto", "model": "whisper-1"}
-    body = (await post(client, encoded(), response_format="diarized_json", **names)).json()
-    assert (body["task"], body["text"], body["duration"]) == ("transcribe", "w0 w1 w2 w3 w4", 1.7)
-    assert body["usage"] == {"type": "duration", "seconds": 2}
-    found = [(each["start"], each["end"], each["text"], each["speaker"]) for each in body["segments"]]
-    assert found == TURNS
-    assert [each["id"] for each in body["segments"]] == ["seg_0", "seg_1", "seg_2", "seg_3"]
-    assert {each["type"] for each in body["segments"]} == {"transcript.text.segment"}
-    assert streams.opened[0].options.speakers == "on"
-
-
-async def test_turns_of_speakers_are_events_of_a_stream(client):
-    names = {"known_speaker_names[]": "Ada", "stream": "true"}
-    response = await post(client, encoded(), response_format="diarized_json", **names)
-    events = [json.loads(line.removeprefix("data: ")) for line in response.text.splitlines() if line.startswith("data")]
-    turns = [each for each in events if each["type"] == "transcript.text.segment"]
-    assert [(each["start"], each["end"], each["text"], each["speaker"]) for each in turns] == TURNS
-    deltas = [each["delta"] for each in events if each["type"] == "transcript.text.delta"]
-    assert "".join(deltas) == events[-1]["text"] == "w0 w1 w2 w3 w4"
-
-
-async def test_speakers_in_other_formats(client, streams):
-    form = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"], "speakers": "2"}
-    body = (await post(client, encoded(), **form)).json()
-    assert [word["speaker"] for word in body["words"]] == ["A", "A", "B", "B", "A"]
-    assert [(each["text"], each["speaker"]) for each in body["segments"]] == [
-        ("w0 w1", "A"), ("w2", "B"), ("w3", "B"), ("w4", "A"),
-    ]  # fmt: skip
-    assert streams.opened[0].options.speakers == 2
-    srt = await post(client, encoded(), response_format="srt", speakers="on")
-    assert [line for line in srt.text.splitlines() if "w" in line] == ["A: w0 w1", "B: w2", "B: w3", "A: w4"]
-    plain = (await post(client, encoded(), response_format="verbose_json")).json()
-    assert "speaker" not in plain["segments"][0]
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"), [([], "ABCD"), (["C"], "CBDE"), (["B", "A"], "BACD"), (["D", "B", "C", "A"], "DBCA")]
-)
-def test_no_two_speakers_have_one_name(names, shown):
-    assert [speaker_name(each, names) for each in (1, 2, 3, 4)] == list(shown)
-    assert len({speaker_name(each, names) for each in range(1, 9)}) == 8
-
-
-async def test_speakers_that_are_not_served_are_an_error(client, streams):
-    streams.open_error = GatewayError(ErrorCode.SPEAKERS_NOT_SERVED, "speakers are not served")
-    response = await post(client, encoded(), response_format="diarized_json")
-    assert error(response, 400)[0] == "speakers_not_served"
 
 
 async def test_other_rejections(client, streams):
@@ -379,51 +290,3 @@ async def test_pages_of_other_origins(make_gateway):
         rejected = await client.post(path, headers={"Origin": "https://bad.example"})
         assert error(rejected, 403)[0] == "origin_rejected"
         assert "access-control-allow-origin" not in rejected.headers
-
-
-def test_segments_of_verbose_json_end_at_pauses_and_with_sentences(streams):
-    words = tuple(Word(text, 100 * i, 100 * i + 90, 1.0) for i, text in enumerate(["One", "two.", "Three?", "Four"]))
-    finals = [Final(0, "One two. Three? Four", words, (), 1.0, 1.0, False, False)]
-    finals.append(Final(1, "five", (Word("five", 900, 990, 1.0),), (), 1.0, 1.0, True, False))
-    request = parse_fields({"response_format": ["verbose_json"]}, streams, Config())
-    body = json.loads(render(Transcription(finals, 1.0), request))
-    assert body["text"] == "One two. Three? Four five"
-    segments = [(each["id"], each["text"], each["start"], each["end"]) for each in body["segments"]]
-    assert segments == [
-        (0, "One two.", 0.0, 0.19),
-        (1, "Three?", 0.2, 0.29),
-        (2, "Four", 0.3, 0.39),
-        (3, "five", 0.9, 0.99),
-    ]
-
-
-def test_texts_without_spaces_are_joined_without_blanks(streams):
-    texts = (["今", "日", "は。", "GPU", "を。"], ["New", "York", "に"])
-    starts = [0, 6]
-    finals = [
-        Final(
-            i,
-            text,
-            tuple(Word(each, 100 * j, 100 * j + 90, 1.0) for j, each in enumerate(words, starts[i])),
-            (),
-            1.0,
-            1.0,
-            i > 0,
-            False,
-        )
-        for i, (words, text) in enumerate(zip(texts, ["今日は。GPUを。", "New Yorkに"], strict=True))
-    ]
-    whole, transcription = "今日は。GPUを。New Yorkに", Transcription(finals, 1.0)
-
-    def rendered(form):
-        fields = {"response_format": [form], "include[]": ["logprobs"] if form == "json" else []}
-        return render(transcription, parse_fields(fields, streams, Config()))
-
-    body = json.loads(rendered("verbose_json"))
-    assert (body["text"], [each["text"] for each in body["segments"]]) == (whole, ["今日は。", "GPUを。", "New Yorkに"])
-    assert "".join(token["token"] for token in json.loads(rendered("json"))["logprobs"]) == whole
-    assert [line for line in rendered("srt").split("\n")[2::4]] == ["今日は。", "GPUを。", "New Yorkに"]
-    events = TranscriptEvents(has_logprobs=True)
-    sent = [json.loads(events.add(final)[6:]) for final in finals]
-    assert "".join(each["delta"] for each in sent) == json.loads(events.done(1.0)[6:])["text"] == whole
-    assert "".join(token["token"] for each in sent for token in each["logprobs"]) == whole

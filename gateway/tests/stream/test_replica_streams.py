@@ -4,41 +4,16 @@ import re
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import word
+from gateway.tests.helpers.stream_calls import audio, events_of, named, opened, rejection
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.stream import replicas
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final, Partial, Word
-from penstock_gateway.stream.live_stream import StreamOptions
 
 pytestmark = pytest.mark.anyio
-WORD_SAMPLES = 800
-
-
-def audio(words):
-    return np.full(words * WORD_SAMPLES, 0.25, np.float32)
-
-
-def opened(streams, key=ANONYMOUS, **options):
-    return streams.open(StreamOptions(**options), key, "test")
-
-
-def named(**servers):
-    """A group of one replica for each name."""
-    return tuple(ReplicaGroup(name, (f"127.0.0.1:{server.port}",)) for name, server in servers.items())
-
-
-async def rejection(awaitable):
-    with pytest.raises(GatewayError) as caught:
-        await awaitable
-    return caught.value
-
-
-async def events_of(stream):
-    return [event async for event in stream.events()]
 
 
 async def test_events_have_the_words_of_their_segment(server, open_streams):
@@ -400,81 +375,3 @@ def test_a_replica_rejects_only_for_a_while(monkeypatch):
     assert not replica.has_room
     now_s[0] = 0.6
     assert replica.has_room
-
-
-async def test_finals_have_the_speaker_of_each_word(server, open_streams):
-    """Its parts, which an endpoint of the server ends, are told apart alike."""
-    async with open_streams(server) as streams:
-        stream = await opened(streams, speakers="on", is_file=True)
-        await stream.push(voices(1, 1))
-        await stream.push(voices(2, 2))
-        await stream.finish()
-        events = await events_of(stream)
-        again = await opened(streams)
-        await again.push(voices(1, 2))
-        await again.finish()
-        plain = await events_of(again)
-    assert [word.speaker for word in events[-1].words] == [1] * 4 + [2] * 4
-    assert {word.speaker for word in plain[-1].words} == {None}
-    assert server.speakers.modes == ["file"]
-
-
-async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams):
-    one, other = servers(), servers()
-    one.speakers.is_served = False
-    async with open_streams(one, other) as streams:
-        for _ in range(4):
-            stream = await opened(streams, speakers=2)
-            await stream.push(voices(1, 1))
-            await stream.finish()
-            assert (await events_of(stream))[-1].words[-1].speaker == 1
-        other.speakers.is_served = False
-        error = await rejection(opened(streams, speakers="on"))
-        assert (error.code, error.server_code) == (ErrorCode.SPEAKERS_NOT_SERVED, "SPEAKERS_NOT_SERVED")
-        assert "--speakers BUNDLE" in error.message
-        error = await rejection(opened(streams, speakers=9))
-        assert error.code is ErrorCode.FIELD_INVALID and "2 to 8" in error.message
-        assert await opened(streams)
-
-
-async def test_a_speaker_model_without_room_harms_only_streams_that_ask_for_it(server, open_streams):
-    async with open_streams(server) as streams:
-        server.speakers.max_streams = 0
-        error = await rejection(opened(streams, speakers="on"))
-        assert (error.code, error.message) == (ErrorCode.STREAMS_EXHAUSTED, "all speaker models are full")
-        assert error.retry_after_s
-        await opened(streams)
-        server.speakers.max_streams, server.speakers.error = 8, "the model has failed"
-        error = await rejection(opened(streams, speakers="on"))
-        assert (error.code, error.message) == (ErrorCode.NO_REPLICA, "no speaker model answers")
-        await opened(streams)
-        (replica,) = streams._groups[0].replicas
-        assert (replica.live, streams.live) == (2, 2)
-
-
-async def test_a_stream_with_speakers_goes_where_their_model_has_room(servers, open_streams):
-    one, other = servers(), servers()
-    async with open_streams(one, other) as streams:
-        one.speakers.max_streams = 0
-        for _ in range(4):
-            await opened(streams, speakers="on")
-        assert len(other.speakers.audio) == 4
-        other.speakers.is_served = False
-        error = await rejection(opened(streams, speakers="on"))
-        assert (error.code, error.message) == (ErrorCode.STREAMS_EXHAUSTED, "all speaker models are full")
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-async def test_speakers_are_not_served_only_where_no_replica_may_have_them(servers, open_streams, is_known):
-    """One that is full, or down and known to have them, will take the stream later."""
-    one, other = servers(1), servers()
-    other.speakers.is_served = False
-    async with open_streams(one, other) as streams:
-        first = next(each for each in streams._groups[0].replicas if str(one.port) in each.address)
-        if is_known:
-            stream = await opened(streams, speakers="on")
-            await stream.cancel()
-            first.note_down("stopped")
-        else:
-            first.note_full(3600.0)
-        assert (await rejection(opened(streams, speakers="on"))).code is ErrorCode.STREAMS_EXHAUSTED

@@ -251,12 +251,8 @@ class TransducerConfig:
         _require(self.joint_activation in ("relu", "tanh", "sigmoid"), "joint.jointnet.activation",
                  self.joint_activation, "relu, tanh, sigmoid")  # fmt: skip
         durations = self.tdt_durations
-        _require(
-            all(d >= 0 for d in durations) and len(set(durations)) == len(durations),
-            "tdt_durations",
-            list(durations),
-            "different numbers of frames, none negative",
-        )
+        fits = all(d >= 0 for d in durations) and len(set(durations)) == len(durations)
+        _require(fits, "tdt_durations", list(durations), "different numbers of frames, none negative")
         _require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
         _require(self.kind in (STANDARD, FACTORIZED), "transducer.kind", self.kind,
                  f"{FACTORIZED}, or no kind for RNN-T and TDT")  # fmt: skip

@@ -16,7 +16,7 @@ from penstock.pipeline.offline.jobs import WholeFiles
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.windows import batch_audio_s as batch_audio_s_of
 from penstock.pipeline.options.windows import check_length
-from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import Recognizer, as_floats
 
@@ -72,7 +72,8 @@ class OfflineRecognizer(Recognizer):
         each = [options or {}] * len(recordings) if options is None or isinstance(options, Mapping) else options
         answers: list[StreamResult | StreamError] = []
         for batch in self._batches([np.size(samples) for samples in recordings]):
-            answers += self._recognize(recordings[batch], each[batch])
+            with self.closing_on_error(range(len(recordings[batch]))):
+                answers += self._recognize(recordings[batch], each[batch])
         return answers
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[slice]:
@@ -89,13 +90,15 @@ class OfflineRecognizer(Recognizer):
     ) -> list[StreamResult | StreamError]:
         """The results of one batch, whose last requests go together."""
         answers: list[StreamResult | StreamError | None] = [self._problem(samples) for samples in recordings]
-        blocks = [-(-np.size(samples) // BLOCK_SAMPLES) for samples in recordings]
+        parts: list[list[StreamResult]] = [[] for _ in recordings]
+        block_samples = min(BLOCK_SAMPLES, self._features.max_request_samples)
+        blocks = [-(-np.size(samples) // block_samples) for samples in recordings]
         for left in range(max(blocks), 0, -1):
             numbers = [number for number, answer in enumerate(answers) if answer is None and blocks[number] >= left]
             requests = []
             for number in numbers:
-                begin = (blocks[number] - left) * BLOCK_SAMPLES
-                samples = as_floats(recordings[number][begin : begin + BLOCK_SAMPLES])
+                begin = (blocks[number] - left) * block_samples
+                samples = as_floats(recordings[number][begin : begin + block_samples])
                 own = {} if begin else dict(options[number])
                 requests.append(AudioRequest(number, samples, begin == 0, left == 1, own))
             for number, answer in zip(numbers, self.process(requests), strict=True):
@@ -103,8 +106,10 @@ class OfflineRecognizer(Recognizer):
                     self.cancel(number)
                     message = answer.message.removeprefix(f"stream {number!r}: ")
                     answers[number] = StreamError(answer.code, message)
-                elif left == 1:
-                    answers[number] = answer
+                    continue
+                parts[number].append(answer)
+                if left == 1:
+                    answers[number] = joined(parts[number])
         return [answer for answer in answers if answer is not None]
 
     def _problem(self, samples: np.ndarray) -> StreamError | None:

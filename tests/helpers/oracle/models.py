@@ -1,6 +1,6 @@
 """What the oracle tests compare: models as NeMo's objects and as imported bundles, and audio in random requests.
 
-The models are the random ones of `nemo_models.SPECS` and, where the variable PENSTOCK_ORACLE_NEMO names a .nemo file,
+The models are the random ones of `nemo_specs.SPECS` and, where the variable PENSTOCK_ORACLE_NEMO names a .nemo file,
 that one with real speech. Each is built once a process.
 """
 
@@ -20,7 +20,8 @@ import soundfile
 import torch
 from nemo.collections.asr.models import ASRModel
 
-from benchmarks.nemo_models import EOU_SPEC, MARKS_SPEC, PROMPT_SPECS, SPECS, Greedy, build_model, decode, mel_float64
+from benchmarks.nemo_models import Greedy, build_model, decode, mel_float64
+from benchmarks.nemo_specs import EOU_SPEC, MARKS_SPEC, PROMPT_SPECS, SPECS
 from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from nemo.collections.asr.models import ASRModel
 
-from benchmarks.nemo_models import ModelSpec, build_ctc_model, build_model
+from benchmarks.nemo_models import build_ctc_model, build_model
+from benchmarks.nemo_specs import ModelSpec
 from benchmarks.random_models import EVERYTHING, OFFLINE
 from benchmarks.signals import make_signals
 from penstock.model.bundle import Checkpoint

@@ -288,6 +288,10 @@ class StreamTable:
         """Ends all streams and reports each, also those whose requests have not settled."""
         for stream_id in list(self._slot_of):
             self.close(stream_id, ended_by=ended_by)
+        self.free_closed()
+
+    def free_closed(self) -> None:
+        """Frees the slots of closed streams, also those with requests that have not settled: none is on its way."""
         self._reclaim(float("inf"))
 
     def _show_request(self, slots: np.ndarray | int, now: float) -> None:

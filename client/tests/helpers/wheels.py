@@ -1,0 +1,34 @@
+"""Wheels, built from the repository without a network."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
+
+
+def build_wheel(project: Path, folder: Path, names: tuple[str, ...] = SOURCES) -> Path:
+    """A wheel of these files below `project`, built in `folder`, which is empty.
+
+    A build writes beside its sources, and the files of an earlier build would end up in the wheel.
+    """
+    source, out = folder / "source", folder / "wheel"
+    source.mkdir()
+    for name in names:
+        if (project / name).is_file():
+            shutil.copy(project / name, source / name)
+        else:
+            ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+            shutil.copytree(project / name, source / name, symlinks=True, ignore=ignored)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = out.iterdir()
+    return path
+
+
+def file_named(archive: ZipFile, ending: str) -> bytes:
+    (name,) = (name for name in archive.namelist() if name.endswith(ending))
+    return archive.read(name)
