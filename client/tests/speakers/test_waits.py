@@ -12,7 +12,7 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer
 from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import RejectionError
-from client.tests.test_speakers import ON, held, serving
+from client.tests.helpers.speaking import ON, held, serving
 from penstock_client import (
     AsyncClient,
     BatchedClient,
