@@ -16,7 +16,7 @@ from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.playback import Pacer, Recording, choose_request_ms
 from penstock_client.protocol import MODEL_NAME
 from penstock_client.server_info import ServerInfo
-from penstock_client.speakers.track import of_file, speaker_settings
+from penstock_client.speakers.settings import of_file, speaker_settings
 from penstock_client.speakers.transport import connect, speaking
 from penstock_client.transcript import Transcript
 from penstock_client.transport.async_base import AsyncConnection

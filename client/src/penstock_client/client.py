@@ -15,7 +15,7 @@ from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.protocol import MODEL_NAME, Result, check_stream_id
 from penstock_client.server_info import ServerInfo
-from penstock_client.speakers.track import of_file, speaker_settings
+from penstock_client.speakers.settings import of_file, speaker_settings
 from penstock_client.speakers.transport import connect
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript

@@ -24,7 +24,7 @@ from penstock_client import (
     Word,
 )
 from penstock_client.speakers.probabilities import Probabilities
-from penstock_client.speakers.track import of_file
+from penstock_client.speakers.settings import of_file
 
 FULL = "STREAM_LIMIT: .*all slots are taken"
 

@@ -19,7 +19,8 @@ from penstock_client import ConnectionLostError, ConnectionOptions, Result
 from penstock_client.connection import Endpoint
 from penstock_client.protocol import Request
 from penstock_client.speakers import track as tracks
-from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack, Waits
+from penstock_client.speakers.settings import SpeakerSettings
+from penstock_client.speakers.track import SpeakerTrack, Waits
 from penstock_client.speakers.transport import SpeakingConnection
 
 

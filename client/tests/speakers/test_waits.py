@@ -22,7 +22,8 @@ from penstock_client import (
     StreamClosedError,
 )
 from penstock_client.connection import Endpoint
-from penstock_client.speakers.track import SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.settings import SpeakerSettings
+from penstock_client.speakers.track import SpeakerTrack
 from penstock_client.speakers.wire import SpeakerLink
 
 OF_FILE = ON.replace(speaker_mode="file")

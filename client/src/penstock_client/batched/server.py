@@ -24,7 +24,7 @@ from penstock_client.errors import (
 )
 from penstock_client.options import StreamOptions, parameters_of
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
-from penstock_client.speakers.track import speaker_settings
+from penstock_client.speakers.settings import speaker_settings
 from penstock_client.speakers.wire import SpeakerLink
 from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay

@@ -16,7 +16,7 @@ from penstock_client.client import Client
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.speakers.track import of_file
+from penstock_client.speakers.settings import of_file
 from penstock_client.stream import Stream
 
 _MAX_OFFLINE_SHARE = 0.8

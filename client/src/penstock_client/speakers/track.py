@@ -26,22 +26,21 @@ from penstock_client.errors import (
     StreamClosedError,
     StreamError,
 )
-from penstock_client.options import SPEAKER_FILE, SpeakerMode, StreamOptions
+from penstock_client.options import SPEAKER_FILE
 from penstock_client.protocol import (
     MAX_REQUEST_SAMPLES,
     SAMPLE_RATE_HZ,
-    Parameter,
     Request,
     Result,
     Word,
     with_speakers,
 )
 from penstock_client.speakers.probabilities import Frames, Probabilities
+from penstock_client.speakers.settings import SpeakerSettings
 from penstock_client.transport.async_channel import AsyncSignal
 
 log = logging.getLogger("penstock_client")
 R = TypeVar("R", bound=Result)
-OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
 Exchange = Callable[[str, AsyncIterator[Request]], AsyncGenerator[tuple[int, Frames], None]]
 """Sends the requests of the sequence with this id, and yields each reply: the number of its first frame, frames [n, K].
 
@@ -67,33 +66,6 @@ _UNKNOWN_MODEL = "unknown model"
 """Of Triton's message for a model that is not served."""
 GATEWAY_HAS_IT = "MODEL_NOT_FOUND"
 """A gateway's code for that model: it sends the audio there itself, for streams with the options."""
-
-
-class SpeakerSettings(NamedTuple):
-    """Of one stream."""
-
-    most: int | None
-    """Speakers; None: as many as the model tells apart."""
-    mode: SpeakerMode
-
-    def options(self) -> "dict[str, Parameter]":
-        """The options of the stream."""
-        return {"speakers": self.most or "on", "speaker_mode": self.mode}
-
-
-def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
-    """Those of a stream with these options; None where its speakers are not asked for."""
-    if not isinstance(options, StreamOptions) or options.speakers in (None, "off"):
-        return None
-    most = options.speakers if isinstance(options.speakers, int) else None
-    return SpeakerSettings(most, options.speaker_mode or "low_latency")
-
-
-def of_file(options: OptionalOptions) -> OptionalOptions:
-    """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
-    if options is None or speaker_settings(options) is None or options.speaker_mode is not None:
-        return options
-    return options.replace(speaker_mode=SPEAKER_FILE)
 
 
 class Waits(NamedTuple):

@@ -13,7 +13,8 @@ from penstock_client.connection import Endpoint
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
 from penstock_client.options import SPEAKER_FILE
 from penstock_client.protocol import POLL_REQUEST, Request, Result, with_speakers
-from penstock_client.speakers.track import FILE_REPLY_S, GATEWAY_HAS_IT, SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.settings import SpeakerSettings
+from penstock_client.speakers.track import FILE_REPLY_S, GATEWAY_HAS_IT, SpeakerTrack
 from penstock_client.speakers.wire import SpeakerLink
 from penstock_client.transport import resuming
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport

@@ -15,7 +15,8 @@ from penstock_client.errors import ClientError, ConnectionLostError, ProtocolErr
 from penstock_client.protocol import END_REQUEST, Request
 from penstock_client.replies import UNREADABLE, stream_error
 from penstock_client.speakers.probabilities import Frames
-from penstock_client.speakers.track import MAX_KEEP_ALIVE_S, SpeakerSettings, SpeakerTrack
+from penstock_client.speakers.settings import SpeakerSettings
+from penstock_client.speakers.track import MAX_KEEP_ALIVE_S, SpeakerTrack
 from penstock_client.transport.model_config import try_parameters
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.protocol import Request, Result
-from penstock_client.speakers.track import SpeakerSettings
+from penstock_client.speakers.settings import SpeakerSettings
 from penstock_client.speakers.transport import speaking
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from penstock_client import StreamOptions as StartOptions
 from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
-from penstock_client.speakers.track import of_file
+from penstock_client.speakers.settings import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
 from penstock_gateway.stream.segments import Segments
