@@ -115,3 +115,22 @@ def test_a_replica_that_was_never_reachable_is_named_every_minute(caplog, monkey
         replica.note_down("connection refused")
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING", "WARNING"]
     assert all("127.0.0.1:1 is" in each and "connection refused" in each for each in caplog.messages)
+
+
+@pytest.mark.parametrize("ends_meanwhile", [False, True])
+async def test_a_probe_does_not_close_a_replica_that_a_stream_has_left_since(
+    servers, group_of, monkeypatch, ends_meanwhile
+):
+    group = group_of(servers())
+    await group.probe()
+    (replica,) = group.replicas
+    found, replica.live = await replica._probe_client.probe(), 1
+
+    async def probe():
+        if ends_meanwhile:
+            replica.release()
+        return found._replace(is_full=True)
+
+    monkeypatch.setattr(replica._probe_client, "probe", probe)
+    await replica.probe()
+    assert replica.has_room == ends_meanwhile

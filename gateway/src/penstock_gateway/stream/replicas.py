@@ -76,6 +76,7 @@ class Replica:
         """Audio that it can hold, of an offline model, also while it does not answer; None until it was up."""
         self.live = 0
         """Streams of this process."""
+        self._released = 0
         self.has_speakers: bool | None = None
         """A speaker model, as its newest stream that asked for one has shown; None: none has asked."""
         self._closed_until_s = 0.0
@@ -114,6 +115,7 @@ class Replica:
     def release(self) -> None:
         """One of its live streams is over."""
         self.live -= 1
+        self._released += 1
 
     def note_full(self, seconds: float = _FULL_S) -> None:
         """It has rejected a stream: it gets no other one for some time."""
@@ -157,6 +159,7 @@ class Replica:
 
     async def probe(self) -> ServerInfo | None:
         """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
+        released = self._released
         try:
             probed = await self._probe_client.probe()
         except ClientError as error:
@@ -165,7 +168,7 @@ class Replica:
                 self.note_down(error.text)
             return self.information
         self._failed_probes = 0
-        if probed.is_full:
+        if probed.is_full and released == self._released:  # else it may have room since
             self.note_full()
         if probed.is_draining and not self.is_draining:
             log.info("replica %s is draining: its %d streams move", self.address, self.live)
