@@ -5,13 +5,13 @@ import pytest
 from gateway.tests.helpers.fake_streams import FakeStreams, speech
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_words_follow_from_the_audio():
-    stream = await FakeStreams().open(StreamOptions(endpoint_silence_ms=300), ANONYMOUS, "test")
+    stream = await FakeStreams().open(LiveStreamOptions(endpoint_silence_ms=300), ANONYMOUS, "test")
     await stream.push(speech(0.2, 0.5, 0.1))
     await stream.end_segment()
     await stream.end_segment()

@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import StreamError
 from penstock.frontend.log_mel import MelChunks
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.guard import NOT_COUNTED
 from penstock.pipeline.slots.table import Lease
@@ -25,7 +25,7 @@ class FeatureReply(NamedTuple):
 
     row: np.ndarray
     mel: torch.Tensor
-    options: StreamOptions | None
+    options: ResolvedOptions | None
 
     @property
     def lease(self) -> Lease:
@@ -62,7 +62,7 @@ class DecoderRequest:
     covered_samples: int
     is_start: bool
     is_end: bool
-    options: StreamOptions | None = None
+    options: ResolvedOptions | None = None
     finalize: bool = False
 
     def row(self) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.errors import ErrorCode, SettingError
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
@@ -15,7 +15,7 @@ from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.scoring.boosting.tokenization import TokenPhrase
 from tests.helpers.fake_triton import Request, triton_module
 
-OPTIONS = StreamOptions(
+OPTIONS = ResolvedOptions(
     decoder="alsd", beam_size=4, n_best=2, lm_weight=0.3, phrases=(TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0))
 )
 

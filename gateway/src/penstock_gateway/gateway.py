@@ -11,7 +11,7 @@ from penstock_gateway.metrics import Metrics
 from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access
-from penstock_gateway.security.budget import Budget, Places
+from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.stream.live_stream import Streams
 
 log = logging.getLogger("penstock_gateway.access")
@@ -29,9 +29,9 @@ class Gateway:
         default_factory=lambda: Budget("memory for a message", limits.MAX_UNARY_BYTES, limits.MAX_WAIT_S)
     )
     """The memory for messages of unary gRPC calls and large bodies of KServe."""
-    connections: Places = field(default_factory=lambda: Places("connections", lambda streams: 4 * streams + 8))
+    connections: KeyLimit = field(default_factory=lambda: KeyLimit("connections", lambda streams: 4 * streams + 8))
     """Calls, requests and WebSockets."""
-    uploads: Places = field(default_factory=lambda: Places("uploads", lambda streams: 2 * streams))
+    uploads: KeyLimit = field(default_factory=lambda: KeyLimit("uploads", lambda streams: 2 * streams))
     """From the first byte of a body to the end of its reply."""
     _rejections: RateLimit = field(default_factory=lambda: RateLimit(limits.REJECTIONS_PER_S))
 

@@ -13,7 +13,7 @@ import numpy as np
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
-from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, Samples, StreamOptions, Streams
+from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup, Samples, Streams
 
 FRAME_SAMPLES = 1600
 FRAME_MS = 100
@@ -33,7 +33,7 @@ def speech(*parts: float, rate_hz: int = 16_000) -> Samples:
 class FakeStream:
     """One stream; `pushed`, `options` and `is_cancelled` are for assertions."""
 
-    def __init__(self, options: StreamOptions, key: ApiKey, protocol: str):
+    def __init__(self, options: LiveStreamOptions, key: ApiKey, protocol: str):
         self.options = options
         self.key = key
         self.protocol = protocol
@@ -149,7 +149,7 @@ class FakeStreams:
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
             raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
 
-    async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         self.group(options.model)
         if self.open_error is not None:
             raise self.open_error

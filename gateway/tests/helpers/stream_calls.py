@@ -6,7 +6,7 @@ import pytest
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 WORD_SAMPLES = 800
 
@@ -16,7 +16,7 @@ def audio(words):
 
 
 def opened(streams, key=ANONYMOUS, **options):
-    return streams.open(StreamOptions(**options), key, "test")
+    return streams.open(LiveStreamOptions(**options), key, "test")
 
 
 def named(**servers):

@@ -12,7 +12,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.stream.events import Final, Partial, Word
-from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
 
 ITEM = "conversation.item.input_audio_transcription"
 INTERIM = "item.input_audio_transcription.interim"
@@ -204,7 +204,7 @@ def test_an_update_changes_only_the_fields_it_has(protocol):
     keywords = ["rubout", "24/7"]  # the model cannot write the second one
     update(protocol, {"model": "whisper-1", "keywords": keywords, "language": "en"}, turn_detection=None)
     actions = update(protocol, format={"type": "audio/pcmu"}, noise_reduction={"type": "near_field"})
-    assert configured(actions).options == StreamOptions(
+    assert configured(actions).options == LiveStreamOptions(
         model="fake-asr", phrases=(("rubout", 1.5), ("24/7", 1.5)), endpoint_silence_ms=0
     )
     shown = actions[-1]["session"]["audio"]["input"]
@@ -255,7 +255,9 @@ def test_the_beta_of_openai_is_not_taken_for_rivas_dialect(has_header):
     if not has_header:
         session["turn_detection"] = None
     silence_ms = 800 if has_header else 0
-    expected = Configure(RawFormat("s16le", 24000, 1), StreamOptions(model="fake-asr", endpoint_silence_ms=silence_ms))
+    expected = Configure(
+        RawFormat("s16le", 24000, 1), LiveStreamOptions(model="fake-asr", endpoint_silence_ms=silence_ms)
+    )
     mixed = session | {"input_audio_params": {"sample_rate_hz": 16_000}, "turn_detection": None}
     assert "accepted: one dialect" in error(send(protocol, "transcription_session.update", session=mixed))["message"]
     configure, updated = send(protocol, "transcription_session.update", session=session)

@@ -12,7 +12,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial, Word
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 ITEM = "conversation.item.input_audio_transcription"
 AUDIO = base64.b64encode(b"abcd").decode()
@@ -70,7 +70,7 @@ def test_the_session_becomes_the_options_of_a_stream(protocol):
     )  # fmt: skip
     assert configure == Configure(
         RawFormat("s16le", 8000, 2),
-        StreamOptions(
+        LiveStreamOptions(
             model="fake-asr", phrases=(("rubout", 1.0),), endpoint_silence_ms=400, decoder="alsd", n_best=3,
             extra={"lm_weight": 0.3},
         ),
@@ -87,7 +87,9 @@ def test_the_session_becomes_the_options_of_a_stream(protocol):
 
 def test_defaults(protocol):
     configure, audio = append(protocol)
-    assert configure == Configure(RawFormat("s16le", 16_000), StreamOptions(model="fake-asr", endpoint_silence_ms=800))
+    assert configure == Configure(
+        RawFormat("s16le", 16_000), LiveStreamOptions(model="fake-asr", endpoint_silence_ms=800)
+    )
     assert audio == Audio(b"abcd")
     assert append(protocol) == [Audio(b"abcd")]
 

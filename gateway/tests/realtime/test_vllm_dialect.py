@@ -13,7 +13,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 
 def append(protocol, data=b"abcd"):
@@ -24,7 +24,7 @@ def append(protocol, data=b"abcd"):
 def protocol():
     protocol = RealtimeProtocol(FakeStreams(), Config())
     assert send(protocol, "session.update", model="fake-asr") == [
-        Configure(RawFormat("s16le", 16000), StreamOptions(model="fake-asr", endpoint_silence_ms=800))
+        Configure(RawFormat("s16le", 16000), LiveStreamOptions(model="fake-asr", endpoint_silence_ms=800))
     ]
     return protocol
 

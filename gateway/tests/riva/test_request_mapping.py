@@ -13,7 +13,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.riva.request_mapping import FIELDS, Treatment, is_forced_end, map_request
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 ALL = {"verbatim_transcripts": True}
 """A request that sets nothing without an effect."""
@@ -48,7 +48,7 @@ def test_every_field_of_the_configuration_is_in_the_table():
 
 def test_the_least_configuration():
     request = mapped()
-    assert request.options == StreamOptions(endpoint_silence_ms=800)
+    assert request.options == LiveStreamOptions(endpoint_silence_ms=800)
     assert request.audio.raw == RawFormat("s16le", 16_000, 1)
     assert (request.results.language, request.results.max_alternatives) == ("en-US", 1)
     assert not request.results.has_words

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.budget import Budget, Places, Turns
+from penstock_gateway.security.budget import Budget, KeyLimit, Turns
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
 
@@ -36,7 +36,7 @@ async def test_who_waits_too_long_is_rejected():
 
 
 def test_places_follow_from_the_streams_of_a_key():
-    places, key = Places("uploads", lambda streams: 2 * streams), ApiKey("shop", 1)
+    places, key = KeyLimit("uploads", lambda streams: 2 * streams), ApiKey("shop", 1)
     with places.taken(key), places.taken(key):
         with pytest.raises(GatewayError, match="all 2 uploads of the API key 'shop'") as caught, places.taken(key):
             pass

@@ -14,7 +14,7 @@ from penstock_gateway.security import files
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import discovery, replica_streams, replicas
 from penstock_gateway.stream.discovery import Discovery
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +134,7 @@ async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypat
         (group,) = streams._groups
         assert len(group.replicas) == 50
         await until(lambda: len(group.candidates()) == 2)
-        opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(4)]
+        opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(4)]
         assert sum(len(server.batch.streams) for server in servers) == 4
         answer = [servers[0].url]
         await until(lambda: [replica.address for replica in group.candidates()] == answer)
@@ -171,12 +171,12 @@ async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, 
     first, second, file = fleet(max_streams=9), fleet(), tmp_path / "replicas"
     file.write_text(first.url)
     async with open_streams(groups=(ReplicaGroup("", (f"file:{file}",)),)) as streams:
-        live = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        live = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         file.write_text(second.url)
         (group,) = streams._groups
         await until(lambda: [replica.address for replica in group.candidates()] == [second.url])
         await live.push(speech(1, 2, 3))
-        other = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        other = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         assert len(first.batch.streams) == len(second.batch.streams) == 1
         await live.finish()
         assert [event async for event in live.events()][-1].text == "w1 w2 w3"

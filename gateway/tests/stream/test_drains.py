@@ -9,7 +9,7 @@ from gateway.tests.stream.test_watch import ended, mute
 from penstock_client.batched import client
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ async def drained(open_streams):
         async with open_streams(first, second) as streams:
             (other,) = streams._groups[0].replicas[1:]
             other.note_full(3600.0)
-            opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(2)]
+            opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(2)]
             other.note_full(0.0)
             await opened[1].push(speech(1, 2, 3, 4))
             yield streams, first, second, opened
@@ -84,7 +84,7 @@ async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
             (group,) = streams._groups
             old, new = group.replicas
             new.note_full(3600.0)
-            opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(6)]
+            opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(6)]
             new.note_full(0.0)
             first.batch.is_draining = True
             await group.probe()

@@ -12,7 +12,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import replica_streams, replicas
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 from penstock_gateway.stream.moves import Place
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ PROBE = START | END
 
 async def play(streams, until, before_block=None, audio=SPEECH, **options):
     """The events of a stream, block by block; `before_block` is awaited with the block's number."""
-    stream = await streams.open(StreamOptions(**options), ANONYMOUS, "test")
+    stream = await streams.open(LiveStreamOptions(**options), ANONYMOUS, "test")
     events = []
     reading = asyncio.create_task(_read(stream, events))
     try:
@@ -156,7 +156,7 @@ async def test_streams_of_a_lost_replica_are_spread(fleet, open_streams):
     async with open_streams(first, *others) as streams:
         for replica in streams._groups[0].replicas[1:]:
             replica.note_full(3600.0)
-        opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(6)]
+        opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(6)]
         for replica in streams._groups[0].replicas[1:]:
             replica.note_full(0.0)
         for stream in opened:
@@ -171,7 +171,7 @@ async def test_streams_of_a_lost_replica_are_spread(fleet, open_streams):
 async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_streams, until):
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.push(SPEECH)
         second.may_answer.clear()
         await asyncio.to_thread(first.close)
@@ -189,7 +189,7 @@ async def test_a_move_that_fails_in_any_way_leaves_no_slot(fleet, open_streams, 
         raise IndexError("a defect")
 
     async with open_streams(first, second) as streams:
-        place = streams._streams[await streams.open(StreamOptions(), ANONYMOUS, "test")]
+        place = streams._streams[await streams.open(LiveStreamOptions(), ANONYMOUS, "test")]
         (target,) = (each for each in streams._moves._targets(place) if each.replica is not place.replica)
         monkeypatch.setattr(target.replica.client, "take", take)
         with pytest.raises(IndexError):
@@ -200,10 +200,10 @@ async def test_a_move_that_fails_in_any_way_leaves_no_slot(fleet, open_streams, 
 async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet, open_streams, until, monkeypatch):
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second, replay_mib=1) as streams:
-        live = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        live = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         monkeypatch.setattr(Place, "replay_bytes", 1 << 20)
         with pytest.raises(GatewayError) as caught:
-            await streams.open(StreamOptions(), ANONYMOUS, "test")
+            await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         assert (caught.value.code, caught.value.message) == (
             ErrorCode.OVERLOADED,
             "the audio of live streams fills 1 MiB",

@@ -4,7 +4,7 @@ import pytest
 
 from penstock_client import Alternative, StreamResult, Word
 from penstock_gateway.stream import events
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 from penstock_gateway.stream.segments import Segments
 from penstock_gateway.stream.upstream_options import segments_of
 
@@ -61,7 +61,7 @@ def test_segments_of_the_client_have_those_of_the_server_as_parts():
     ],
 )
 def test_ends_by_end_tokens_are_the_clients_where_it_ordered_endpoints(options, joins):
-    segments = segments_of(StreamOptions(**{"endpoint_silence_ms": 0, **options}))
+    segments = segments_of(LiveStreamOptions(**{"endpoint_silence_ms": 0, **options}))
     event = segments.add(result("one", (ONE,), True, is_endpoint=True))
     assert isinstance(event, events.Partial if joins else events.Final)
 

@@ -16,7 +16,7 @@ from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream import replica_stream, replica_streams
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 KEEP_ALIVE_S = 10.0
@@ -37,7 +37,7 @@ async def ended(stream):
 async def test_a_silent_or_old_stream_tells_its_text_and_then_its_reason(server, open_streams, until, after_s, code):
     """Silence: of a stream that cannot take its slot again."""
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.push(np.full(1600, 0.25, np.float32))
         await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
         assert await ended(stream) == (f"{word(0)} {word(1)}", code)
@@ -58,7 +58,7 @@ async def mute(stream):
 async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, open_streams, goes_on):
     """Its audio may go on in the time of the drain."""
     async with open_streams(fleet()) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.push(speech(1, 2))
         await mute(stream)
         streams.drain()
@@ -75,7 +75,7 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
     """A call of 3 minutes with 70 s of mute: every word once, with one slot. `silence_ms` 0: one segment."""
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
-        stream = await streams.open(StreamOptions(endpoint_silence_ms=silence_ms), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(endpoint_silence_ms=silence_ms), ANONYMOUS, "test")
         events: list = []
 
         async def read():
@@ -90,7 +90,7 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
             await mute(stream)
             await until(lambda: not only.batch.streams and place.replica.has_room)
             if pause == 1:  # another stream may take the slot, and one without audio asks for none
-                other = await streams.open(StreamOptions(), ANONYMOUS, "test")
+                other = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
                 await stream.watch(time.monotonic() + 80, KEEP_ALIVE_S)
                 await stream.push(np.zeros(0, np.float32))
                 await stream.end_segment()
@@ -118,13 +118,13 @@ async def test_a_stream_that_has_given_its_slot_back_ends(fleet, open_streams, u
     monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         (place,) = streams._streams.values()
         await stream.push(speech(1, 2))
         await until(lambda: stream._upstream.is_answered)
         await mute(stream)
         await until(lambda: not only.batch.streams and place.replica.has_room)
-        await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
         if code is ErrorCode.STREAMS_EXHAUSTED:
             await stream.push(speech(3, 4))
@@ -144,7 +144,7 @@ async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_st
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         jump_s = 10 * MAX_SILENT_S
         await until(lambda: looks.count(jump_s) > 10)
         await stream.push(np.ones(800, np.float32))
@@ -156,7 +156,7 @@ async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, o
     now_s = 0.0
     monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         now_s = MAX_SILENT_S
         await stream.push(np.zeros(0, np.float32))
         await stream.watch(now_s + MAX_SILENT_S, 2 * MAX_SILENT_S)
@@ -171,7 +171,7 @@ async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers,
     now_s = 0.0
     monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(servers(windows="file,long,live")) as streams:
-        options = StreamOptions(is_file=window is None, extra={"window": window} if window else {})
+        options = LiveStreamOptions(is_file=window is None, extra={"window": window} if window else {})
         stream = await streams.open(options, ANONYMOUS, "test")
         for samples in (0, 0, 800, 0, 0):
             now_s += 0.9 * MAX_SILENT_S
@@ -184,7 +184,7 @@ async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers,
 
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.finish()
         await stream.watch(time.monotonic() + MAX_SILENT_S + 1, KEEP_ALIVE_S)
         assert [event.is_last async for event in stream.events()] == [True]
@@ -194,7 +194,7 @@ async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
 async def test_audio_that_waits_for_the_server_is_not_silence(server, open_streams, call):
     """As that of a file, while the model `speakers` is behind."""
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         goes_on = asyncio.Event()
         setattr(stream._upstream, call, lambda *_: goes_on.wait())
         waiting = asyncio.create_task(getattr(stream, call)(*[np.full(800, 0.25, np.float32)] * (call == "push")))
@@ -210,7 +210,7 @@ async def test_audio_that_waits_for_the_server_is_not_silence(server, open_strea
 
 async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         requests = server.batch.recognizer.requests
         await until(lambda: len(requests) == 1)
         now_s = time.monotonic()
@@ -226,7 +226,7 @@ async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
 async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_streams):
     stalled = threading.Event()
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         server.on_request = lambda: stalled.wait(20)
         await stream.push(np.zeros(40_000, np.float32))
         await asyncio.wait_for(stream.watch(time.monotonic() + KEEP_ALIVE_S + 1, KEEP_ALIVE_S), 5)
@@ -237,7 +237,7 @@ async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_st
 
 async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams):
     async with open_streams(server) as streams:
-        stream = await streams.open(StreamOptions(), ANONYMOUS, "realtime")
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "realtime")
         stream._parks = True
         now_s = time.monotonic() + MAX_IDLE_S + 1
         stream.last_heard_s = now_s - 5

@@ -10,7 +10,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
@@ -99,8 +99,8 @@ def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, de
     pairs = (IlmPair(1.0, 0.0), IlmPair(0.6, 0.6), IlmPair(0.0, 0.8))
     frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(1))
 
-    def options(alpha: float, beta: float) -> StreamOptions:
-        return StreamOptions(decoder=decoder, beam_size=4, ilm_alpha=alpha, ilm_beta=beta)
+    def options(alpha: float, beta: float) -> ResolvedOptions:
+        return ResolvedOptions(decoder=decoder, beam_size=4, ilm_alpha=alpha, ilm_beta=beta)
 
     def segments(chosen: tuple[IlmPair, ...]) -> list[list[list[tuple]]]:
         """Tokens and times of two segments, the first of which ends with `finalize`, for each stream."""

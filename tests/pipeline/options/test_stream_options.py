@@ -12,7 +12,7 @@ from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
+from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
 from penstock_client.options import EndpointState
 from tests.helpers.phrases import NumberTokenizer
 
@@ -21,7 +21,7 @@ TOKENIZER = NumberTokenizer([False] * 3000)
 ALL = DecoderOffer({})
 
 
-def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL, tokenizer=TOKENIZER) -> StreamOptions:
+def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL, tokenizer=TOKENIZER) -> ResolvedOptions:
     return parse_stream_options(options, config, tokenizer, offer)
 
 
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_named(options, match):
 
 
 def test_what_the_declaration_says_is_what_the_searches_take():
-    accepted = [StreamOptions.option(name).accepted for name in ("ilm_alpha", "ilm_beta")]
+    accepted = [ResolvedOptions.option(name).accepted for name in ("ilm_alpha", "ilm_beta")]
     assert accepted == [f"numbers from 0 to {limit:g}" for limit in (MAX_ILM_ALPHA, MAX_ILM_BETA)]
     assert DecodingConfig.option("beam_size").accepted == f"integers from 1 to {MAX_BEAM_SIZE}"
     assert get_args(EndpointState) == ENDPOINT_STATES

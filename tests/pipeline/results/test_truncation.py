@@ -7,7 +7,7 @@ import torch
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
@@ -53,7 +53,7 @@ def test_a_stage_counts_what_its_beams_drop(golden_bundle, monkeypatch, logged, 
         (answer,) = decode(stage, [DecoderRequest(Lease(slot, 1), frames[some], 0, **more)])
         assert not isinstance(answer, Exception), answer
 
-    send(0, slice(20), is_start=True, is_end=False, options=StreamOptions(decoder=decoder, beam_size=8))
+    send(0, slice(20), is_start=True, is_end=False, options=ResolvedOptions(decoder=decoder, beam_size=8))
     send(1, slice(20), is_start=True, is_end=True)
     first = stage.truncation
     send(0, slice(20, 60), is_start=False, is_end=True)
@@ -61,5 +61,5 @@ def test_a_stage_counts_what_its_beams_drop(golden_bundle, monkeypatch, logged, 
     (record,) = logged.records
     assert record.args == (decoder, f"{stage.truncation.pruned_hypotheses} pruned hypotheses")
     before = stage.truncation
-    send(2, slice(0), is_start=True, is_end=True, options=StreamOptions(decoder=decoder, beam_size=8))
+    send(2, slice(0), is_start=True, is_end=True, options=ResolvedOptions(decoder=decoder, beam_size=8))
     assert stage.truncation == before and len(logged.records) == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.slots.ticket import NO_ROW, Ticket, TicketSigner
 from penstock.scoring.boosting.tokenization import TokenPhrase
 
@@ -48,18 +48,18 @@ def test_a_packed_ticket_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        StreamOptions(),
-        StreamOptions(decoder="aes", beam_size=32, n_best=3, lm_weight=0.1 + 0.2),
-        StreamOptions(ilm_alpha=0.0, ilm_beta=1 / 3),
-        StreamOptions(phrases=(TokenPhrase((5,), 2.0),), prompt=16_383, language="de-DE", language_tags="keep"),
-        StreamOptions(endpoint_silence_ms=10_000, endpoint_no_speech_ms=200, endpoint_longest_s=120),
-        StreamOptions(endpoint_state="carry", lm_weight=1e-300),
-        StreamOptions(phrases=(TokenPhrase((5,), -0.1), TokenPhrase((7, 0, 13_086), 1 / 3))),
+        ResolvedOptions(),
+        ResolvedOptions(decoder="aes", beam_size=32, n_best=3, lm_weight=0.1 + 0.2),
+        ResolvedOptions(ilm_alpha=0.0, ilm_beta=1 / 3),
+        ResolvedOptions(phrases=(TokenPhrase((5,), 2.0),), prompt=16_383, language="de-DE", language_tags="keep"),
+        ResolvedOptions(endpoint_silence_ms=10_000, endpoint_no_speech_ms=200, endpoint_longest_s=120),
+        ResolvedOptions(endpoint_state="carry", lm_weight=1e-300),
+        ResolvedOptions(phrases=(TokenPhrase((5,), -0.1), TokenPhrase((7, 0, 13_086), 1 / 3))),
     ],
 )
 def test_options_travel_with_a_start(tmp_path, options):
     signer = TicketSigner.shared(tmp_path)
-    ticket = replace(TICKET, options={2: options, 0: StreamOptions(decoder="alsd", beam_size=3)})
+    ticket = replace(TICKET, options={2: options, 0: ResolvedOptions(decoder="alsd", beam_size=3)})
     packed = signer.pack(ticket)
     assert same(signer.unpack(packed, reads_rest=True), ticket)
     assert signer.unpack(packed).options == {}
@@ -73,7 +73,7 @@ def rejection(signer: TicketSigner, packed: np.ndarray) -> StreamError:
 
 def test_a_changed_ticket_is_rejected(tmp_path):
     signer = TicketSigner.shared(tmp_path)
-    packed = signer.pack(replace(TICKET, options={2: StreamOptions(decoder="alsd", beam_size=3)}))
+    packed = signer.pack(replace(TICKET, options={2: ResolvedOptions(decoder="alsd", beam_size=3)}))
     for place in range(len(packed)):
         changed = packed.copy()
         changed[place] += 1

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
@@ -153,7 +153,7 @@ def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_anything_else(
     chunk = checkpoint.config.encoder.select_context(None).chunk_encoder_frames
     silence = silent_frame(checkpoint).expand(8 * chunk, -1)
     frames = torch.cat([frames_of(checkpoint, 1, chunk), silence, frames_of(checkpoint, 2, chunk)])
-    options = StreamOptions(decoder="ctc", endpoint_silence_ms=400)
+    options = ResolvedOptions(decoder="ctc", endpoint_silence_ms=400)
 
     def answers(is_batched: bool) -> list[StreamResult | None]:
         """Of a request per chunk; None where nothing is new."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Ticket
 from penstock.pipeline.stages.decoder_rows import rows_of_tickets
 
@@ -16,7 +16,7 @@ def ticket_row(slot: int, flags: int, frames: int) -> list[int]:
 
 
 def test_rows_of_tickets_without_those_that_the_features_stage_rejected():
-    options = [StreamOptions(decoder="alsd", beam_size=2, n_best=number) for number in (1, 2)]
+    options = [ResolvedOptions(decoder="alsd", beam_size=2, n_best=number) for number in (1, 2)]
     direct = Ticket(np.array([ticket_row(4, START, 2)]), options={0: options[0]})
     error = StreamError(ErrorCode.STREAM_LIMIT, "full")
     batched = Ticket(

@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.stream_decoders.base import Chunk
 from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.scoring.wfst.graph_file import write_graph
@@ -291,9 +291,9 @@ def test_no_ctc_token_is_reported_twice(border):
     labels = [2, 0, 0, 0, 2, 0, 1, 1, 1, 2]
     frames = torch.nn.functional.one_hot(torch.tensor(labels), 3).float().log().unsqueeze(0)
     decoder = CtcStreamDecoder(GivenLogProbs(2), 1)
-    decoder.open([0], [StreamOptions(decoder="ctc")])
+    decoder.open([0], [ResolvedOptions(decoder="ctc")])
     (before,) = decoder.decode(Chunk([0], frames[:, :border], torch.tensor([border]), [False]))
-    decoder.begin_segment([0], [StreamOptions(decoder="ctc")])
+    decoder.begin_segment([0], [ResolvedOptions(decoder="ctc")])
     (after,) = decoder.decode(Chunk([0], frames[:, border:], torch.tensor([len(labels) - border]), [True]))
     first = [*before.stable, *before.unstable]
     assert [token.id for token in first + after.stable + after.unstable] == [0, 0, 1]

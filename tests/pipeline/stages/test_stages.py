@@ -12,7 +12,7 @@ from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamError
 from penstock.frontend.log_mel import MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
 from penstock.pipeline.slots.ticket import Ticket
@@ -303,7 +303,7 @@ def test_what_follows_a_rejected_start_in_its_batch_is_rejected_alone(rig, monke
     full = StreamError(ErrorCode.PHRASE_MEMORY_FULL, "no memory")
     open_slot = rig.decoder._fusion.open
 
-    def open_if_free(slot: int, options: StreamOptions) -> None:
+    def open_if_free(slot: int, options: ResolvedOptions) -> None:
         if slot == 0:
             raise full
         open_slot(slot, options)

@@ -15,7 +15,7 @@ from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
+from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
@@ -54,11 +54,11 @@ class Streams:
         self.words = read_words(graph)
         self._generation = 0
 
-    def options(self, **given) -> StreamOptions:
+    def options(self, **given) -> ResolvedOptions:
         offer = offer_decoders(self.checkpoint.config, self.decoding)
         return parse_stream_options({"decoder": "wfst", **given}, self.decoding, self.tokenizer, offer, self.words)
 
-    def decode(self, rows: dict[int, torch.Tensor], options: dict[int, StreamOptions], chunk: int) -> dict[int, list]:
+    def decode(self, rows: dict[int, torch.Tensor], options: dict[int, ResolvedOptions], chunk: int) -> dict[int, list]:
         """The results of streams by slot, all in one batch, chunk after chunk."""
         self._generation += 1
         results: dict[int, list[StreamResult]] = {slot: [] for slot in rows}

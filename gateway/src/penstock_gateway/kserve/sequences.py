@@ -13,7 +13,7 @@ from penstock_gateway.kserve.request import InferRequest, SequenceId
 from penstock_gateway.kserve.results import RequestResults
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import MAX_SILENT_S
-from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions, Streams
+from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup, Streams
 
 PROTOCOL = "kserve"
 """Name of the protocol in metrics and logs."""
@@ -156,7 +156,7 @@ class _Stream:
         group: ModelGroup = streams.group("")
         self._polls = bool(group.windows) and not request.is_end
         is_file = (self._polls or request.is_end) and not is_live_window(request.options.get("window"))
-        options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True, is_file=is_file)
+        options = LiveStreamOptions(model=group.name, extra=request.options, is_as_direct=True, is_file=is_file)
         live = await streams.open(options, key, PROTOCOL)
         if self._failure is not None:  # cancelled meanwhile
             await live.cancel()

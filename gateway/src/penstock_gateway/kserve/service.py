@@ -19,7 +19,7 @@ from penstock_gateway.kserve.request import InferRequest
 from penstock_gateway.kserve.sequences import PROTOCOL as PROTOCOL
 from penstock_gateway.kserve.sequences import Results, Sequences
 from penstock_gateway.rpc.api import Context, call_key, only_message, rejecting
-from penstock_gateway.security.budget import Places
+from penstock_gateway.security.budget import KeyLimit
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import MAX_UNREAD_S, WriteLimit
 
@@ -65,7 +65,7 @@ class KServeService:
     def __init__(self, gateway: Gateway):
         self._gateway = gateway
         self._sequences = Sequences(gateway.streams)
-        self._calls = Places("calls of ModelStreamInfer", lambda streams: 2 * streams + _SPARE_CALLS)
+        self._calls = KeyLimit("calls of ModelStreamInfer", lambda streams: 2 * streams + _SPARE_CALLS)
         """Each may have a message on its way."""
 
     async def server_live(self, _: object, context: Context) -> service_pb2.ServerLiveResponse:

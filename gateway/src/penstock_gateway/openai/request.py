@@ -11,7 +11,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
 from penstock_gateway.stream.languages import choose_language, shown_language
-from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
+from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup, Streams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
 
 _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
@@ -124,7 +124,7 @@ class TranscriptionRequest:
 
     form: TranscriptionForm
     group: ModelGroup
-    options: StreamOptions
+    options: LiveStreamOptions
     language: str
     """For the reply."""
     ignored: Sequence[str]
@@ -160,7 +160,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]
-    options = StreamOptions(
+    options = LiveStreamOptions(
         model=group.name,
         language=language,
         phrases=tuple((text, KEYWORD_NATS) for text in keywords),

@@ -12,7 +12,7 @@ import pybase64
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.events import Event
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 from penstock_gateway.validation import invalid
 
 ServerEvent = dict[str, Any]
@@ -24,7 +24,7 @@ class Configure:
     """From here on audio has this form and its stream these options. A stream that is open is finished first."""
 
     audio: RawFormat
-    options: StreamOptions
+    options: LiveStreamOptions
     has_header: bool = False
     """True if a WAV header before the audio replaces `audio`."""
 

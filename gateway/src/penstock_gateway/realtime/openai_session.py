@@ -13,7 +13,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
-from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
+from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup, Streams
 from penstock_gateway.validation import (
     Array,
     ClosedFields,
@@ -245,7 +245,7 @@ class OpenAISession:
         alike = sorted((group for group in streams.groups if group.model == named.model), key=lambda g: g.chunk_ms)
         return alike[round(_DELAYS.index(delay) / (len(_DELAYS) - 1) * (len(alike) - 1))] if alike else named
 
-    def options(self, streams: Streams, only_language: str) -> StreamOptions:
+    def options(self, streams: Streams, only_language: str) -> LiveStreamOptions:
         """The options of a stream; `only_language` is that of a model without a choice.
 
         GatewayError as `group`, and FILES_ONLY.
@@ -255,7 +255,7 @@ class OpenAISession:
         path = "session.audio.input.transcription"
         if len(keywords) > group.max_boosted_phrases:
             raise invalid(f"{path}.keywords", f"has {len(keywords)} phrases; accepted: {group.max_boosted_phrases}")
-        return StreamOptions(
+        return LiveStreamOptions(
             model=group.name,
             language=choose_language(self._language, group, f"{path}.language"),
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),

@@ -12,7 +12,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown
 from penstock_gateway.realtime.dialect import END_SEGMENT, Action, Audio, Configure, Item, ServerEvent, read_audio
 from penstock_gateway.stream.events import Event, Partial
-from penstock_gateway.stream.live_stream import StreamOptions, Streams
+from penstock_gateway.stream.live_stream import LiveStreamOptions, Streams
 from penstock_gateway.validation import Fields, invalid, read_fields
 
 _AUDIO = RawFormat("s16le", 16_000, 1)
@@ -50,7 +50,7 @@ class VllmDialect:
             group = self._streams.group(read_fields(SessionUpdate, event, "").model or "")
             group.check_live()
             silence_ms = self._config.endpoint_silence_ms
-            return (Configure(_AUDIO, StreamOptions(model=group.name, endpoint_silence_ms=silence_ms)),)
+            return (Configure(_AUDIO, LiveStreamOptions(model=group.name, endpoint_silence_ms=silence_ms)),)
         if kind == "input_audio_buffer.commit":
             return self._commit(is_final=bool(read_fields(Commit, event, "").final))
         accepted = "session.update, input_audio_buffer.append and .commit"

@@ -11,8 +11,7 @@ from enum import Enum
 from typing import Any
 
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, N_BEST_DECODERS
-from penstock_client.options import StreamOptions as StartOptions
+from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, N_BEST_DECODERS, StreamOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.riva.audio_input import AudioForm
@@ -21,7 +20,7 @@ from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.riva.result_mapping import ResultFormat
 from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.languages import choose_language, shown_language
-from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_BOOST_NATS = 2.0
@@ -95,9 +94,9 @@ FIELDS = (
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")
 _NOT_CUSTOM = ("n_best", "boosted_phrases", "boost", "language", "speakers")
 """Options of a stream with fields of their own."""
-_OPTIONS = {option.name: option for option in StartOptions.options() if option.name not in _NOT_CUSTOM} | dict.fromkeys(
-    _SILENCE_FIELDS, StartOptions.option("endpoint_silence_ms")
-)
+_OPTIONS = {
+    option.name: option for option in StreamOptions.options() if option.name not in _NOT_CUSTOM
+} | dict.fromkeys(_SILENCE_FIELDS, StreamOptions.option("endpoint_silence_ms"))
 """Keys of `custom_configuration`: options of a stream, and Riva's names of the silence that ends a segment."""
 _SILENCE_OPTIONS = ("endpoint_silence_ms", *_SILENCE_FIELDS)
 _IGNORED_KEYS = (
@@ -116,7 +115,7 @@ FORCE_EOU = "force_eou"
 class RecognitionRequest:
     """A checked configuration."""
 
-    options: StreamOptions
+    options: LiveStreamOptions
     audio: AudioForm
     results: ResultFormat
     ignored: tuple[str, ...]
@@ -143,7 +142,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them
         ignored += [f"speech_contexts.phrases {text!a}" for text in group.unwritable(text for text, _ in phrases)]
-    options = StreamOptions(
+    options = LiveStreamOptions(
         model=config.model,
         language=language,
         phrases=phrases,

@@ -10,7 +10,7 @@ from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 
 
-class Places:
+class KeyLimit:
     """Counts what each key has open in this process, up to a limit that follows from its streams."""
 
     def __init__(self, what: str, limit: Callable[[int], int]):

@@ -17,7 +17,7 @@ Samples = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
+class LiveStreamOptions:
     """Options of one stream, in the server's terms; a protocol maps its fields to them."""
 
     model: str = ""
@@ -142,7 +142,7 @@ class Streams(Protocol):
     def check_room(self, key: ApiKey) -> None:
         """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
 
-    async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline

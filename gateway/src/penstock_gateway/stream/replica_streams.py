@@ -21,8 +21,8 @@ from penstock_client import (
     SpeakersNotServedError,
     StreamClosedError,
     StreamError,
+    StreamOptions,
 )
-from penstock_client import StreamOptions as StartOptions
 from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -32,7 +32,7 @@ from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission, AudioHold
 from penstock_gateway.stream.failures import gateway_error
-from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions
+from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup
 from penstock_gateway.stream.moves import Moves, Place
 from penstock_gateway.stream.replica_stream import ReplicaStream
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
@@ -141,7 +141,7 @@ class ReplicaStreams:
         if not any(group.candidates() for group in self._groups):
             raise _no_room(any(group.is_up for group in self._groups))
 
-    async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
@@ -262,7 +262,7 @@ async def _logged(round_of_group: Awaitable[None], group: Group) -> None:
         log.exception("the replicas of group %r stay as they are", group.name)
 
 
-async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:
+async def _start_upstream(group: Group, options: StreamOptions) -> tuple[Replica, BatchedStream]:
     """The first replica that accepts the stream; it counts as live there. GatewayError if none does.
 
     One that fails only at the model `speakers` still takes streams that do not ask for it.

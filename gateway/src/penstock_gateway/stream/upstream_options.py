@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from penstock_client import StreamOptions as StartOptions
+from penstock_client import StreamOptions
 from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
 from penstock_client.speakers.settings import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.live_stream import LiveStreamOptions
 from penstock_gateway.stream.segments import Segments
 
 _NO_SPEECH_MS = 10_000
@@ -14,7 +14,7 @@ _LIVE_S = 14.0
 """`window=live`: 10,2,2 for most models."""
 
 
-def segments_of(options: StreamOptions) -> Segments:
+def segments_of(options: LiveStreamOptions) -> Segments:
     """The segments of a stream as its client has ordered them, without borders of `longest_segment_s`."""
     if options.is_as_direct:
         return Segments()
@@ -24,11 +24,11 @@ def segments_of(options: StreamOptions) -> Segments:
 
 
 def upstream_options(
-    options: StreamOptions,
+    options: LiveStreamOptions,
     endpoint_state: EndpointState | None,
     ignores_unknown: bool = False,
     longest_segment_s: int = 0,
-) -> StartOptions:
+) -> StreamOptions:
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
     With `longest_segment_s` there are borders also in silence and in speech without pauses, from which a move can
@@ -50,7 +50,7 @@ def upstream_options(
     }
     values = {**({} if options.is_as_direct else defaults), **options.extra}
     try:
-        start = StartOptions(**values)
+        start = StreamOptions(**values)
         return of_file(start) if options.is_file else start
     except ValueError as error:
         raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error

@@ -19,7 +19,7 @@ from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, Decoding
 from penstock.pipeline.options.live_window import live_window
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.options.windows import check_length
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
@@ -72,7 +72,7 @@ class WindowFeatureStage(AdmittingStage):
         self.table.close_due()
         self._forget_closed()
         ticket = np.tile(NO_ROW, (len(rows.flags), 1))
-        options: dict[int, StreamOptions] = {}
+        options: dict[int, ResolvedOptions] = {}
         errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}
         pieces = [torch.zeros(0, self._features.mel_bins)]
         ends = rows.lengths.cumsum()
@@ -97,7 +97,7 @@ class WindowFeatureStage(AdmittingStage):
         rows: AudioRows,
         row: int,
         ticket: np.ndarray,
-        options: dict[int, StreamOptions],
+        options: dict[int, ResolvedOptions],
         problem: StreamError | None,
     ) -> StreamAudio:
         """Admits a row, and completes its row of the ticket as far as `FLAGS`."""
@@ -150,13 +150,13 @@ class WindowFeatureStage(AdmittingStage):
             columns[Column.CHUNKS] = len(mel)
         return mel
 
-    def _open(self, options: StreamOptions) -> StreamAudio:
+    def _open(self, options: ResolvedOptions) -> StreamAudio:
         window = live_window(options.window or self._default_window, self._config)
         if window is None:
             return FileAudio(self._mel.open(), options.window, self._features.sample_rate_hz)
         return LiveAudio(self._mel, window, self._config)
 
-    def _check_row(self, rows: AudioRows, row: int, slot: int, options: StreamOptions | None) -> None:
+    def _check_row(self, rows: AudioRows, row: int, slot: int, options: ResolvedOptions | None) -> None:
         length, flags = int(rows.lengths[row]), int(rows.flags[row])
         audio = self._open(options) if options is not None else self._files[slot].audio
         if flags & FINALIZE and not flags & END and not isinstance(audio, LiveAudio):

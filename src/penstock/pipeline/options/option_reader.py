@@ -10,7 +10,7 @@ from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.live_window import live_window
-from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
+from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
 from penstock.scoring.wfst.words import read_words
 
 
@@ -24,7 +24,7 @@ class OptionReader:
         self._config = checkpoint.config
         self._graph_words = read_words(decoding.graph) if decoding.graph else None
 
-    def read(self, options: Mapping[str, Any]) -> StreamOptions:
+    def read(self, options: Mapping[str, Any]) -> ResolvedOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
         if options.get("window") is not None and not self._config.encoder.is_offline:
             message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"

@@ -28,8 +28,8 @@ from penstock_client.options import (
     Decoder,
     EndpointTokens,
     PhraseError,
+    StreamOptions,
 )
-from penstock_client.options import StreamOptions as DeclaredOptions
 
 if TYPE_CHECKING:  # the command line reads the limits here without importing torch
     from penstock.scoring.wfst.words import GraphWords
@@ -46,7 +46,7 @@ FINALIZE = "finalize"
 """Parameter of any request, not an option: true if a segment ends with it."""
 
 
-class StreamOptions(DeclaredOptions):
+class ResolvedOptions(StreamOptions):
     """Options of one stream as the decoder uses them: with the server's defaults, phrases tokenized."""
 
     __init__ = BaseModel.__init__  # only `parse_stream_options` has wrong values to report; pydantic reads JSON with it
@@ -98,7 +98,7 @@ def parse_stream_options(
     offer: DecoderOffer,
     words: "GraphWords | None" = None,
     languages: LanguageOffer = NO_LANGUAGES,
-) -> StreamOptions:
+) -> ResolvedOptions:
     """Validates the parameters of a stream's first request and tokenizes its phrases.
 
     StreamError OPTION_INVALID or PHRASES_INVALID names the wrong one and what is accepted.
@@ -116,7 +116,7 @@ def parse_stream_options(
     decoder = offer.default if decoder is None else decoder
     if problem := offer.problem_with(decoder):
         raise _rejection(problem)
-    for option in DeclaredOptions.options():
+    for option in StreamOptions.options():
         if option.decoders and options.get(option.name) is not None and decoder not in option.decoders:
             accepted = offer.alternatives(option.decoders)
             raise _rejection(f"{option.name} needs decoder {accepted}; the stream's is {decoder}")
@@ -139,20 +139,20 @@ def parse_stream_options(
     chosen |= {"boosted_phrases": (), "boost": None, "unknown_phrases": None, "phrases": tokens}
     chosen |= {"prompt": _prompt(given, languages), WARM_UP: warm_up}
     chosen["endpoint_tokens"] = _endpoint_tokens(given, config, offer)
-    return StreamOptions(**chosen)
+    return ResolvedOptions(**chosen)
 
 
-def _declared(options: Mapping[str, Any]) -> DeclaredOptions:
+def _declared(options: Mapping[str, Any]) -> StreamOptions:
     """The options, checked without the model and the server."""
     values = {str(name): value for name, value in options.items() if value is not None}
     if isinstance(phrases := values.get("boosted_phrases"), str):
         try:
             values["boosted_phrases"] = json.loads(phrases)
         except (ValueError, RecursionError) as error:
-            accepted = DeclaredOptions.option("boosted_phrases").accepted
+            accepted = StreamOptions.option("boosted_phrases").accepted
             raise _rejection(f"boosted_phrases is not JSON: {error}; accepted: {accepted}") from error
     try:
-        return DeclaredOptions(**values)
+        return StreamOptions(**values)
     except PhraseError as error:
         raise StreamError(ErrorCode.PHRASES_INVALID, str(error)) from None
     except ValueError as error:
@@ -163,7 +163,7 @@ def _server_defaults(
     decoder: Decoder, config: DecodingConfig, tokenizer: Tokenizer, offer: DecoderOffer
 ) -> dict[str, Any]:
     """The values of options that a stream does not give."""
-    defaults = {name: getattr(config, name) for name in DeclaredOptions.model_fields if name in _SERVER_NAMES}
+    defaults = {name: getattr(config, name) for name in StreamOptions.model_fields if name in _SERVER_NAMES}
     if decoder == WFST:
         defaults["lm_weight"] = config.wfst_lm_weight
     elif decoder not in LM_DECODERS:
@@ -175,21 +175,21 @@ def _server_defaults(
     return defaults
 
 
-def _check_server_limits(given: DeclaredOptions, beam_size: int, config: DecodingConfig) -> None:
+def _check_server_limits(given: StreamOptions, beam_size: int, config: DecodingConfig) -> None:
     if given.decoder in BEAM_DECODERS and given.n_best > beam_size:
         raise _rejection(f"n_best is {given.n_best}; accepted: integers from 0 to {beam_size}")
     if given.lm_weight and not config.lm and given.decoder != WFST:
         raise _rejection(f"lm_weight is {given.lm_weight:g}, but no language model is loaded; accepted: 0")
 
 
-def _check_without_ilm(given: DeclaredOptions) -> None:
+def _check_without_ilm(given: StreamOptions) -> None:
     for name in _ILM:
         value = getattr(given, name)
         if value is not None and (problem := without_ilm(name, value)):
             raise _rejection(problem)
 
 
-def _prompt(given: DeclaredOptions, languages: LanguageOffer) -> int:
+def _prompt(given: StreamOptions, languages: LanguageOffer) -> int:
     if given.language is not None and (problem := languages.problem_with(given.language)):
         raise _rejection(problem)
     if given.language_tags is not None and not languages.names:
@@ -197,7 +197,7 @@ def _prompt(given: DeclaredOptions, languages: LanguageOffer) -> int:
     return languages.prompt(given.language or languages.default)
 
 
-def _endpoint_tokens(given: DeclaredOptions, config: DecodingConfig, offer: DecoderOffer) -> EndpointTokens | None:
+def _endpoint_tokens(given: StreamOptions, config: DecodingConfig, offer: DecoderOffer) -> EndpointTokens | None:
     if offer.has_end_tokens:
         return given.endpoint_tokens or config.endpoint_tokens or "on"
     if given.endpoint_tokens == "on":
@@ -205,7 +205,7 @@ def _endpoint_tokens(given: DeclaredOptions, config: DecodingConfig, offer: Deco
     return None
 
 
-def _phrases(given: DeclaredOptions, are_given: bool) -> tuple[Phrase, ...]:
+def _phrases(given: StreamOptions, are_given: bool) -> tuple[Phrase, ...]:
     if given.boost is not None and not are_given:
         raise _rejection("boost is given without boosted_phrases")
     boost = DEFAULT_BOOST if given.boost is None else given.boost

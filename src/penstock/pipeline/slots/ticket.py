@@ -20,11 +20,11 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 
 _KEY_BYTES = 32
 _HEADER = 3  # rows, whether they came as one batched request, when
-_MESSAGE = TypeAdapter(tuple[dict[int, StreamOptions], dict[int, tuple[str, str]]])
+_MESSAGE = TypeAdapter(tuple[dict[int, ResolvedOptions], dict[int, tuple[str, str]]])
 """Options by row that starts, and code and message by rejected row."""
 START, END, FINALIZE = 1, 2, 4
 """Flags of a row, added up; the first two are those of a Triton sequence request."""
@@ -83,7 +83,7 @@ class Ticket:
     """Time at which the features stage received the request's audio, on the machine's monotonic clock."""
     is_batched: bool = False
     """True for a request to `asr_batch`, whose rows are answered one by one."""
-    options: Mapping[int, StreamOptions] = field(default_factory=dict)
+    options: Mapping[int, ResolvedOptions] = field(default_factory=dict)
     """By row that starts a stream."""
     errors: Mapping[int, StreamError] = field(default_factory=dict)
     """By rejected row."""

@@ -8,7 +8,7 @@ import torch
 
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S, ResolvedOptions
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column
 from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
@@ -35,7 +35,7 @@ class FeatureRows(NamedTuple):
     """[R, 8] int64, those of the request's ticket."""
     mel: torch.Tensor
     """[C, N, F] float32, the chunks of all rows, one row after another; of an offline model a mel frame each."""
-    options: dict[int, StreamOptions]
+    options: dict[int, ResolvedOptions]
     """By row that starts a stream."""
     errors: dict[int, StreamError]
     """By rejected row."""
@@ -165,7 +165,7 @@ class RowAdmission(Generic[Options]):
         return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
 
 
-class AdmittingStage(RowAdmission[StreamOptions]):
+class AdmittingStage(RowAdmission[ResolvedOptions]):
     """Base class of the features stages: answers requests."""
 
     samples_held = 0

@@ -22,7 +22,7 @@ from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.live_window import live_window
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.results import StreamResult, StreamText
 from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
@@ -77,7 +77,7 @@ class DecoderStage:
         self._decoders = list(self._stream_decoders.values())
         languages = offer_languages(checkpoint.config, decoding)
         ilm_alpha, ilm_beta = offer.ilm.get(offer.default, (None, None))
-        self._default = StreamOptions(
+        self._default = ResolvedOptions(
             decoder=offer.default,
             ilm_alpha=ilm_alpha,
             ilm_beta=ilm_beta,
@@ -90,7 +90,7 @@ class DecoderStage:
         self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
         # Of each slot's stream:
-        self._options = [StreamOptions()] * slots
+        self._options = [ResolvedOptions()] * slots
         self._decoder_numbers = np.zeros(slots, np.int64)  # in `_decoders`
         self._texts: dict[int, StreamText] = {}
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
@@ -124,7 +124,7 @@ class DecoderStage:
         lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._device)
         for decoder in self._stream_decoders.values():
             # Beam size 1: tensors have the shapes of a full beam, and a beam of silence must prune nothing.
-            decoder.open(slots, [StreamOptions()] * len(slots))
+            decoder.open(slots, [ResolvedOptions()] * len(slots))
             decoder.decode(Chunk(slots, encoded, lengths, [False] * len(slots), self._prompts_of(slots)))
         for log in self._truncation_logs():
             log.total = NO_TRUNCATION  # without weights, a graph search of silence fills its beam
@@ -263,7 +263,7 @@ class DecoderStage:
         self._begin(opened)
         return errors
 
-    def _chunk_frames(self, options: StreamOptions) -> int | None:
+    def _chunk_frames(self, options: ResolvedOptions) -> int | None:
         """Encoder frames after which endpoints of a live stream of an offline model are evaluated; None for others."""
         window = live_window(options.window, self._config)
         return None if window is None else window.step_frames(self._config.encoder_frame_ms)

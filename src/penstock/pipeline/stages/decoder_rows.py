@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from penstock.errors import StreamError
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import NO_ROW, OPEN, POLL, Column, Ticket
 
@@ -39,7 +39,7 @@ class DecoderRows(NamedTuple):
     """The last of them, which only a copy of the stream decodes, at the end of its segment."""
     encoded: torch.Tensor
     """[T, D] float32, of all rows, one row after another."""
-    options: Mapping[int, StreamOptions]
+    options: Mapping[int, ResolvedOptions]
     """By row that starts a stream; a start without any has the defaults."""
     wants_result: np.ndarray
     """[R] bool; False where the client gets only new results: that of a row that decodes nothing is left out. A poll

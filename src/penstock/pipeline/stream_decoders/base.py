@@ -12,7 +12,7 @@ import torch
 from penstock.decoding.tensors.host_copy import copy_to_device
 from penstock.decoding.tensors.state_store import States, StateStore
 from penstock.decoding.tensors.tensor_tree import map_tensors
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import Decoded
 
 
@@ -49,11 +49,11 @@ class StreamDecoder(ABC):
     """True if a chunk without frames may be skipped, also at the end of a segment."""
 
     @abstractmethod
-    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets `slots` for new streams, or new segments after an endpoint."""
 
     @abstractmethod
-    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Goes on with the best hypothesis of `slots` in a new segment; frames count from here.
 
         Their segments have ended with a chunk that `is_final`, or without one where the decoder `needs_frames`.

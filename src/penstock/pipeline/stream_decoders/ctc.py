@@ -8,7 +8,7 @@ from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.ctc.state import CtcStateStore
 from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import Token
 from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, keep_states
@@ -24,11 +24,11 @@ class CtcStreamDecoder(StreamDecoder):
         self._head = head
         self._state = CtcStateStore(head, slots)
 
-    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to streams without frames."""
         self._state.reset(copy_to_device(slots, torch.int64, self._head.device))
 
-    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """An open token, which was reported, goes on but is not reported again."""
         self._state.begin_segment(copy_to_device(slots, torch.int64, self._head.device))
 

@@ -9,7 +9,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.scoring.boosting.arena import NO_PHRASES, PhraseArena
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.fusion import Fusion, FusionStates
@@ -37,7 +37,7 @@ class StreamFusion:
         self._lists = [NO_PHRASES] * slots
         self._weights = [0.0] * slots
 
-    def open(self, slot: int, options: StreamOptions) -> None:
+    def open(self, slot: int, options: ResolvedOptions) -> None:
         """Stores a new stream's options and releases the phrase list of the slot's last stream.
 
         StreamError where there is no memory for the phrase list; the slot holds none then.

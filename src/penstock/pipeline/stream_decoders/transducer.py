@@ -15,7 +15,7 @@ from penstock.decoding.tensors.host_copy import copy_to_device
 from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.transducer.interface import IlmWeights, TransducerNetwork
 from penstock.model.config import IlmPair
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.results.words import Token
@@ -36,13 +36,13 @@ class GreedyStreamDecoder(StreamDecoder):
         self._network = network
         self._device = network.device
 
-    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to hypotheses without labels."""
         default = self._network.config.ilm_greedy or IlmPair()
         ilm = self._network.ilm_weights([chosen.ilm or default for chosen in options])
         self._state.reset(copy_to_device(slots, torch.int64, self._device), self._fusion.start_states(slots), ilm)
 
-    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """The hypotheses do not change."""
         self._state.begin_segment(copy_to_device(slots, torch.int64, self._device))
 
@@ -75,7 +75,7 @@ class BeamStreamDecoder(StreamDecoder):
         self._network = network
         self._device = state.device
 
-    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to beams of one empty hypothesis."""
         sizes = copy_to_device([o.beam_size for o in options], torch.int64, self._device)
         fusion, ilm = self._fusion.start_states(slots), self._ilm_weights(options)
@@ -84,14 +84,14 @@ class BeamStreamDecoder(StreamDecoder):
             self._n_best[slot] = chosen.n_best
         self.truncation.begin(slots)
 
-    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """The beam becomes its best hypothesis."""
         rows = copy_to_device(slots, torch.int64, self._device)
         search = self._fused if self._fusion.is_used(slots) else self._plain
         self._state.begin_segment(rows, search.n_best(self._state.gather(rows)).places[:, 0])
         self.truncation.begin(slots)
 
-    def _ilm_weights(self, options: Sequence[StreamOptions]) -> IlmWeights:
+    def _ilm_weights(self, options: Sequence[ResolvedOptions]) -> IlmWeights:
         if isinstance(self._network, CtcHead):
             return ()
         default = self._network.config.ilm_beam or IlmPair()

@@ -17,7 +17,7 @@ from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
-from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.results.word_writer import WordWriter
@@ -51,7 +51,7 @@ class WfstStreamDecoder(StreamDecoder):
         self._held: list[list[Node]] = [[] for _ in range(slots)]
         """Of each slot, stable nodes from the first token on that has not been reported."""
 
-    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to the start of the graph."""
         words = self._fusion.word_boosts
         choices = [
@@ -64,7 +64,7 @@ class WfstStreamDecoder(StreamDecoder):
             self._lattices.open(slot, chosen.n_best, choice)
         self.truncation.begin(slots)
 
-    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Starts anew: a segment is a path from the graph's start to its end."""
         self.open(slots, options)
 
