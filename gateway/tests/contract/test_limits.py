@@ -165,7 +165,8 @@ async def test_a_message_that_is_too_large(fleet, serve, until, driver):
             call.send(speech(1, 2))
             await until(lambda: served.opened)
         call.send(np.zeros(driver.large_samples, np.float32))
-        call.end()
+        if not driver.is_live:  # a commit could take the text before the error for its answer
+            call.end()
         outcome = await call.ended()
         check(driver, outcome, ErrorCode.TOO_LARGE)
         assert outcome.text == "w1 w2" * driver.tells_rest
