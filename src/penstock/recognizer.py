@@ -5,7 +5,6 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,8 +105,8 @@ class Recognizer:
         """Frees the slot of a stream that goes on no more; does nothing if the stream has ended."""
         self.table.close(stream_id, "was cancelled")
 
-    @contextmanager
-    def closing_on_error(self, stream_ids: Sequence[Hashable]) -> Iterator[None]:
+    @contextlib.contextmanager
+    def _closing_on_error(self, stream_ids: Sequence[Hashable]) -> Iterator[None]:
         """Closes these streams if the work on them is interrupted, as by Ctrl-C: a part of it is missing, and their
         requests never settle.
         """
@@ -134,7 +133,7 @@ class Recognizer:
         if len(set(stream_ids)) < len(stream_ids):
             repeated = next(stream_id for stream_id, count in Counter(stream_ids).items() if count > 1)
             raise ValueError(f"stream {repeated!r} occurs more than once; a batch takes one request per stream")
-        with self.closing_on_error(stream_ids):
+        with self._closing_on_error(stream_ids):
             return self._process(requests, note)
 
     def _process(self, requests: list[AudioRequest], note: Callable[[float], None]) -> list[StreamResult | StreamError]:

@@ -72,7 +72,7 @@ class OfflineRecognizer(Recognizer):
         each = [options or {}] * len(recordings) if options is None or isinstance(options, Mapping) else options
         answers: list[StreamResult | StreamError] = []
         for batch in self._batches([np.size(samples) for samples in recordings]):
-            with self.closing_on_error(range(len(recordings[batch]))):
+            with self._closing_on_error(range(len(recordings[batch]))):
                 answers += self._recognize(recordings[batch], each[batch])
         return answers
 
