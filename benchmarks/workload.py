@@ -12,7 +12,7 @@ from benchmarks.random_models import (
     RandomTransducer,
     SyntheticTokenizer,
 )
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.greedy.memory import GreedyStates, fresh_states
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint

@@ -42,7 +42,7 @@ from benchmarks.systems import (
     split_chunks,
 )
 from benchmarks.workload import Workload, random_workload
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.decoding.transducer.networks import open_network
 from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from penstock.decoding.beam.captured_search import CapturedBeamSearch
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.greedy.captured_search import CapturedSearch
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import GreedyStates, GreedyStateStore, fresh_states
-from penstock.decoding.transducer.factorized_network import FactorizedNetwork
+from penstock.decoding.greedy.memory import GreedyStates, GreedyStateStore, fresh_states
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.transducer.networks import FactorizedNetwork
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair

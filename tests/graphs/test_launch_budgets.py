@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from penstock import runtime
+from penstock.decoding.beam.memory import BeamBuffers
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.workspace import BeamBuffers
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.greedy.memory import GreedyBuffers
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep

@@ -22,10 +22,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import jit
 
+from penstock.decoding.sizes import WfstSizes
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import empty_states
 from penstock.kernels import capability, trial
 from penstock.kernels.chunk_attention import attend_pages

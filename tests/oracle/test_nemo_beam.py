@@ -25,7 +25,7 @@ from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import Mo
 from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import ModifiedALSDBatchedTDTComputer
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning

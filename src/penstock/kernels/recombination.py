@@ -1,6 +1,6 @@
 """Recombination of tokens in equal states: drops what is far from the best, then two rounds of bids.
 
-The PyTorch reference is `penstock.decoding.wfst.recombination.Recombination`: the same survivors among the entries
+The PyTorch reference is `penstock.decoding.wfst.ragged.Recombination`: the same survivors among the entries
 within the beam, bit for bit, because minima of integers do not depend on the order of threads. Entries beyond the beam
 do not bid: they are dearer than all that count.
 """

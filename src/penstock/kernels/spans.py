@@ -2,7 +2,7 @@
 
 An entry's weight is the number of its places. Kernels write the sums of the weights by blocks; `fit_spans` adds the
 blocks, and leaves the cheapest entries where a row has more places than there is room for. The PyTorch reference is
-`penstock.decoding.wfst.pruning.histogram_prune` with a cumulative sum. Sums and minima of integers alone: any order of
+`penstock.decoding.wfst.ragged.histogram_prune` with a cumulative sum. Sums and minima of integers alone: any order of
 threads gives the same bits.
 """
 # ruff: noqa: PLR0913 - a kernel's arguments are pointers and the sizes it is compiled for

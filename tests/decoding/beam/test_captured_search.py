@@ -8,10 +8,9 @@ import torch
 
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, joined
 from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.memory import BeamBuffers, BeamStates, BeamWorkspace
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.beam.state import BeamStates
-from penstock.decoding.beam.workspace import BeamBuffers, BeamWorkspace
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors import graph_buckets
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer.interface import TransducerNetwork

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from penstock.decoding.beam.sizes import AesLimits
+from penstock.decoding.sizes import AesLimits
 from penstock.decoding.transducer.networks import open_network
 from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint

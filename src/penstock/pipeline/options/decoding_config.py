@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from penstock.decoding.beam.sizes import AesLimits
-from penstock.decoding.wfst.sizes import WfstLimits
+from penstock.decoding.sizes import AesLimits, WfstLimits
 from penstock.errors import SettingError
 from penstock_client.declaration import About, Options
 from penstock_client.options import (

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_host
+from penstock.decoding.tensors.tensor_tree import copy_to_host
 from penstock.graphs.driver import Driver
 from penstock.pipeline.memory.speaker_memory import MAX_STEP_ROWS
 from penstock.pipeline.slots.guard import STEP_ERRORS

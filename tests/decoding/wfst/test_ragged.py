@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.ragged import Recombination
 
 CELLS = (4, 64, 4096)
 """Hardly any room, some contests, enough."""

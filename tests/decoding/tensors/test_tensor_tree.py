@@ -5,9 +5,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding.tensors import host_copy
-from penstock.decoding.tensors.host_copy import copy_to_device, copy_to_host, tree_to_host
-from penstock.decoding.tensors.tensor_tree import leaves
+from penstock.decoding.tensors import tensor_tree
+from penstock.decoding.tensors.tensor_tree import copy_to_device, copy_to_host, leaves, tree_to_host
 
 
 class Pair(NamedTuple):
@@ -19,14 +18,14 @@ class Pair(NamedTuple):
 def copies(monkeypatch) -> list[int]:
     """Sizes of the blocks that were copied."""
     sizes: list[int] = []
-    real = host_copy.copy_to_host
+    real = tensor_tree.copy_to_host
 
     def count(block: torch.Tensor) -> torch.Tensor:
         assert block.dtype == torch.int64 and block.is_contiguous()
         sizes.append(block.numel())
         return real(block)
 
-    monkeypatch.setattr(host_copy, "copy_to_host", count)
+    monkeypatch.setattr(tensor_tree, "copy_to_host", count)
     return sizes
 
 

@@ -5,9 +5,7 @@ import random
 import pytest
 import torch
 
-from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.ctc.state import CtcStates, CtcStateStore, fresh_states
+from penstock.decoding.ctc import CtcHead, CtcStates, CtcStateStore, CtcTokens, decode_greedily, fresh_states
 from penstock.errors import CheckpointError
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 from tests.helpers.reference import ctc

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.transducer.frame_projection import FrameProjection
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.transducer.layers import FrameProjection
 from penstock.decoding.transducer.networks import open_network
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, STANDARD, PromptConfig

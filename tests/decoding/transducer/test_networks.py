@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.transducer.factorized_network import FactorizedNetwork
-from penstock.decoding.transducer.networks import open_network
-from penstock.decoding.transducer.standard_network import StandardNetwork
+from penstock.decoding.transducer.networks import FactorizedNetwork, StandardNetwork, open_network
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import FACTORIZED, IlmPair
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
