@@ -18,8 +18,7 @@ from penstock.decoding.transducer.networks import FactorizedNetwork
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.beam import Choices, Found, TableAutomaton, assert_same_beam, search_in_chunks, search_whole, start
 from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams

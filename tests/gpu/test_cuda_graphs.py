@@ -18,8 +18,7 @@ from penstock.decoding.tensors import tensor_tree
 from penstock.decoding.tensors.tensor_tree import leaves
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
-from penstock.graphs.driver import EagerDriver, GraphError
-from penstock.graphs.program import Program, While, steps_with_depth
+from penstock.graphs.program import EagerDriver, GraphError, Program, While, steps_with_depth
 from penstock.graphs.select import missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from tests.helpers.automata import fusion_states, random_fusion

@@ -18,9 +18,8 @@ from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
-from penstock.encoder.window.run import WindowEncoder
-from penstock.graphs.driver import EagerDriver
-from penstock.graphs.program import Program, steps_with_depth
+from penstock.encoder.window.encoder import WindowEncoder
+from penstock.graphs.program import EagerDriver, Program, steps_with_depth
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint

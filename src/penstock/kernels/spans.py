@@ -18,7 +18,7 @@ BLOCK = 256
 _CHUNK = 2048
 """Entries that `fit_spans` reads at once: a row over its limit is read four times, each time from the cache."""
 _BINS = 2048
-"""Of the histogram over 11, then 10, then 10 of a cost's 31 bits."""
+"""Bins of the histogram over 11, then 10, then 10 of a cost's 31 bits."""
 
 
 class Spans(NamedTuple):

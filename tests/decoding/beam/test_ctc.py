@@ -11,9 +11,8 @@ from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.ctc import CtcHead
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.tensor_tree import leaves
-from penstock.graphs.driver import EagerDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.program import While
+from penstock.graphs.program import EagerDriver, While
 from penstock.scoring.fusion import Fusion
 from tests.helpers.beam import (
     Choices,

@@ -15,8 +15,7 @@ from penstock.decoding.transducer.networks import open_network
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.arena import NO_PHRASES
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.phrases import merge_phrases
-from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock.scoring.boosting.phrases import TokenPhrases, merge_phrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
 from tests.helpers import beam, decoding
 from tests.helpers.decoding import random_streams

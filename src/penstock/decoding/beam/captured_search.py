@@ -9,7 +9,7 @@ from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.graph_buckets import Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import first, map_tensors
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 
 
 class CapturedBeamSearch:

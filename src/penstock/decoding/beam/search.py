@@ -22,8 +22,7 @@ from penstock.decoding.ctc import CtcHead
 from penstock.decoding.sizes import AesLimits
 from penstock.decoding.tensors.tensor_tree import map_tensors, rows_at
 from penstock.graphs.program import Program, Step, While, run_eagerly
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import FusionStrategy
+from penstock.scoring.fusion import Fusion, FusionStrategy
 
 
 class BeamAlgorithm(enum.Enum):

@@ -7,7 +7,7 @@ from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.tensors.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import first
 from penstock.decoding.transducer.interface import max_labels
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 
 
 class CapturedSearch:

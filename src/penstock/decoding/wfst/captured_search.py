@@ -16,8 +16,7 @@ from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.ragged import StaticShapes
 from penstock.decoding.wfst.search import ChunkDecoder, WfstSearch, join_paths, largest_capacity
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
-from penstock.graphs.driver import Driver
-from penstock.graphs.program import Program
+from penstock.graphs.program import Driver, Program
 
 
 class _Chunk(NamedTuple):

@@ -163,9 +163,9 @@ class Lattice:
         nothing = np.full(count, NO_PIECE), zeros, start.words, zeros != 0, np.zeros(count)
         self._levels = [Level(-1, zeros, start.targets, *nothing, start.excesses)]
         self._starts = [PathStart()]
-        """Of the tokens before the first level."""
+        """Starts of paths at the tokens before the first level."""
         self._extras: list[np.ndarray | None] = [None]
-        """Of each level, what the last pruning found for the tokens before it."""
+        """What the last pruning found for the tokens before each level."""
         self._link_count, self._pruned_count = count, 0
 
     def copied(self) -> "Lattice":

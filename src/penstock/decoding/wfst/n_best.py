@@ -27,9 +27,9 @@ class PathEnd(NamedTuple):
     last_frame: int
     """Last frame of its last piece; -1 without one."""
     cost: float
-    """Of the whole path, as `BestPath.costs`."""
+    """Cost of the whole path, as `BestPath.costs`."""
     acoustic_cost: float
-    """Of its labels alone."""
+    """Cost of its labels alone."""
 
 
 class _Step(NamedTuple):

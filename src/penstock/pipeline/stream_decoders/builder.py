@@ -14,7 +14,7 @@ from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE, DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.state import StartStates, WfstStateStore
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer

@@ -8,9 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
-from penstock.encoder.window import attention, layers
+from penstock.encoder.window import attention
+from penstock.encoder.window import encoder as window_encoder
 from penstock.encoder.window.attention import Band, Chunks, parse_attention
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.encoder.window.strip import RowGroup, Strip
 from penstock.errors import SettingError
 from tests.helpers.offline_models import random_offline_encoder
@@ -131,7 +132,7 @@ def test_it_yields_between_short_steps_and_can_be_closed(tmp_path, is_grouped):
 def test_no_step_has_more_work_because_a_window_is_longer(tmp_path, monkeypatch, band):
     config = random_offline_encoder(2)
     encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config))
-    monkeypatch.setattr(layers, "BLOCK_NUMBERS", 64 * config.d_model)
+    monkeypatch.setattr(window_encoder, "BLOCK_NUMBERS", 64 * config.d_model)
     monkeypatch.setattr(attention, "BLOCK_PRODUCTS", config.d_model << 14)
     monkeypatch.setattr(attention, "BLOCK_DISTANCES", 128)
 

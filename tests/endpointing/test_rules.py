@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.endpointing.rules import EndpointRules
-from penstock.endpointing.segment_frames import SegmentFrames
+from penstock.endpointing.rules import EndpointRules, SegmentFrames
 
 FRAME_MS = 80.0
 NOTHING = (0, 0)

@@ -1,9 +1,16 @@
-"""Which products of an encoder are computed in int8, chosen on speech while its weights are loaded.
+"""Int8 on a CPU: Int8Linear, a product with a matrix of 8-bit numbers, and Int8Choice, which products it replaces.
 
-An encoder is built part by part in float32. Each part then runs over speech, its large products are replaced, and their
-float32 weights are dropped before the next part is read.
+Weights have a scale per output. Inputs have one per row, computed from the row alone: its result has the same bits
+whatever the other rows hold and however many there are. With one scale for the batch, as `linear_dynamic` and ONNX's
+DynamicQuantizeLinear have it, a quiet stream beside a loud one would be rounded away.
+
+What is replaced is chosen on speech while weights are loaded. An encoder is built part by part in float32. Each part
+then runs over speech, its large products are replaced, and their float32 weights are dropped before the next part is
+read.
 """
 
+import functools
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,9 +19,8 @@ import torch
 
 from penstock import linear
 from penstock.encoder.attention import ChunkRows, PageIndex, index_pages
-from penstock.encoder.int8_linear import Int8Linear, activation_bits
+from penstock.encoder.modules import Subsampling
 from penstock.encoder.state import EncoderState
-from penstock.encoder.subsampling import Subsampling
 from penstock.frontend.audio_file import read_audio
 from penstock.frontend.log_mel import LogMel, MelSource
 from penstock.frontend.window_mel import WindowMel
@@ -22,11 +28,15 @@ from penstock.linear import Linear
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 
+_EXTREME_INPUTS = 512
+_TINY = torch.finfo(torch.float32).tiny
+_QUANTIZED_TYPES = r".*quantiz"
+"""Matches warnings that torch's quantized types will be removed: `activation_bits` says when they are."""
 SPEECH = Path(__file__).parents[1] / "bundled" / "speech"
 """Two recordings, 4 s."""
 MAX_ERROR = 0.05
-"""Of a product in int8 to float32 on speech, ||difference|| / ||reference||; one with a larger error stays float32. The
-bundled models have at most 0.03."""
+"""Largest error of a product in int8 to float32 on speech, ||difference|| / ||reference||: one with more stays float32.
+The bundled models have at most 0.03."""
 _SMOOTHED_GAIN = 0.8
 """Channels are smoothed where that leaves at most this share of the error."""
 _SUBSAMPLING = "subsampling."
@@ -34,6 +44,92 @@ _OWNERS = ("penstock.encoder.", "penstock.speakers.")
 """Modules whose objects hold products."""
 _CHUNKS = 4
 """Chunks that each stream of the speech has: later ones attend to earlier ones."""
+
+
+class Int8Linear:
+    """x @ weight.T + bias, as `Linear`."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
+        bits: int | None = None,
+    ):
+        """weight: [out, in] float32, finite; bias: [out]. Stores a copy of `weight`, a byte for each number.
+
+        factors: [in], positive: inputs are divided by them and the weight's columns multiplied, so that channels of
+        very different magnitudes share a row's scale. bits: of the inputs, by default `activation_bits()`.
+        """
+        bits = bits or activation_bits()
+        assert bits, "the operators are missing"
+        self.bias, self.factors = bias, factors
+        self._largest = (1 << (bits - 1)) - 1
+        self._packed = _pack(weight if factors is None else weight * factors)
+        self._inverse = None if factors is None else factors.reciprocal()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps x [..., in] to [..., out]. A row that is not finite gives one that is not finite."""
+        out, scale = self._scaled(x)
+        return out.mul_(scale) if self.bias is None else torch.addcmul(self.bias, out, scale)
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Returns residual [..., out] + self(x)."""
+        out, scale = self._scaled(x)
+        out = torch.addcmul(residual, out, scale)
+        return out if self.bias is None else out.add_(self.bias)
+
+    def _scaled(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The product of rows whose largest magnitude is 1, and what it was, [..., 1]."""
+        if self._inverse is not None:
+            x = x * self._inverse
+        scale = x.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY)  # zeros stay zeros
+        return _multiply(x / scale, self._largest, self._packed), scale
+
+
+def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns numbers [out, in] int8 and the largest magnitude of each row [out], which is 127."""
+    quantized, largest = _quantize(weight)
+    return quantized.int_repr(), largest
+
+
+def _quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    largest = weight.abs().amax(dim=1).clamp_min_(_TINY)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_QUANTIZED_TYPES)
+        zeros = torch.zeros(len(weight), dtype=torch.int64)
+        return torch.quantize_per_channel(weight, largest.double() / 127, zeros, 0, torch.qint8), largest
+
+
+def _pack(weight: torch.Tensor) -> torch.ScriptObject:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_QUANTIZED_TYPES)
+        return torch.ops.quantized.linear_prepack(_quantize(weight)[0], None)
+
+
+def _multiply(x: torch.Tensor, largest: int, packed: torch.ScriptObject) -> torch.Tensor:
+    """x: [..., in] in -1 .. 1; `largest` is what 1 becomes."""
+    return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x, 1 / largest, largest + 1, packed)
+
+
+@functools.cache
+def activation_bits() -> int:
+    """8 where sums of 8-bit products are exact, else 7; 0 where this torch or this CPU has no such product.
+
+    Without VNNI two products are added in 16 bits, which overflow with 8-bit inputs and give wrong numbers without a
+    word. So the largest inputs and weights are tried: that tells more than the names of a CPU's instructions, which
+    torch may not use.
+    """
+    extreme = torch.ones(2, _EXTREME_INPUTS)
+    extreme[1] = -1
+    try:
+        for bits in (8, 7):
+            found = Int8Linear(extreme, bits=bits)(extreme)
+            if torch.allclose(found, extreme @ extreme.t(), rtol=1e-3, atol=0):
+                return bits
+    except (AttributeError, RuntimeError, NotImplementedError):  # removed, or no engine for this CPU
+        pass
+    return 0
 
 
 class Int8Source(MelSource, Protocol):
@@ -44,7 +140,7 @@ class Int8Source(MelSource, Protocol):
     """Names of the tensors that are stored in int8."""
 
     def factors(self, name: str) -> torch.Tensor:
-        """Of a tensor in int8, [in]."""
+        """Smoothing factors [in] of a tensor in int8."""
 
 
 def speech_mel(checkpoint: Int8Source) -> torch.Tensor:
@@ -76,7 +172,7 @@ class Int8Choice:
         self.float32: list[str] = []
         """Names of large products that stay float32."""
         self.factors: dict[str, torch.Tensor] = {}
-        """Of each tensor of the checkpoint whose product is in int8, [in], in the checkpoint's order."""
+        """Smoothing factors [in] of each tensor whose product is in int8, in the checkpoint's order."""
 
     @property
     def products(self) -> dict[str, int]:
