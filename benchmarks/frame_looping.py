@@ -10,10 +10,10 @@ from functools import partial
 
 import torch
 
+from penstock.decoding.greedy.memory import IS_SEARCHING, GreedyWorkspace
 from penstock.decoding.greedy.search import GreedySearch
-from penstock.decoding.greedy.workspace import IS_SEARCHING, GreedyWorkspace
 from penstock.decoding.transducer.interface import IlmWeights, Prediction, PredictorState, Scores
-from penstock.decoding.transducer.standard_network import StandardNetwork
+from penstock.decoding.transducer.networks import StandardNetwork
 from penstock.graphs.program import Program, While
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint

@@ -33,7 +33,7 @@ from benchmarks.systems import (
     Unavailable,
     Variant,
 )
-from penstock.decoding.beam.sizes import AesLimits
+from penstock.decoding.sizes import AesLimits
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import TransducerConfig
 

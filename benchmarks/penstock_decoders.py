@@ -29,20 +29,17 @@ from benchmarks.systems import (
 from benchmarks.workload import BoostedStreams, FusedStreams, LmStreams
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import fresh_states as fresh_beams
-from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.ctc.state import fresh_states as fresh_ctc_states
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.ctc import CtcHead, CtcTokens, decode_greedily
+from penstock.decoding.ctc import fresh_states as fresh_ctc_states
 from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.search import GreedySearch
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.tensors.host_copy import tree_to_host
+from penstock.decoding.greedy.memory import BatchedHyps, GreedyStates, fresh_states
+from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.tensors.tensor_tree import tree_to_host
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.errors import StreamError

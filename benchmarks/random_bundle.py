@@ -9,7 +9,7 @@ import sentencepiece
 from benchmarks.random_models import ENCODERS, RNNT, EncoderSizes, RandomEncoder, RandomTransducer, TransducerSizes
 from penstock.model.bundle import write_checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
-from penstock.model.mel_filterbank import front_end_tensors
+from penstock.model.source_tensors import front_end_tensors
 
 _WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
 

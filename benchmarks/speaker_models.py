@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from penstock.speakers.config import speaker_shapes
+from penstock.speakers.bundle import speaker_shapes
 from penstock.speakers.importer import _source, read_speaker_config
 
 

@@ -23,8 +23,7 @@ from benchmarks.results import describe, environment, progress, publish
 from penstock.encoder.precision import FLOAT32, INT8
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
-from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.config import QueueSize, StepSize
+from penstock.speakers.bundle import QueueSize, SpeakerCheckpoint, StepSize
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows
 from penstock.speakers.importer import import_speakers
 

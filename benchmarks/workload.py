@@ -12,7 +12,7 @@ from benchmarks.random_models import (
     RandomTransducer,
     SyntheticTokenizer,
 )
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.greedy.memory import GreedyStates, fresh_states
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
@@ -20,8 +20,7 @@ from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.phrases import merge_phrases
-from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock.scoring.boosting.phrases import TokenPhrases, merge_phrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.io import TokenNames, find_labels

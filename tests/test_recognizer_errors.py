@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
-from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import ErrorCode, SettingError, StreamErrorKind
 from penstock.frontend.log_mel import FeatureExtractor

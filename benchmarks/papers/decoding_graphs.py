@@ -18,7 +18,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.reporting import markdown_table, three_digits
 from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.estimation.word_text import WordText
+from penstock.scoring.ngram.estimation.text import WordText
 from penstock.scoring.wfst.building.compile import compile_graph
 from penstock.scoring.wfst.building.lexicon import build_lexicon, lm_words
 from penstock.scoring.wfst.graph_file import write_graph

@@ -19,7 +19,7 @@ from benchmarks.random_models import (
 )
 from benchmarks.results import progress
 from benchmarks.systems import CTC, WHOLE, Chunk, Selection, System, Unavailable, split_chunks
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 
 
 class Shape(NamedTuple):

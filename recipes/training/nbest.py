@@ -10,10 +10,10 @@ from typing import NamedTuple, cast
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.memory import fresh_states
 from penstock.decoding.beam.results import NBest
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import fresh_states
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.kernels.capability import TORCH

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.networks import open_network
 from tests.helpers.decoding import (
     DURATIONS,

@@ -42,11 +42,11 @@ from benchmarks.systems import (
     split_chunks,
 )
 from benchmarks.workload import Workload, random_workload
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.decoding.transducer.networks import open_network
-from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
+from penstock.graphs.program import EagerDriver
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import FUSED, TORCH
 from penstock.model.config import FACTORIZED, AttentionContext

@@ -17,7 +17,7 @@ from benchmarks.random_models import (
     SyntheticTokenizer,
     TransducerSizes,
 )
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig, ModelConfig
 from tests.helpers.random_models import SMALL_ENCODER, with_encoder

@@ -11,12 +11,12 @@ from torch.utils._pytree import tree_iter
 from benchmarks import random_models, workload
 from benchmarks.random_models import RNNT, TDT, RandomTransducer, TransducerSizes
 from benchmarks.workload import BoostedStreams, FusedStreams, LmStreams
+from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import fresh_states as fresh_beams
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.transducer.standard_network import StandardNetwork
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.transducer.networks import StandardNetwork
 from penstock.model.config import AttentionContext, CtcConfig, EncoderConfig, FeatureConfig, ModelConfig
 from penstock.pipeline.memory.server_memory import server_memory
 from penstock.pipeline.options.decoding_config import DecodingConfig

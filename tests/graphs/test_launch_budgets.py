@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from penstock import runtime
+from penstock.decoding.beam.memory import BeamBuffers
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.workspace import BeamBuffers
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.greedy.memory import GreedyBuffers
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
-from penstock.encoder.window.run import WindowEncoder
-from penstock.graphs.driver import EagerDriver
-from penstock.graphs.program import Program, steps_with_depth
+from penstock.encoder.window.encoder import WindowEncoder
+from penstock.graphs.program import EagerDriver, Program, steps_with_depth
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint

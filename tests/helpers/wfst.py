@@ -6,15 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
-from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStateStore
+from penstock.decoding.wfst.search import WfstSearch, decode_chunk
+from penstock.decoding.wfst.state import StartChoices, StartStates, WfstStateStore
 from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import DecodingGraph

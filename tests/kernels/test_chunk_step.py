@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penstock.encoder.encoder import FUSED, TORCH, StreamingEncoder, fits_kernels
-from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.kernel_inputs import generator

@@ -11,7 +11,7 @@ from nemo.collections.asr.parts.utils.streaming_utils import ContextSize, Stream
 from benchmarks.nemo_models import decode
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Chunks
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from tests.helpers.oracle.models import OracleModel, long_speech, speech
 from tests.helpers.oracle.offline_models import EVERYTHING, TRANSDUCERS, UNIFIED, offline_model
 

@@ -12,7 +12,7 @@ import torch
 from benchmarks.nemo_models import Greedy, decode
 from penstock import OfflineRecognizer
 from penstock.encoder.window.attention import Band
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.pipeline.options.decoding_config import DecodingConfig

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.speaker_models import write_speakers
 from penstock.errors import ErrorCode, StreamError
-from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import EagerDriver
 from penstock.pipeline.memory.speaker_memory import speaker_memory
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count

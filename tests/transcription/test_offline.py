@@ -8,7 +8,7 @@ import soundfile
 
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import SettingError, StreamError
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import TOKENIZER_FILE, WEIGHTS_FILE, sha256_of

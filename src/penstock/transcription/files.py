@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import AudioError, StreamError
-from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
+from penstock.frontend.audio_file import AudioBlocks, AudioTrack
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest

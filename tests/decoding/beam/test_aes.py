@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from tests.helpers.beam import (
     Found,
     assert_same_beam,

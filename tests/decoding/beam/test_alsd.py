@@ -5,7 +5,7 @@ import random
 import pytest
 
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from tests.helpers.beam import assert_same_beam, from_reference, make, reference, search_in_chunks, search_whole, start
 from tests.helpers.decoding import HEADS, random_streams
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from penstock.model.config import IlmPair
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
 from tests.helpers.beam import (
     Choices,
     TableAutomaton,

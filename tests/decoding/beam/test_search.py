@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer.interface import Scores, TransducerNetwork
 from tests.helpers.beam import (

@@ -2,11 +2,10 @@
 
 import pytest
 
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.ctc.state import CtcStateStore
-from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.beam.memory import BeamStateStore
+from penstock.decoding.ctc import CtcHead, CtcStateStore
+from penstock.decoding.greedy.memory import GreedyStateStore
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.model.config import FACTORIZED

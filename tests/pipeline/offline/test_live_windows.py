@@ -8,7 +8,7 @@ import torch
 
 from penstock import StreamingRecognizer
 from penstock.encoder.window.attention import Chunks
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel

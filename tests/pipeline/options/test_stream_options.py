@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
+from penstock.decoding.sizes import MAX_BEAM_SIZE
 from penstock.endpointing.rules import ENDPOINT_STATES, NO_ENDPOINTS
 from penstock.errors import ErrorCode, PenstockError, StreamError, StreamErrorKind
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair

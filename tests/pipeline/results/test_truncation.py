@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
 from penstock.frontend.log_mel import MelChunks

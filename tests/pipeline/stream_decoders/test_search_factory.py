@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from penstock.decoding.beam.sizes import AesLimits
+from penstock.decoding.sizes import AesLimits
 from penstock.decoding.transducer.networks import open_network
-from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
@@ -19,7 +19,7 @@ from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stream_decoders import search_factory
 from penstock.pipeline.stream_decoders.search_factory import SearchFactory, fusion_strategy
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.stage_requests import DecoderRequest, decode
 

@@ -5,18 +5,17 @@ import random
 import pytest
 import torch
 
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.greedy.memory import GreedyStateStore
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.arena import NO_PHRASES
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.phrases import merge_phrases
-from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock.scoring.boosting.phrases import TokenPhrases, merge_phrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
 from tests.helpers import beam, decoding
 from tests.helpers.decoding import random_streams

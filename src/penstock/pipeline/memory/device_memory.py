@@ -8,12 +8,11 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.memory import BatchedHyps
+from penstock.decoding.sizes import BeamSizes, WfstSizes
 from penstock.decoding.tensors.graph_buckets import bucket_sizes
-from penstock.decoding.transducer.durations import max_labels
+from penstock.decoding.transducer.interface import max_labels
 from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE
-from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.encoder.captured_step import BUCKETS
 from penstock.encoder.encoder import MAX_BATCH
 from penstock.errors import SettingError

@@ -4,7 +4,7 @@ from math import prod
 from typing import NamedTuple
 
 from penstock.pipeline.slots.table import slot_count
-from penstock.speakers.config import SpeakerConfig, speaker_shapes
+from penstock.speakers.bundle import SpeakerConfig, speaker_shapes
 
 MAX_STEP_ROWS = 16
 """Streams of one step without graphs: on a CPU a larger one is not faster."""

@@ -1,7 +1,6 @@
 """Memory of one stream's state on the device, computed without torch, for `penstock serve` to print."""
 
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.wfst.sizes import WfstSizes
+from penstock.decoding.sizes import BeamSizes, WfstSizes
 from penstock.model.config import AttentionContext, EncoderConfig, IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.encoder.window.attention import Band, Chunks, Reach
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.pipeline.options.live_window import LiveWindow
 from penstock.pipeline.options.windows import band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap

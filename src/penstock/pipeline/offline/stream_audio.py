@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from penstock.encoder.window.subsampling import MelReader
+from penstock.encoder.window.encoder import MelReader
 from penstock.frontend.window_mel import MelPieces, WindowMel
 from penstock.model.config import ModelConfig
 from penstock.pipeline.options.live_window import LiveWindow

@@ -16,8 +16,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import NO_END_TOKENS, DecoderOffer, without_ilm
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import NO_LANGUAGES, LanguageOffer
-from penstock.scoring.boosting.phrases import Phrase, merge_phrases
-from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, merge_phrases, tokenize_phrases
 from penstock_client.options import (
     BEAM_DECODERS,
     ENDPOINTS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_device
+from penstock.decoding.tensors.tensor_tree import copy_to_device
 from penstock.encoder.precision import FLOAT32, prepare_precision
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.ranks import rounds

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.endpointing.rules import EndpointRules
-from penstock.endpointing.segment_frames import SegmentFrames
+from penstock.endpointing.rules import EndpointRules, SegmentFrames
 from penstock.model.config import ModelConfig
 from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import NO_BORDERS, Token, WordBorders

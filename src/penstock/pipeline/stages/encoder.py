@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_host
+from penstock.decoding.tensors.tensor_tree import copy_to_host
 from penstock.encoder.encoder import first_batches
 from penstock.encoder.precision import FLOAT32, open_encoder
 from penstock.errors import ErrorCode, StreamError

@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_host
-from penstock.graphs.driver import Driver
+from penstock.decoding.tensors.tensor_tree import copy_to_host
+from penstock.graphs.program import Driver
 from penstock.pipeline.memory.speaker_memory import MAX_STEP_ROWS
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.runtime import check_device_works, send_to_device
+from penstock.speakers.bundle import SpeakerConfig, StepSize
 from penstock.speakers.captured_step import CapturedStep
-from penstock.speakers.config import SpeakerConfig, StepSize
 from penstock.speakers.diarizer import SpeakerSteps
 from penstock.speakers.network import SpeakerNetwork
 

@@ -24,8 +24,7 @@ from penstock.pipeline.stages.admission import RowAdmission
 from penstock.pipeline.stages.audio_rows import AudioRows, join_rows
 from penstock.pipeline.stages.speaker_steps import StreamSteps, step_sizes
 from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.network import SpeakerNetwork
-from penstock.speakers.precision import open_network
+from penstock.speakers.network import SpeakerNetwork, open_network
 
 SPEAKER_MODE = "speaker_mode"
 """Parameter of a start."""

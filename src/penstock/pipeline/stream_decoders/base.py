@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_device
-from penstock.decoding.tensors.state_store import States, StateStore
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.tensors.tensor_tree import States, StateStore, copy_to_device, map_tensors
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import Decoded
 

@@ -4,18 +4,17 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.decoding.wfst.captured_search import wfst_with_driver
 from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE, DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.decoding.wfst.start import StartStates
-from penstock.decoding.wfst.state import WfstStateStore
-from penstock.graphs.driver import Driver
+from penstock.decoding.wfst.state import StartStates, WfstStateStore
+from penstock.graphs.program import Driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.ctc.state import CtcStateStore
-from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
+from penstock.decoding.ctc import CtcHead, CtcStateStore, CtcTokens, decode_greedily
+from penstock.decoding.tensors.tensor_tree import copy_to_device, tree_to_host
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import NOTHING, Decoded
 from penstock.pipeline.results.words import Token

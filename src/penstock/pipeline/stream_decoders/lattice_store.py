@@ -5,15 +5,13 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors, tree_to_host
+from penstock.decoding.wfst.backpointers import ChunkLinks
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.lattice import HostLinks, Lattice, LatticeArcs
-from penstock.decoding.wfst.links import ChunkLinks
 from penstock.decoding.wfst.n_best import PathEnd, SegmentLattice
 from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStates
+from penstock.decoding.wfst.state import StartChoices, StartStates, WfstStates
 
 
 class _Wanted(NamedTuple):

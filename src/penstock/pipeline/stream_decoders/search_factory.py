@@ -3,16 +3,14 @@
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.search import GreedySearch
+from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.transducer.interface import TransducerNetwork
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
 from penstock_client.options import TRANSDUCER_BEAMS
 
 _EQUATIONS = {"eq2": BlankScoring.LABELS_ONLY, "eq3": BlankScoring.BLANK_TOO}

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.results import BeamReport, NBest
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
-from penstock.decoding.greedy.state import GreedyStateStore
-from penstock.decoding.tensors.host_copy import copy_to_device
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.greedy.memory import BatchedHyps, GreedyStateStore
+from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors
 from penstock.decoding.transducer.interface import IlmWeights, TransducerNetwork
 from penstock.model.config import IlmPair
 from penstock.pipeline.options.stream_options import ResolvedOptions

@@ -6,17 +6,14 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors, tree_to_host
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
-from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.lattice import Node
 from penstock.decoding.wfst.paths import BestPath
-from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStateStore
+from penstock.decoding.wfst.search import WfstSearch, decode_chunk
+from penstock.decoding.wfst.state import StartChoices, StartStates, WfstStateStore
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.decoded import Decoded, TokenAlternative
 from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
