@@ -15,7 +15,7 @@ from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
-from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
+from penstock.pipeline.stream_decoders.wfst import EndedSegment, LatticeStore
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import DecodingGraph
 from tests.helpers.decoding_graphs import Arc, make_graph

@@ -3,7 +3,7 @@ import resource
 import pytest
 
 from penstock.errors import SettingError
-from penstock.serving.limits import raise_open_file_limit
+from penstock.serving.launch import raise_open_file_limit
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from penstock.serving.log_format import model_logger
+from penstock.serving.model_log import model_logger
 from penstock_client.log_lines import Event, level_of, render
 from tests.helpers.model_logging import kept_logging
 
@@ -58,7 +58,7 @@ def test_a_model_logs_in_the_servers_format(capsys):
         log = model_logger("encoder", "json", "warning")
         log.info("not shown")
         log.warning("%s", "shown", extra={"fields": {"stream": "s"}})
-        logging.getLogger("penstock.pipeline.results.truncation").warning("of another module")
+        logging.getLogger("penstock.pipeline.stream_decoders.base").warning("of another module")
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [event["message"] for event in events] == ["shown", "of another module"]
     assert (events[0]["source"], events[0]["level"], events[0]["stream"]) == ("encoder", "warning", "s")

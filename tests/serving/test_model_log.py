@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.slots.latency import LatencyTable
+from penstock.pipeline.slots.ledger import LatencyTable
 from penstock.pipeline.slots.table import Lease, StreamRecord
 from penstock.serving.model_log import ModelLog, StreamLog
 from tests.helpers.model_logging import kept_logging

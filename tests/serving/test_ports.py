@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.serving.ports import OtherPort, Ports, claim_all_ports, claim_ports
+from penstock.serving.launch import OtherPort, Ports, claim_all_ports, claim_ports
 
 
 def test_zero_is_replaced_by_different_free_ports():

@@ -6,7 +6,7 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import POLL, START, Column
-from penstock.serving.result_changes import ResultChanges
+from penstock.pipeline.stages.decoder_rows import ResultChanges
 
 
 def result(text: str, segment: int = 0, is_final: bool = False, words: tuple = (), tokens: tuple = ()) -> StreamResult:

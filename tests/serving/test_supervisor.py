@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import PortError, ServerCrashError, ServerError, SettingError
 from penstock.serving import supervisor
 from penstock.serving.drain import Drained
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from penstock.serving.supervisor import MAX_RESTARTS, STABLE_S, Backoff, Console, serve_until_signal
 
 

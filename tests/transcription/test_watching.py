@@ -1,7 +1,6 @@
 """Files that appear in a directory are found once, when they are complete."""
 
-from penstock.transcription.audio_inputs import find_audio
-from penstock.transcription.watching import FolderWatch
+from penstock.transcription.audio_inputs import FolderWatch, find_audio
 
 
 def test_a_file_is_new_once_it_no_longer_grows(tmp_path):

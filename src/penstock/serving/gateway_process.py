@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from penstock.errors import PackageError, SettingError
 from penstock.runtime import module_command
-from penstock.serving.launch import LOOPBACK
-from penstock.serving.ports import OtherPort
+from penstock.serving.launch import LOOPBACK, OtherPort
 
 _PACKAGE = "penstock_gateway"
 _READY_TIMEOUT_S = 2.0

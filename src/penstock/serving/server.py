@@ -22,14 +22,15 @@ from penstock.serving.drain import Drained, drain_streams
 from penstock.serving.health import probe
 from penstock.serving.launch import (
     LOOPBACK,
+    Ports,
     ServerOptions,
+    claim_ports,
     has_gpu,
     launch_command,
     launch_environment,
     working_directory,
 )
 from penstock.serving.model_repository import copy_models
-from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import ServeOptions
 from penstock.serving.triton_install import TritonInstall

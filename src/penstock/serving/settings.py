@@ -24,10 +24,9 @@ from penstock_client.log_lines import LogFormat, LogLevel
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import ModelConfig
-    from penstock.pipeline.memory.speaker_memory import SpeakerMemory
+    from penstock.pipeline.memory.server_memory import SpeakerMemory
     from penstock.pipeline.slots.drain import DrainBoard
-    from penstock.pipeline.slots.latency import LatencyTable
-    from penstock.pipeline.slots.ledger import SlotLedger
+    from penstock.pipeline.slots.ledger import LatencyTable, SlotLedger
     from penstock.speakers.bundle import SpeakerCheckpoint
 
 DRAIN_BOARD, LEDGER = "drain", "slots"
@@ -257,7 +256,7 @@ class Settings:
 
     def open_latency(self) -> "LatencyTable":
         """The latencies that the decoder shares with the features model."""
-        from penstock.pipeline.slots.latency import LatencyTable
+        from penstock.pipeline.slots.ledger import LatencyTable
 
         return LatencyTable(self.slots, self.runtime_directory / "latency")
 
@@ -320,7 +319,7 @@ def served_speakers(options: ServeOptions) -> "SpeakerCheckpoint | None":
 
 def served_speaker_memory(options: ServeOptions, number_bytes: int = 4) -> "SpeakerMemory | None":
     """The memory of the speaker model, if there is one."""
-    from penstock.pipeline.memory.speaker_memory import speaker_memory
+    from penstock.pipeline.memory.server_memory import speaker_memory
 
     checkpoint = served_speakers(options)
     return speaker_memory(checkpoint.config, options.all_speaker_streams, number_bytes) if checkpoint else None

@@ -8,8 +8,8 @@ import torch
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger

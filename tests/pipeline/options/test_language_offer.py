@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.language_offer import NO_LANGUAGES, LanguageOffer, offer_languages
+from penstock.pipeline.options.offers import NO_LANGUAGES, LanguageOffer, offer_languages
 from penstock.serving.information import server_information
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.pipeline.results.word_writer import WordWriter
+from penstock.pipeline.stream_decoders.wfst import WordWriter
 from tests.helpers.decoding_graphs import Arc, make_graph
 
 SPELLINGS = {"A": [[0], [0, 1]], "B": [[1, 2], [2]], "C": [[3]]}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from penstock.pipeline.slots.latency import LatencyTable
+from penstock.pipeline.slots.ledger import LatencyTable
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.endpointing.rules import EndpointRules
-from penstock.pipeline.results.decoded import NOTHING, Decoded
-from penstock.pipeline.results.words import Token
+from penstock.pipeline.results.words import NOTHING, Decoded, Token
 from penstock.pipeline.stages.decoding_steps import Before, Endpoints, RowSteps
 
 CHUNK = 2

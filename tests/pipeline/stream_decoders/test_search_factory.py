@@ -10,15 +10,15 @@ from penstock.decoding.transducer.networks import open_network
 from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import LM_FUSIONS, DecodingConfig
+from penstock.pipeline.options.offers import DecoderOffer
 from penstock.pipeline.options.stream_options import parse_stream_options
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stream_decoders import search_factory
-from penstock.pipeline.stream_decoders.search_factory import SearchFactory, fusion_strategy
+from penstock.pipeline.stream_decoders import searches
+from penstock.pipeline.stream_decoders.searches import SearchFactory, fusion_strategy
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.stage_requests import DecoderRequest, decode
@@ -40,13 +40,13 @@ def test_the_papers_four_strategies():
 
 def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
     given = []
-    real = search_factory.BeamSearch
+    real = searches.BeamSearch
 
     def make(network, algorithm, fusion, *rest):
         given.append((algorithm.value, *rest))
         return real(network, algorithm, fusion, *rest)
 
-    monkeypatch.setattr(search_factory, "BeamSearch", make)
+    monkeypatch.setattr(searches, "BeamSearch", make)
     chosen = DecodingConfig(
         lm_fusion="eq2-early", max_symbols=3, aes_expansions=1, aes_margin=4.5, aes_extra_labels=5,
         length_normalization=False, ctc_beam_label_bonus=2.0,

@@ -21,17 +21,20 @@ from penstock.graphs.select import NO_GRAPHS
 from penstock.kernels.capability import FUSED
 from penstock.model.bundle import encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
-from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP, WINDOW_STEP_BYTES, server_memory, step_bytes
-from penstock.pipeline.memory.speaker_memory import SpeakerMemory
-from penstock.pipeline.memory.stream_memory import (
+from penstock.pipeline.memory.server_memory import (
+    MAX_DECODER_STEP,
+    WINDOW_STEP_BYTES,
+    SpeakerMemory,
     beam_bytes,
     bytes_per_stream,
     copied_numbers,
     encoder_numbers_per_stream,
     greedy_bytes,
+    server_memory,
+    step_bytes,
 )
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stages.decoder import MAX_CAPTURED_BATCH
 from penstock_client.options import CTC, GREEDY, TRANSDUCER_BEAMS, WFST

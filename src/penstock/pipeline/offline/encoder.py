@@ -17,8 +17,7 @@ from penstock.encoder.precision import FLOAT32, open_window_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.offline.jobs import JobQueue, WholeFiles, Window, WindowFile
-from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
+from penstock.pipeline.options.windows import MAX_CALL_PARTS, LiveWindow, decoded_frames
 from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.guard import SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger

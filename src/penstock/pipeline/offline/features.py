@@ -16,11 +16,9 @@ from penstock.frontend.window_mel import PIECE_MEL_FRAMES, WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.offline.stream_audio import FileAudio, LiveAudio, StreamAudio
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.live_window import live_window
-from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.options.windows import check_length
+from penstock.pipeline.options.stream_options import OptionReader, ResolvedOptions
+from penstock.pipeline.options.windows import check_length, live_window
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, NO_ROW, POLL, START, Column

@@ -15,8 +15,7 @@ import torch
 
 from penstock.encoder.window.attention import Band, Chunks, Reach
 from penstock.encoder.window.run import WindowEncoder
-from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import band_of, batch_audio_s
+from penstock.pipeline.options.windows import LiveWindow, band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25

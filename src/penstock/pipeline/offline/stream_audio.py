@@ -9,8 +9,7 @@ import torch
 from penstock.encoder.window.subsampling import MelReader
 from penstock.frontend.window_mel import MelPieces, WindowMel
 from penstock.model.config import ModelConfig
-from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import is_long
+from penstock.pipeline.options.windows import LiveWindow, is_long
 from penstock.pipeline.slots.ticket import FINALIZE, LIVE, LOCAL
 
 

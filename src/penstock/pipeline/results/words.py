@@ -1,10 +1,12 @@
-"""Words with times from tokens that arrive chunk by chunk."""
+"""Tokens that a stream decoder returns chunk by chunk, and the words with times that they make."""
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.decoding.confidence import word_confidence
+from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import IncrementalText, Tokenizer
 from penstock_client.writing import is_mark, split_words
@@ -207,3 +209,34 @@ class Transcript:
         if self._keeps_words:
             self.words.append(word)
         return [word]
+
+
+class TokenAlternative(NamedTuple):
+    """One of the N best token sequences of a whole segment."""
+
+    tokens: list[Token]
+    """Those after the ones reported as stable; with `is_whole`, all."""
+    score: float
+    """Log-probability with language model and boosting."""
+    acoustic_score: float
+    """Log-probability of the network alone."""
+    is_whole: bool = False
+    """True where stable tokens may differ from those reported."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Tokens that a chunk added to one stream."""
+
+    stable: list[Token]
+    """New tokens that will not change."""
+    unstable: list[Token]
+    """Tokens of the best hypothesis after the stable ones; may change."""
+    alternatives: list[TokenAlternative]
+    """Best first, at the end of a segment if the stream requested N-best."""
+    lattice: SegmentLattice | None = None
+    """With the alternatives of a search over a decoding graph."""
+
+
+NOTHING = Decoded([], [], [])
+"""The tokens of most chunks: none. Shared, and compared with `is`."""

@@ -12,8 +12,7 @@ import numpy as np
 from penstock.endpointing.rules import EndpointRules
 from penstock.endpointing.segment_frames import SegmentFrames
 from penstock.model.config import ModelConfig
-from penstock.pipeline.results.decoded import NOTHING, Decoded
-from penstock.pipeline.results.words import NO_BORDERS, Token, WordBorders
+from penstock.pipeline.results.words import NO_BORDERS, NOTHING, Decoded, Token, WordBorders
 
 _OPEN_FRAMES = 1
 """A word may go on whose last token is in the last frame of the audio, or not longer before it."""
