@@ -44,15 +44,16 @@ class OtherPort(NamedTuple):
 
 
 def claim_ports(wanted: Ports, address: str) -> Ports:
-    """The ports with each 0 replaced by a free one; PortError names a port that is given twice or cannot be bound.
-
-    All are bound at the same time, so that they differ, and released for the server.
-    """
+    """As `claim_all_ports`, for a server alone."""
     return claim_all_ports(wanted, address, ())[0]
 
 
 def claim_all_ports(wanted: Ports, address: str, others: Sequence[OtherPort]) -> tuple[Ports, list[int]]:
-    """The same for the server's ports and those of other processes."""
+    """The ports of a server and of other processes, with each 0 replaced by a free one.
+
+    PortError names a port that is given twice or cannot be bound. All are bound at the same time, so that they differ,
+    and released for the processes.
+    """
     own = [OtherPort(f"--{name}-port", address, port) for name, port in wanted._asdict().items()]
     for first, second in itertools.combinations([*own, *others], 2):
         if first.port == second.port != 0:
@@ -90,7 +91,7 @@ def _listen(port: int, address: str) -> socket.socket:
     return bound
 
 
-_OWN_FILES = 128  # of tritonserver without clients: 68 on two cores, and its threads grow with the cores
+_OWN_FILES = 128  # tritonserver without clients has 68 on two cores, and its threads grow with the cores
 
 
 def raise_open_file_limit(max_streams: int) -> None:

@@ -41,7 +41,7 @@ MAX_IDLE_S = 60.0
 """The longest time that a stream of a vanished client holds its slot."""
 
 _AUDIO_SHARE, _LEAST_AUDIO_S = 0.8, 600
-"""Of the memory that is available at the start, for everything; and the audio that is accepted in any case."""
+"""The share of the available memory that a start may use for everything; the audio that is accepted in any case."""
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
@@ -173,7 +173,7 @@ IMAGE_OPTIONS = (
 OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
 """Variables without a flag, read by model/resolve.py, triton_install.py and here."""
 FOREIGN_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_MICROPHONE", "PENSTOCK_ORACLE_NEMO", "PENSTOCK_RANDOM_MESSAGES")
-"""Of the client and of tests."""
+"""Variables that the client and tests read."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Settings:
     decoding: DecodingConfig
     max_file_minutes: int
     max_audio_s: int
-    """Of an offline model."""
+    """Audio of all open streams of an offline model."""
     speakers: str | None
     """The bundle of the speaker model."""
     speaker_streams: int

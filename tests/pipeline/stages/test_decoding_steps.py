@@ -37,7 +37,7 @@ def run(steps: RowSteps, decode) -> list[tuple[list[int], ...]]:
     taken = []
     while step := steps.next():
         taken.append(tuple(field.tolist() for field in step[:5]))
-        steps.take(step, [decode(row, count) for row, count in zip(*taken[-1][:3:2], strict=True)])
+        steps.add(step, [decode(row, count) for row, count in zip(*taken[-1][:3:2], strict=True)])
     return taken
 
 

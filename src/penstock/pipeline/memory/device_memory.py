@@ -172,7 +172,7 @@ def _captured_bytes(config: ModelConfig, frames: int, decoding: DecodingConfig, 
 
 
 def _greedy_bytes(transducer: TransducerConfig, decoding: DecodingConfig, frames: int, rows: int) -> int:
-    """Of the search without external scores and of that with them, which keeps the scores of all labels."""
+    """Buffers of the search without external scores, and of that with them, which keeps the scores of all labels."""
     labels = max_labels(transducer, frames, decoding.max_symbols or transducer.max_symbols)
     plain = greedy_buffer_bytes(transducer, rows, frames, labels)
     scores = 0 if decoding.kernels == FUSED else 4 * sum(bucket_sizes(rows)) * transducer.vocabulary_size

@@ -18,9 +18,25 @@ from penstock.pipeline.slots.table import slot_count
 from penstock.speakers.config import SpeakerConfig, speaker_shapes
 from penstock_client.options import WFST
 
+MAX_DECODER_STEP = 256
+"""Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""
+_FLOAT_BYTES = 4
+_GREEDY_WINDOW_ENCODER_FRAMES = 8
+_SCORE_TENSORS = 6
+"""Tensors [rows, V + 1] of a step: logits, log-probabilities, those with forced blanks, external and fused scores."""
+WINDOW_STEP_BYTES = 150 * 10**6
+"""Temporaries of a block of the window encoder: scores, activations of a tile of the subsampling. A GPU has this for
+each byte of a number."""
+_STRIP_TENSORS = 6
+"""Tensors [T, D] of a window, at most: the strip, queries, keys and values, and two for what they become."""
+_PROCESS_BYTES = 300 * 10**6
+_PROCESSES_BYTES = 3 * _PROCESS_BYTES + 200 * 10**6
+"""Three processes with torch, and tritonserver."""
+_CTC_BYTES = 3 * 8 + 4
+"""Size of a slot of `CtcStateStore`."""
 MAX_STEP_ROWS = 16
 """Streams of one step without graphs: on a CPU a larger one is not faster."""
-_STEP_TENSORS = 8
+_SPEAKER_STEP_TENSORS = 8
 """Tensors [T, D] of a row that are in memory at once: the window, x, queries, keys and values, and those rotated."""
 
 
@@ -46,17 +62,13 @@ def speaker_memory(
     window = cache + queue + max(sizes)
     state = number_bytes * (cache + queue) * config.d_model + 4 * cache * config.speakers
     mel = 4 * max(sizes) * config.subsampling_factor * config.features.mel_bins
-    row = window * (_STEP_TENSORS * config.d_model + 2 * config.d_feed_forward)
+    row = window * (_SPEAKER_STEP_TENSORS * config.d_model + 2 * config.d_feed_forward)
     return SpeakerMemory(
         weights=number_bytes * sum(map(prod, speaker_shapes(config).values())),
         streams=slots * state,
         waiting=slots * mel,
         step=number_bytes * min(rows, slots) * row,
     )
-
-
-_CTC_BYTES = 3 * 8 + 4
-"""Size of a slot of `CtcStateStore`."""
 
 
 def encoder_numbers_per_stream(encoder: EncoderConfig, context: AttentionContext) -> int:
@@ -98,44 +110,23 @@ def greedy_bytes(transducer: TransducerConfig) -> int:
 
 def beam_bytes(transducer: TransducerConfig | None, beam: BeamSizes) -> int:
     """Size of a slot of `BeamStateStore`; without a transducer that of a CTC beam."""
-    if transducer is None:
-        return _beam_bytes(0, 0, beam)
-    return _beam_bytes(_predictor_numbers(transducer), transducer.row_width, beam)
-
-
-def _predictor_numbers(transducer: TransducerConfig) -> int:
-    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.row_width
-    return predictor + (len(IlmPair._fields) if transducer.is_factorized else 0)
-
-
-def _beam_bytes(predictor: int, frame_width: int, beam: BeamSizes) -> int:
-    """Size of a slot of `BeamStateStore`; predictor: numbers in the predictor state of one hypothesis."""
+    predictor, frame_width = (0, 0) if transducer is None else (_predictor_numbers(transducer), transducer.row_width)
     token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
     each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
     return beam.beam_size * each + 4 * beam.carried_encoder_frames * frame_width + 4 * 8
 
 
-MAX_DECODER_STEP = 256
-"""Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""
-_FLOAT_BYTES = 4
-_GREEDY_WINDOW_ENCODER_FRAMES = 8
-_SCORE_TENSORS = 6
-"""Tensors [rows, V + 1] of a step: logits, log-probabilities, those with forced blanks, external and fused scores."""
-WINDOW_STEP_BYTES = 150 * 10**6
-"""Temporaries of a block of the window encoder: scores, activations of a tile of the subsampling. A GPU has this for
-each byte of a number."""
-_STRIP_TENSORS = 6
-"""Tensors [T, D] of a window, at most: the strip, queries, keys and values, and two for what they become."""
-_PROCESS_BYTES = 300 * 10**6
-_PROCESSES_BYTES = 3 * _PROCESS_BYTES + 200 * 10**6
-"""Three processes with torch, and tritonserver."""
+def _predictor_numbers(transducer: TransducerConfig) -> int:
+    """Numbers in the predictor state of one hypothesis."""
+    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.row_width
+    return predictor + (len(IlmPair._fields) if transducer.is_factorized else 0)
 
 
 class ServerMemory(NamedTuple):
     """Bytes of each part."""
 
     weights: int
-    """Of the models as they are computed with, language model and graph included."""
+    """The models as they are computed with, language model and graph included."""
     streams: int
     """State of all streams."""
     phrases: int

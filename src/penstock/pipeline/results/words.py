@@ -141,10 +141,10 @@ class Transcript:
                 finished += self._break_character()
             new = self._text.add(token.id, token.text)
             if self._text.is_inside_character:
-                finished += self._take(new, self._bytes)  # a character that this byte does not continue
+                finished += self._append(new, self._bytes)  # a character that this byte does not continue
                 self._bytes = [token] if new else [*self._bytes, token]
                 continue
-            finished += self._take(new, [*self._bytes, token])
+            finished += self._append(new, [*self._bytes, token])
             self._bytes = []
             if isinstance(piece, str) and piece.isspace():
                 self._blank = token
@@ -167,7 +167,7 @@ class Transcript:
 
     def _break_character(self) -> list[Word]:
         """An incomplete character becomes U+FFFD."""
-        finished = self._take(self._text.finish(), self._bytes)
+        finished = self._append(self._text.finish(), self._bytes)
         self._bytes = []
         return finished
 
@@ -177,7 +177,7 @@ class Transcript:
             text.add(token.id, token.text)
         return text
 
-    def _take(self, new: str, tokens: list[Token]) -> list[Word]:
+    def _append(self, new: str, tokens: list[Token]) -> list[Word]:
         """Appends new text and the tokens that it consists of; returns the words that are complete now."""
         part, *others = split_words(new, self._word)
         self._extend(part, tokens)

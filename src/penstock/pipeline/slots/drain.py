@@ -94,14 +94,14 @@ class DrainBoard:
 
     @property
     def times_ns(self) -> "memoryview[int]":
-        """Of each slot, when its live stream sent its last request, later by steps since then; minus when its stream
-        was closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
+        """By slot, when its live stream sent its last request, later by steps since then; minus when its stream was
+        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
         """
         return self._field(0)
 
     @property
     def generations(self) -> "memoryview[int]":
-        """Of each slot's latest stream, as in its `Lease`."""
+        """By slot, that of its latest stream, as in its `Lease`."""
         return self._field(1)
 
     @property

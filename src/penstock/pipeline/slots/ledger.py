@@ -112,7 +112,7 @@ class SlotLedger:
 
 
 _BINS, _BINS_PER_DOUBLING = 136, 8  # 1 ms to 130 s, each bin 9 % wider than the one before
-_CELLS = _BINS + 1  # of a slot: the bins, then the longest time in ms, rounded up
+_CELLS = _BINS + 1  # by slot: the bins, then the longest time in ms, rounded up
 
 
 class LatencyTable:

@@ -86,7 +86,7 @@ class DecoderStage:
         """CUDA graph mode of the searches, for the log."""
         self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
-        # Of each slot's stream:
+        # By slot, for its stream:
         self._options = [ResolvedOptions()] * slots
         self._decoder_numbers = np.zeros(slots, np.int64)  # in `_decoders`
         self._texts: dict[int, StreamText] = {}
@@ -314,7 +314,7 @@ class DecoderStage:
         first_frames = (rows.frames.cumsum() - rows.frames)[places]
         while step := steps.next():
             own = slots[step.rows]
-            steps.take(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
+            steps.add(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
             if len(ended := own[step.is_endpoint]):
                 carries = self._carries_state[ended]
                 self._begin(ended[~carries].tolist())

@@ -38,7 +38,7 @@ FILE = "file"
 
 
 def step_sizes(config: SpeakerConfig) -> dict[str, StepSize]:
-    """Of each mode, the default first."""
+    """The steps of each mode, the default first."""
     return {**config.live_steps, FILE: config.file_step}
 
 
@@ -72,7 +72,7 @@ class StreamSteps:
 
     @property
     def network(self) -> SpeakerNetwork:
-        """Of all streams."""
+        """The network that all streams share."""
         return self._steps.network
 
     @torch.inference_mode()
@@ -167,7 +167,7 @@ SPEAKER_MODE = "speaker_mode"
 
 
 class SpeakerOptions(NamedTuple):
-    """Of a stream."""
+    """The options of a stream."""
 
     decoder: str
     """The mode: what the stream's log line names."""
@@ -179,7 +179,7 @@ class SpeakerFrames(NamedTuple):
     probabilities: np.ndarray
     """[N, K] float32, of N frames of 10 ms that are decided now."""
     first_frame: int
-    """Of the stream, the number of the first one."""
+    """Number of the first of them in the stream."""
 
 
 class SpeakerStage(RowAdmission[SpeakerOptions]):

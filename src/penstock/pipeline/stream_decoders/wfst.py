@@ -62,7 +62,7 @@ class WordWriter:
         and no word is tried twice at one place.
         """
         counts: list[int] = []
-        choices: list[list[int]] = []  # of each word, the counts not tried yet
+        choices: list[list[int]] = []  # by word, the counts not tried yet
         place = 0
         seen: set[tuple[int, int]] = set()
         while len(counts) < len(words):
@@ -106,7 +106,7 @@ class _Wanted(NamedTuple):
     """Alternatives at the end of the segment."""
 
     def copied(self) -> "_Wanted":
-        """The same by itself."""
+        """A copy that shares nothing with this."""
         return self._replace(lattice=self.lattice.copied())
 
 
@@ -198,7 +198,7 @@ class WfstStreamDecoder(StreamDecoder):
         slots = state.slots
         self.truncation = TruncationLog("wfst", slots)
         self._held: list[list[Node]] = [[] for _ in range(slots)]
-        """Of each slot, stable nodes from the first token on that has not been reported."""
+        """By slot, stable nodes from the first token on that has not been reported."""
 
     def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to the start of the graph."""
