@@ -13,7 +13,7 @@ from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch, decode_chunk
 from penstock.decoding.wfst.state import StartChoices, StartStates, WfstStateStore
-from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
+from penstock.pipeline.stream_decoders.wfst import EndedSegment, LatticeStore
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import DecodingGraph
 from tests.helpers.decoding_graphs import Arc, make_graph

@@ -17,7 +17,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.stream_decoders.base import Chunk
-from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
+from penstock.pipeline.stream_decoders.searches import CtcStreamDecoder
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop

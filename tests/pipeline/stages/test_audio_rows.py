@@ -10,8 +10,7 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.slots.ticket import START, Ticket
-from penstock.pipeline.stages.audio_rows import StreamNumber
-from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_samples
+from penstock.pipeline.stages.audio_rows import StreamNumber, read_client, read_rows, read_samples
 from penstock.pipeline.stages.decoder import DecodedRows, DecoderStage
 from penstock.pipeline.stages.features import FeatureStage
 from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
