@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock_client import Alternative, Word
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
+from penstock_gateway.stream.events import Event, Final, Partial
 from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup, Samples, Streams
 
 FRAME_SAMPLES = 1600

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock_client import Alternative, Result, Word
+from penstock_gateway.stream.events import confidence
 
 _LENGTH = struct.Struct("<I")
 _DTYPES = {"INT32": "<i4", "FP32": "<f4", "BOOL": "?"}
@@ -78,7 +79,7 @@ _OUTPUTS: dict[str, tuple[str, Callable[[Sequence[Result]], _Values]]] = {
     "WORD_END_MS": ("INT32", _listed(_words, lambda word: word.end_ms)),
     "TOKENS": ("INT32", _listed(lambda result: result.new_tokens, int)),
     "TIMESTAMPS": ("INT32", _listed(lambda result: result.new_timestamps, int)),
-    "WORD_CONFIDENCE": ("FP32", _listed(_words, lambda word: 1.0 if word.confidence is None else word.confidence)),
+    "WORD_CONFIDENCE": ("FP32", _listed(_words, confidence)),
     "ALTERNATIVES": ("BYTES", _listed(_alternatives, lambda one: one.text)),
     "ALTERNATIVE_SCORES": ("FP32", _listed(_alternatives, lambda one: one.score)),
     "ALTERNATIVE_WORDS": ("BYTES", _listed(_alternatives, _word_list)),

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock_client import Word as ClientWord
+from penstock_client import Word
 from penstock_client.audio.remarks import Remark
 from penstock_client.subtitles import Cue, cues, sentences, srt, vtt
 from penstock_client.writing import join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest
-from penstock_gateway.stream.events import Final, Word, speaker_turns, split
+from penstock_gateway.stream.events import Final, speaker_turns, split
 
 JSON = "application/json"
 _MEDIA_TYPES = {"json": JSON, "verbose_json": JSON, "diarized_json": JSON, "vtt": "text/vtt"}
@@ -165,5 +165,4 @@ def _cues(transcription: Transcription, form: TranscriptionForm) -> list[Cue]:
         for turn in (speaker_turns(final) if has_names else [final])
     ]
     names = [form.speaker_name(turn.words[0].speaker) if has_names else None for turn in turns]
-    words = [[ClientWord(word.text, word.start_ms, word.end_ms) for word in turn.words] for turn in turns]
-    return cues(words, speakers=names, end_s=transcription.end_s)
+    return cues([turn.words for turn in turns], speakers=names, end_s=transcription.end_s)

@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from penstock_client import Word
 from penstock_client.audio.remarks import Remark
 from penstock_client.writing import blank_between
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprobs
 from penstock_gateway.openai.formats import speaker_segment, usage
 from penstock_gateway.openai.request import TranscriptionForm
-from penstock_gateway.stream.events import Event, Final, Word, speaker_turns
+from penstock_gateway.stream.events import Event, Final, speaker_turns
 
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which clients skip."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock_client import Word
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown, shown_names
 from penstock_gateway.realtime.dialect import (
@@ -28,7 +29,7 @@ from penstock_gateway.realtime.riva_session import (
     recognition_config,
 )
 from penstock_gateway.riva.request_mapping import is_forced_end, map_request
-from penstock_gateway.stream.events import Event, Final, Partial, Word
+from penstock_gateway.stream.events import Event, Final, Partial, confidence
 from penstock_gateway.stream.live_stream import Streams
 from penstock_gateway.validation import Fields, invalid, read_fields
 
@@ -184,6 +185,6 @@ def _word(word: Word) -> dict[str, Any]:
         "word": word.text,
         "start_time": word.start_ms,
         "end_time": word.end_ms,
-        "confidence": word.confidence,
+        "confidence": confidence(word),
         "speaker_tag": word.speaker or 0,
     }

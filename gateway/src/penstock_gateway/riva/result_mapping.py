@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock_client import Word
 from penstock_client.writing import blank_between
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
-from penstock_gateway.stream.events import Final, Partial, Word
+from penstock_gateway.stream.events import Final, Partial, confidence
 
 CHANNEL_TAG = 1  # channels are averaged to one
 
@@ -67,7 +68,7 @@ def _alternative(
     """Clients join transcripts without a space of their own, so one ends a transcript, but in a script without any."""
     return riva.SpeechRecognitionAlternative(
         transcript=text + blank_between(text, "a"),
-        confidence=min((word.confidence for word in words), default=0.0),
+        confidence=min(map(confidence, words), default=0.0),
         words=[_word(word, form.language) for word in words] if has_words else (),
         language_code=_languages(form),
     )
@@ -78,7 +79,7 @@ def _word(word: Word, language: str) -> riva.WordInfo:
         word=word.text,
         start_time=word.start_ms,
         end_time=word.end_ms,
-        confidence=word.confidence,
+        confidence=confidence(word),
         speaker_tag=word.speaker or 0,
         language_code=language,
     )

@@ -4,30 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from penstock_client import Alternative, Word
 from penstock_client.writing import join_texts
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One completed word."""
-
-    text: str
-    start_ms: int
-    end_ms: int
-    confidence: float
-    """0 .. 1."""
-    speaker: int | None = None
-    """From 1, in the order in which they first speak; in finals of streams with speakers, where it is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """One hypothesis of a beam search for a whole segment."""
-
-    text: str
-    score: float
-    """Natural logarithm; comparable within one segment only."""
-    words: tuple[Word, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +43,11 @@ class Final:
 
 
 Event = Partial | Final
+
+
+def confidence(word: Word) -> float:
+    """0 .. 1; 1 where the server sends none."""
+    return 1.0 if word.confidence is None else word.confidence
 
 
 def shifted(event: Event, start_ms: int) -> Event:

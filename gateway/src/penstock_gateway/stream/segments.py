@@ -1,12 +1,9 @@
 """A replica's results as a stream's events: what is new in each segment. No I/O."""
 
-from dataclasses import replace
-
-from penstock_client import Alternative as ClientAlternative
-from penstock_client import StreamResult
-from penstock_client import Word as ClientWord
+from penstock_client import Alternative, StreamResult, Word
+from penstock_client.protocol import with_speakers
 from penstock_client.writing import join_texts
-from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
+from penstock_gateway.stream.events import Event, Final, Partial
 
 
 class Segments:
@@ -27,10 +24,9 @@ class Segments:
 
     def add(self, result: StreamResult) -> Event | None:
         """The event of the next result; None without a change."""
-        self._words += map(_word, result.new_words)
+        self._words += result.new_words
         if result.word_speakers:
-            spoken = zip(self._words, result.word_speakers, strict=True)
-            self._words = [replace(word, speaker=speaker) for word, speaker in spoken]
+            self._words = with_speakers(self._words, result.word_speakers)
         text = self._joined(result.text)
         if not result.is_final:
             return self._partial(text, len(text) - len(result.text) + result.stable_chars, result)
@@ -65,11 +61,6 @@ class Segments:
     def _joined(self, text: str) -> str:
         return join_texts((self._before, text))
 
-    def _alternative(self, alternative: ClientAlternative) -> Alternative:
-        words = (*self._words_before, *map(_word, alternative.words))
+    def _alternative(self, alternative: Alternative) -> Alternative:
+        words = (*self._words_before, *alternative.words)
         return Alternative(self._joined(alternative.text), alternative.score, words)
-
-
-def _word(word: ClientWord) -> Word:
-    confidence = 1.0 if word.confidence is None else word.confidence
-    return Word(word.text, word.start_ms, word.end_ms, confidence, word.speaker)
