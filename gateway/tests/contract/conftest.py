@@ -12,8 +12,7 @@ from gateway.tests.helpers.running import Running, running
 from gateway.tests.stream.conftest import fleet, metrics, open_streams, servers, until  # noqa: F401
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.keys import ApiKey, KeyRing
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.live_stream import LiveStream

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket
 
 from gateway.tests.helpers.running import running
 from penstock_gateway.security import limits
-from penstock_gateway.security.connections import TokenBucket
+from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio

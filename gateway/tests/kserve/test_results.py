@@ -1,16 +1,20 @@
 """What a request is answered with, for rows with and without new results."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gateway.tests.helpers.fake_streams import GROUP
 from penstock_client import Answer, StreamResult, Word
-from penstock_gateway.kserve.results import RequestResults
+from penstock_gateway.kserve.model import DATATYPES
+from penstock_gateway.kserve.sequences import RequestResults
 
 FIRST, CHUNK, REST = 7880, 8960, 40
 """Samples of the chunks of context [70,6]; the last window reaches 40 samples beyond its hop."""
 GROUP_WITH_CHUNKS = replace(GROUP, parameters={"first_chunk_samples": str(FIRST), "chunk_samples": str(CHUNK)})
+CONFIG = Path(__file__).parents[3] / "model_repository" / "asr" / "config.pbtxt"
 
 
 def result(segment, text, processed_s=1.0, is_final=False, **more):
@@ -63,3 +67,10 @@ def test_without_known_chunks_only_results_tell_what_is_processed():
     results = RequestResults(GROUP)
     results.add(Answer(5000, []))
     assert results.take()[0].audio_processed_s == 0
+
+
+def test_the_outputs_are_those_of_asr():
+    _, _, outputs = CONFIG.read_text(encoding="utf-8").partition("output [")
+    found = re.findall(r'name: "(\w+)", data_type: TYPE_(\w+)', outputs)
+    of_server = [(name, kind.replace("STRING", "BYTES")) for name, kind in found]
+    assert list(DATATYPES.items()) == [*of_server, ("WORD_SPEAKER", "INT32")]

@@ -16,7 +16,7 @@ from gateway.tests.kserve.conftest import KEYS, headers
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import routes
 from penstock_gateway.kserve.http_wire import read_body
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from penstock_gateway.security.budget import Budget
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from penstock_client import AsyncClient, ClientError, ConnectionOptions, StreamO
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import service
 from penstock_gateway.kserve.errors import code_of
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from penstock_gateway.kserve.request import InferRequest
 from penstock_gateway.kserve.service import KServeService, _Call
 from penstock_gateway.security.keys import ANONYMOUS

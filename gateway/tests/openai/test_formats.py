@@ -4,9 +4,8 @@ import json
 
 from penstock_client import Word
 from penstock_gateway.config import Config
-from penstock_gateway.openai.formats import Transcription, render
+from penstock_gateway.openai.formats import TranscriptEvents, Transcription, render
 from penstock_gateway.openai.request import parse_fields
-from penstock_gateway.openai.sse import TranscriptEvents
 from penstock_gateway.stream.events import Final
 
 

@@ -22,7 +22,7 @@ from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security import limits
-from penstock_gateway.security.connections import Connection, Connections, TokenBucket
+from penstock_gateway.security.budget import Connection, Connections, TokenBucket
 
 _PROTOCOL = "http"
 _ROOM_S = 0.1

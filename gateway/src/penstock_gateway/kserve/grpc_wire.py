@@ -10,8 +10,7 @@ from penstock_client import Result
 from penstock_client.protocol import MODEL_NAME
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_request
-from penstock_gateway.kserve.model import VERSION, check_model
-from penstock_gateway.kserve.outputs import make_outputs
+from penstock_gateway.kserve.model import VERSION, check_model, make_outputs
 from penstock_gateway.kserve.request import MAX_AUDIO_BYTES, MAX_FIELDS_BYTES, InferRequest, Tensor, make_request
 
 MAX_INFER_BYTES = MAX_AUDIO_BYTES + MAX_FIELDS_BYTES

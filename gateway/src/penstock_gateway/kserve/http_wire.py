@@ -12,8 +12,7 @@ from penstock_client import Result
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, MODEL_NAME
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_request
-from penstock_gateway.kserve.model import VERSION
-from penstock_gateway.kserve.outputs import make_outputs
+from penstock_gateway.kserve.model import VERSION, make_outputs
 from penstock_gateway.kserve.request import MAX_AUDIO_BYTES, MAX_FIELDS_BYTES, InferRequest, Tensor, make_request
 from penstock_gateway.stream.live_stream import Samples
 from penstock_gateway.validation import Array, ClosedFields, Fields, parse_object, read_fields

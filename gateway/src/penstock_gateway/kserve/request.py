@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MAX_REQUEST_SAMPLES, MAX_STRING_ID_BYTES
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_option, invalid_request
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from penstock_gateway.stream.live_stream import Samples
 
 MAX_AUDIO_BYTES = 4 * MAX_REQUEST_SAMPLES

@@ -16,7 +16,7 @@ from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.realtime.dialect import Action, Audio, Configure, EndSegment, Finish, ServerEvent
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security import limits
-from penstock_gateway.security.connections import Connection as HttpConnection
+from penstock_gateway.security.budget import Connection as HttpConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.live_stream import LiveStream, Samples

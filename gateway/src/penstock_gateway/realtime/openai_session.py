@@ -12,8 +12,8 @@ from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
-from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup, Streams
+from penstock_gateway.stream.options import choose_language, shown_language
 from penstock_gateway.validation import (
     Array,
     ClosedFields,

@@ -13,8 +13,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.openai_session import ONLY_BETA
-from penstock_gateway.realtime.riva_dialect import RivaDialect
-from penstock_gateway.realtime.riva_session import ONLY_RIVA
+from penstock_gateway.realtime.riva_dialect import ONLY_RIVA, RivaDialect
 from penstock_gateway.realtime.vllm_dialect import VllmDialect
 from penstock_gateway.security import limits
 from penstock_gateway.stream.events import Event

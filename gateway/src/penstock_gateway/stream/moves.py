@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
 from penstock_client.batched.client import move_to_any
-from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.failures import OnlyOtherModelsError
+from penstock_gateway.stream.metrics import Metrics, StreamReport
+from penstock_gateway.stream.replica_stream import OnlyOtherModelsError
 from penstock_gateway.stream.replicas import Group, Replica
-from penstock_gateway.stream.stream_report import StreamReport
 
 log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 4

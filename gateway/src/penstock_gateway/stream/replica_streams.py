@@ -26,18 +26,16 @@ from penstock_client import (
 from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission, AudioHold
-from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.metrics import Metrics, StreamReport
 from penstock_gateway.stream.moves import Moves, Place
-from penstock_gateway.stream.replica_stream import ReplicaStream
+from penstock_gateway.stream.options import segments_of, upstream_options, window_s
+from penstock_gateway.stream.replica_stream import ReplicaStream, gateway_error
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
-from penstock_gateway.stream.stream_report import StreamReport
-from penstock_gateway.stream.upstream_options import segments_of, upstream_options, window_s
+from penstock_gateway.tracing import current_request_id
 
 log = logging.getLogger(__name__)
 MODEL_ALIASES = frozenset(

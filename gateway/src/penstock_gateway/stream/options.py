@@ -1,9 +1,14 @@
-"""The language of a stream: what a client wrote, as the server's option."""
+"""A stream's language and options, as those of the server, checked as far as they can be without it."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from penstock_client import StreamOptions
+from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
+from penstock_client.speakers.settings import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.events import Segments
+from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
 
 _NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))
 """What clients write to leave the language to the model."""
@@ -15,6 +20,9 @@ _NAMES = {
     "romanian": "ro", "russian": "ru", "slovak": "sk", "slovenian": "sl", "spanish": "es", "swedish": "sv",
     "thai": "th", "turkish": "tr", "ukrainian": "uk", "vietnamese": "vi",
 }  # fmt: skip
+_NO_SPEECH_MS = 10_000
+_LIVE_S = 14.0
+"""`window=live`: 10,2,2 for most models."""
 
 
 def choose_language(code: str | None, group: ModelGroup, param: str) -> str | None:
@@ -54,3 +62,55 @@ def _key(code: str) -> str:
     """One spelling of a code or an English name."""
     spelled = code.strip().lower().replace("_", "-")
     return _NAMES.get(spelled, spelled)
+
+
+def segments_of(options: LiveStreamOptions) -> Segments:
+    """The segments of a stream as its client has ordered them, without borders of `longest_segment_s`."""
+    if options.is_as_direct:
+        return Segments()
+    named = [name for name in ENDPOINTS if options.extra.get(name)]
+    joins = not named and not options.endpoint_silence_ms and options.extra.get("endpoint_tokens") != "on"
+    return Segments(joins, hides_silence="endpoint_no_speech_ms" not in named)
+
+
+def upstream_options(
+    options: LiveStreamOptions,
+    endpoint_state: EndpointState | None,
+    ignores_unknown: bool = False,
+    longest_segment_s: int = 0,
+) -> StreamOptions:
+    """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
+
+    With `longest_segment_s` there are borders also in silence and in speech without pauses, from which a move can
+    repeat the audio. Those of a stream that is as a direct one are its `extra` alone. endpoint_state: of another stream
+    that names none. GatewayError names a wrong option.
+    """
+    defaults: dict[str, Any] = {
+        **dict.fromkeys(ENDPOINTS, 0),
+        "endpoint_no_speech_ms": _NO_SPEECH_MS if longest_segment_s else 0,
+        "endpoint_longest_s": longest_segment_s,
+        "language": options.language,
+        "boosted_phrases": tuple(options.phrases),
+        "unknown_phrases": "ignore" if options.phrases and ignores_unknown else None,
+        "endpoint_silence_ms": options.endpoint_silence_ms,
+        "endpoint_state": endpoint_state,
+        "decoder": options.decoder,
+        "n_best": options.n_best,
+        "speakers": options.speakers,
+    }
+    values = {**({} if options.is_as_direct else defaults), **options.extra}
+    try:
+        start = StreamOptions(**values)
+        return of_file(start) if options.is_file else start
+    except ValueError as error:
+        raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error
+
+
+def window_s(window: str | None) -> float:
+    """Audio that a live stream of an offline model holds: its window; 0 for a file."""
+    if window is None or not is_live_window(window):
+        return 0.0
+    try:
+        return sum(map(float, window.split(",")))
+    except ValueError:  # its name
+        return _LIVE_S

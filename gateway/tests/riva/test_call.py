@@ -1,7 +1,8 @@
 import pytest
 
 from penstock_client import Alternative, Word
-from penstock_gateway.riva.result_mapping import ResultFormat, final_result, interim_result, is_answer, offline_result
+from penstock_gateway.riva.call import final_result, interim_result, is_answer, offline_result
+from penstock_gateway.riva.request_mapping import ResultFormat
 from penstock_gateway.stream.events import Final, Partial
 
 FORM = ResultFormat(language="en-US", max_alternatives=1, has_words=True)
