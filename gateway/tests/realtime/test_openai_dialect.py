@@ -13,7 +13,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup
 
 ITEM = "conversation.item.input_audio_transcription"
 INTERIM = "item.input_audio_transcription.interim"

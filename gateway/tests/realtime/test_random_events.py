@@ -79,7 +79,7 @@ def mutated(value, rng):
 
 
 class Stream:
-    """A stream that answers at random, as far as the contract of `LiveStream` lets it."""
+    """A stream that answers at random, as far as the contract of `ReplicaStream` lets it."""
 
     def __init__(self, rng):
         self._rng = rng

@@ -5,8 +5,7 @@ import pytest
 from penstock_client import Alternative, StreamResult, Word
 from penstock_gateway.stream import events
 from penstock_gateway.stream.events import Segments
-from penstock_gateway.stream.live_stream import LiveStreamOptions
-from penstock_gateway.stream.options import segments_of
+from penstock_gateway.stream.options import LiveStreamOptions, segments_of
 
 ONE, TWO = Word("one", 0, 300, 0.5), Word("two", 400, 600)
 

@@ -16,7 +16,7 @@ from penstock_gateway.kserve.request import MAX_AUDIO_BYTES, MAX_FIELDS_BYTES, I
 MAX_INFER_BYTES = MAX_AUDIO_BYTES + MAX_FIELDS_BYTES
 _MAX_NAME_BYTES = 4096
 _MAX_PARTS = 256
-"""Of a request; each becomes an object of up to 90 bytes, and may have two."""
+"""Most parts of a request; each becomes an object of up to 90 bytes, and may have two."""
 _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 _M = TypeVar("_M", bound=Message)
 

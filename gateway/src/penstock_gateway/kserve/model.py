@@ -15,7 +15,7 @@ from penstock_client import Alternative, Result, Word
 from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MODEL_NAME
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.stream.events import confidence
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.version import __version__
 
 _LENGTH = struct.Struct("<I")
@@ -92,7 +92,7 @@ _OUTPUTS: dict[str, tuple[str, Callable[[Sequence[Result]], _Values]]] = {
     "WORD_SPEAKER": ("INT32", _listed(lambda result: result.word_speakers, lambda speaker: speaker or 0)),
 }
 DATATYPES = {name: datatype for name, (datatype, _) in _OUTPUTS.items()}
-"""Of each output."""
+"""The datatype of each output, by its name."""
 
 
 def make_outputs(results: Sequence[Result], names: Iterable[str]) -> list[Output]:

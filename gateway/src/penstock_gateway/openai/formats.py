@@ -31,7 +31,7 @@ class Transcription:
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
     end_s: float | None = None
-    """Of the audio in its file."""
+    """The end of the audio in its file."""
 
     @property
     def text(self) -> str:
@@ -45,7 +45,7 @@ def usage(duration_s: float) -> dict[str, Any]:
 
 
 def media_type(request: TranscriptionRequest) -> str:
-    """Of the reply."""
+    """The media type of the reply."""
     if request.form.stream:
         return "text/event-stream"
     return _MEDIA_TYPES.get(request.form.response_format, "text/plain")
@@ -180,7 +180,7 @@ class TranscriptEvents:
         self._text = ""
         self._words: list[Word] = []
         self._sent_chars = self._sent_words = 0
-        """Of the current segment."""
+        """What was sent of the current segment."""
 
     def add(self, event: Event) -> bytes | None:
         """The delta for an event, and the turns of speakers in a final; None where nothing new is stable."""

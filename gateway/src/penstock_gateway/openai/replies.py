@@ -29,7 +29,7 @@ from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event, Final, shifted
-from penstock_gateway.stream.live_stream import LiveStream
+from penstock_gateway.stream.replica_stream import ReplicaStream
 
 PROTOCOL = "openai"
 WARNING_HEADER = "penstock-warning"
@@ -40,7 +40,7 @@ class TranscriptionJob:
 
     def __init__(
         self,
-        stream: LiveStream,
+        stream: ReplicaStream,
         recording: DecodedRecording,
         blocks: AsyncGenerator[Samples, None],
         first: Samples,
@@ -80,7 +80,7 @@ class TranscriptionJob:
 
     @property
     def end_s(self) -> float:
-        """Of the audio sent so far, in the file."""
+        """The end of the audio sent so far, in the file."""
         return self._recording.start_s + self.duration_s
 
     @property

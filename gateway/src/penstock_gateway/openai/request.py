@@ -19,13 +19,13 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
 from penstock_gateway.security.limits import RETRY_AFTER_S
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup, Streams
-from penstock_gateway.stream.options import choose_language, shown_language
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
 
 _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
 MAX_FIELDS = 2200
-"""Of a form: as many keywords as a server may accept, and the others."""
+"""Most fields of a form: as many keywords as a server may accept, and the others."""
 _CHARSETS = ("utf-8", "utf8", "us-ascii")
 
 
@@ -143,7 +143,7 @@ class TranscriptionRequest:
     """Fields without an effect, and keywords that the model cannot write."""
 
 
-def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Config) -> TranscriptionRequest:
+def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, config: Config) -> TranscriptionRequest:
     """The request that a form's fields describe. GatewayError names a wrong field.
 
     Fields without an effect are named in `ignored`; with `--strict` they are wrong.

@@ -15,7 +15,7 @@ from penstock_gateway.openai.replies import TranscriptionJob, reply_to
 from penstock_gateway.openai.request import TranscriptionForm, read_form
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 
 IGNORED_HEADER = "penstock-ignored"
 _CONTENTS = ("application/json", "text/plain", "text/vtt", "text/event-stream")

@@ -278,7 +278,7 @@ async def drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
         await streams.finish()
         await _until(lambda: not streams.live, _FINISH_S + _OVERTIME_S)
     streams.cut()
-    for _ in range(_LAST_TURNS):  # of the event loop, in which protocols write the errors
+    for _ in range(_LAST_TURNS):  # protocols write the errors in these
         await asyncio.sleep(0.01)
 
 

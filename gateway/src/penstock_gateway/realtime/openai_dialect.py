@@ -31,7 +31,7 @@ from penstock_gateway.realtime.openai_session import (
     to_beta,
 )
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
-from penstock_gateway.stream.live_stream import Streams
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import Fields, invalid, read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -49,7 +49,7 @@ class OpenAIDialect:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: ReplicaStreams,
         config: Config,
         names: Names,
         given: Mapping[str, Any],

@@ -29,8 +29,8 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import MAX_RATE_HZ, MIN_RATE_HZ, is_forced_end, map_request
 from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.events import Event, Final, Partial, confidence
-from penstock_gateway.stream.live_stream import ModelGroup, Streams
-from penstock_gateway.stream.options import shown_language
+from penstock_gateway.stream.options import ModelGroup, shown_language
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import Fields, between, invalid, read_fields
 
 WITH_HEADER = "none"
@@ -177,7 +177,9 @@ class RuntimeConfig(Fields):
 class RivaDialect:
     """One connection."""
 
-    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""):
+    def __init__(
+        self, streams: ReplicaStreams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""
+    ):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
         self._session = merge(default_session(streams.group(model), config.language), given)
@@ -294,7 +296,7 @@ class RivaDialect:
         return {"event_id": self._names.new("event"), "type": kind, **fields}
 
 
-def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> tuple[Configure, Sequence[str]]:
+def configure(session: Mapping[str, Any], streams: ReplicaStreams, config: Config) -> tuple[Configure, Sequence[str]]:
     """Stream options of a session, and the names of fields without an effect. GatewayError names a wrong field."""
     recognition = recognition_config(session)
     group = streams.group(recognition.model)

@@ -16,7 +16,7 @@ from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, shifted
-from penstock_gateway.stream.live_stream import LiveStream
+from penstock_gateway.stream.replica_stream import ReplicaStream
 
 CHANNEL_TAG = 1  # channels are averaged to one
 _NOTE_S = 10.0
@@ -97,13 +97,13 @@ def _languages(form: ResultFormat) -> list[str]:
 class Call:
     """Pushes the audio of one call and maps the events of its stream, which the caller closes."""
 
-    def __init__(self, live: LiveStream, audio: AudioInput, form: ResultFormat):
+    def __init__(self, live: ReplicaStream, audio: AudioInput, form: ResultFormat):
         self._live = live
         self._audio = audio
         self._form = form
         self._id: riva.RequestId | None = None
         self._problem: GatewayError | None = None
-        """Of a message: the results of the audio before it come first."""
+        """What is wrong with a message: the results of the audio before it come first."""
 
     @property
     def remarks(self) -> Sequence[Remark]:

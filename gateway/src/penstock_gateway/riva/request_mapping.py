@@ -18,8 +18,7 @@ from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.security.limits import MAX_CHANNELS
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
-from penstock_gateway.stream.options import choose_language, shown_language
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_BOOST_NATS = 2.0

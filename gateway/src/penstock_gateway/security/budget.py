@@ -85,7 +85,7 @@ class Budget:
         self._taken: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
-    def taken_of(self, key: str) -> int:
+    def used_by(self, key: str) -> int:
         """How much the key with this name has taken."""
         return self._taken[key]
 
@@ -95,40 +95,40 @@ class Budget:
 
         GatewayError STREAMS_EXHAUSTED where there is none in time.
         """
-        await self._take(key, amount)
+        await self._acquire(key, amount)
 
         def reduce(to: int) -> None:
             nonlocal amount
             amount, spare = to, amount - to
-            self._give(key, spare)
+            self._release(key, spare)
 
         try:
             yield reduce
         finally:
-            self._give(key, amount)
+            self._release(key, amount)
 
     @contextmanager
     def growing(self, key: str) -> Iterator[Callable[[int], None]]:
-        """Yields what takes an amount in place of the one before, without a wait, until the block ends.
+        """Yields what sets the amount that is held until the block ends, without a wait.
 
         It raises GatewayError STREAMS_EXHAUSTED where there is no room.
         """
         taken = 0
 
-        def take(amount: int) -> None:
+        def resize(amount: int) -> None:
             nonlocal taken
             if amount > taken and not self._has_room(key, amount - taken):
                 message = f"there is no {self._what} left"
                 raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
-            self._give(key, taken - amount)
+            self._release(key, taken - amount)
             taken = amount
 
         try:
-            yield take
+            yield resize
         finally:
-            self._give(key, taken)
+            self._release(key, taken)
 
-    async def _take(self, key: str, amount: int) -> None:
+    async def _acquire(self, key: str, amount: int) -> None:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._max_wait_s
         while not self._has_room(key, amount):
@@ -140,7 +140,7 @@ class Budget:
                 raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S) from None
         self._taken[key] += amount
 
-    def _give(self, key: str, amount: int) -> None:
+    def _release(self, key: str, amount: int) -> None:
         self._taken[key] -= amount
         self._changed.set()
 
@@ -192,7 +192,7 @@ class Connection:
         self.key = ANONYMOUS.name
         """Name of the key that it has shown."""
         self.last_ping_s = 0.0
-        """Of the event loop's clock: when a WebSocket's client has sent its last ping."""
+        """When, by the event loop's clock, a WebSocket's client has sent its last ping."""
 
     def know(self) -> None:
         """It has shown a key; also after others."""
@@ -215,7 +215,7 @@ class TokenBucket:
         self._per_s, self._burst = per_s, burst
         self._tokens, self._last_s = burst, now_s
 
-    def take(self, messages: int, now_s: float) -> float:
+    def spend(self, messages: int, now_s: float) -> float:
         """Messages have arrived, also more than are left. Returns how long no more may come; not above 0: none."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._last_s) * self._per_s) - messages
         self._last_s = now_s

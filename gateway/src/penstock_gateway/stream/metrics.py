@@ -6,7 +6,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.tracing import StreamSpan, current_trace_parent
 
 _FINAL_BUCKETS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -104,7 +104,7 @@ class StreamReport:
         self._samples += samples
         self._new_samples += samples
 
-    def take_audio_s(self) -> float:
+    def pop_audio_s(self) -> float:
         """Seconds of audio that were sent since the last call; they are counted for the key, too."""
         seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
         if seconds:

@@ -35,7 +35,7 @@ class Place:
     turn: "asyncio.Task[Literal[True]] | None" = None
     """While it waits to leave a replica that drains."""
     lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
-    """Of the newest loss."""
+    """The error of the newest loss."""
 
     def leave(self) -> None:
         """The stream is over."""
@@ -111,7 +111,7 @@ class Moves:
             place.note_parked()  # at the latest now, or its own place would leave no room for it
         else:
             place.replica.note_error(error)
-        if not place.upstream.fingerprint:  # of a server of an earlier version
+        if not place.upstream.fingerprint:  # its server is an earlier version
             return False
         place.lost = error
         if place.turn is not None:
@@ -153,11 +153,11 @@ class Moves:
             return
         try:
             if not place.upstream.is_parked:  # meanwhile
-                await self._take_to_any(place)
+                await self._move_to_any(place)
         finally:
             leaving.release()
 
-    async def _take_to_any(self, place: Place) -> None:
+    async def _move_to_any(self, place: Place) -> None:
         before = _Before(place)
         for target in self._targets(place):
             try:

@@ -1,14 +1,91 @@
-"""A stream's language and options, as those of the server, checked as far as they can be without it."""
+"""A stream's model, language and options, as those of the server, checked as far as they can be without it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_client import StreamOptions
 from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
+from penstock_client.phrases import fit_phrase
 from penstock_client.speakers.settings import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStreamOptions:
+    """Options of one stream, in the server's terms; a protocol maps its fields to them."""
+
+    model: str = ""
+    """Name of a replica group; "" is the first group."""
+    language: str | None = None
+    """One of the group's languages; None where the model has no choice or the server's default applies."""
+    phrases: Sequence[tuple[str, float]] = ()
+    """Boosted phrases: text, and the boost per token in nats."""
+    endpoint_silence_ms: int = 800
+    """Silence that ends a segment; 0: segments end by `end_segment` only."""
+    decoder: str | None = None
+    """The server's default where it is None."""
+    n_best: int = 0
+    """Alternatives of a final; needs a beam search."""
+    speakers: int | str | None = None
+    """As the option of the server: "on", or the most speakers."""
+    extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Other start options of the server by name, such as `lm_weight`. The server checks them."""
+    is_as_direct: bool = False
+    """True where only `model` and `extra` count: what they do not name is as the server is set."""
+    is_file: bool = False
+    """True for a whole file, whose results may all come after its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGroup:
+    """The replicas that serve one model with one context."""
+
+    name: str
+    """Model name that clients use."""
+    model: str
+    """Name of the checkpoint."""
+    sample_rate_hz: int
+    context: tuple[int, int] | None
+    """Encoder frames of left and right context; None for an offline model."""
+    chunk_ms: float
+    """Audio of one chunk: words come in steps of this duration; 0 for an offline model."""
+    languages: tuple[str, ...]
+    """Languages that a stream can choose; empty for a model without a choice."""
+    decoders: tuple[str, ...]
+    """Decoders that a stream can choose; the first is the default."""
+    max_beam_size: int
+    max_boosted_phrases: int
+    parameters: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """All that its server publishes."""
+    detected_languages: tuple[str, ...] = ()
+    """Languages that a model without a choice recognizes, as far as its server says so."""
+    alphabet: frozenset[str] | None = None
+    """The characters that the model writes; empty where it writes every one, None where the server does not say."""
+    windows: tuple[str, ...] = ()
+    """Those that an offline model offers, which recognizes whole files; else empty."""
+    live_window: str | None = None
+    """The window of live streams of an offline model, if it has any."""
+
+    @property
+    def takes_live(self) -> bool:
+        """False for an offline model without live streams."""
+        return not self.windows or self.live_window is not None
+
+    def check_live(self) -> None:
+        """GatewayError FILES_ONLY for an offline model without live streams."""
+        if not self.takes_live:
+            message = (
+                f"live audio is not accepted by model {self.name!r}; accepted: files, or a gateway with --live-window"
+            )
+            raise GatewayError(ErrorCode.FILES_ONLY, message, "model")
+
+    def unwritable(self, phrases: Iterable[str]) -> list[str]:
+        """Those that a stream leaves out, because the model cannot write them."""
+        alphabet = self.alphabet
+        return [text for text in phrases if fit_phrase(text, alphabet) is None] if alphabet else []
+
 
 _NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))
 """What clients write to leave the language to the model."""

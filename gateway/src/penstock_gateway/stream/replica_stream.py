@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamError, StreamResult
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_FINISH_S, MAX_IDLE_S, MAX_SILENT_S, RETRY_AFTER_S
 from penstock_gateway.stream.admission import AudioHold
 from penstock_gateway.stream.events import Event, Final, Segments
-from penstock_gateway.stream.live_stream import Samples
 from penstock_gateway.stream.metrics import StreamReport
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,11 @@ def gateway_error(error: ClientError) -> GatewayError:
 
 
 class ReplicaStream:
-    """A `LiveStream` over a `BatchedStream`. `on_end` is called once, when the server has no work for it any more."""
+    """The stream as protocols use it: one task pushes, one reads events. Independent of sockets and protocols.
+
+    Every method raises GatewayError once the stream has failed. `on_end` is called once, when the server has no work
+    for it any more.
+    """
 
     def __init__(
         self,
@@ -127,7 +131,7 @@ class ReplicaStream:
         if self._file_hold is None or self._over.is_set():
             return
         try:
-            self._file_hold.take(samples)
+            self._file_hold.add(samples)
         except GatewayError as error:
             self.fail(error)
             raise
@@ -215,9 +219,9 @@ class ReplicaStream:
         except ClientError as error:
             raise self._fail(error) from error
 
-    def take_audio_s(self) -> float:
+    def pop_audio_s(self) -> float:
         """Seconds of audio that were sent since the last call."""
-        return self._report.take_audio_s()
+        return self._report.pop_audio_s()
 
     def note_stall(self, seconds: float) -> None:
         """This process was stopped for this long: its client was not silent, its audio waits to be read."""
