@@ -17,7 +17,7 @@ import tritonclient.http as triton_http
 
 from penstock.frontend.audio_file import read_audio
 from penstock_client import AsyncClient, Client, StreamOptions, Transcript
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import RunningServer
