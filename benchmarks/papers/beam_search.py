@@ -7,6 +7,7 @@ from benchmarks.papers.runner import (
     Streams,
     both,
     entries_of,
+    fewest_and_most_streams,
     first,
     measured,
     ratio,
@@ -123,7 +124,7 @@ def _table_2(rows: Sequence[Row]) -> str:
     lines = []
     for kind in KINDS:
         of_kind = select(rows, kind=kind)
-        for shape, batch in dict.fromkeys((r["shape"], r["batch"]) for r in of_kind):
+        for shape, batch in fewest_and_most_streams(of_kind):
             case = {"shape": shape, "batch": batch}
             greedy, beam, nemo = (
                 _best(of_kind, by=by, decoder=decoder, **case)
