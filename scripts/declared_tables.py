@@ -27,16 +27,22 @@ MAKER = "scripts/declared_tables.py"
 
 
 def server_options() -> str:
-    """The options of `penstock serve`, without those of `search_options` and the defaults of a stream's options."""
-    left_out = {option.name for option in (*searches(), *stream_defaults())}
+    """The options of `penstock serve` that no other page has."""
+    left_out = {option.name for option in elsewhere()}
     kept = (option for option in ServeOptions.options() if option.name not in left_out)
     return _table(("variable", *VALUES), ((f"`{s.variable}`", *_values(s)) for s in kept))
 
 
-def stream_defaults() -> list[Option]:
-    """Options of the server that are defaults of a stream's option with the same name, without those of `searches`."""
+def elsewhere() -> list[Option]:
+    """Options of the server in the tables of searches and graphs, and the defaults of a stream's options."""
     by_stream = {option.name for option in StreamOptions.options()}
-    return [s for s in DecodingConfig.options() if s.name in by_stream and s not in searches()]
+    defaults = (option for option in DecodingConfig.options() if option.name in by_stream)
+    return [*searches(), *graph_searches(), *defaults]
+
+
+def graph_searches() -> list[Option]:
+    """The options of the search of a decoding graph alone."""
+    return [option for option in DecodingConfig.options() if option.decoders == ("wfst",)]
 
 
 def searches() -> list[Option]:
@@ -48,6 +54,11 @@ def searches() -> list[Option]:
 def search_options() -> str:
     """Options of searches."""
     return _table(("option", "decoders", *VALUES), map(_with_decoders, searches()))
+
+
+def graph_options() -> str:
+    """Options of the search of a decoding graph."""
+    return _table(("option", *VALUES), ((f"`{option.name}`", *_values(option)) for option in graph_searches()))
 
 
 def stream_options() -> str:
@@ -94,6 +105,7 @@ def riva_fields() -> str:
 GENERATED: Mapping[str, tuple[Callable[[], str], ...]] = {
     "docs/deployment.md": (server_options,),
     "docs/beam_search.md": (search_options,),
+    "docs/wfst.md": (graph_options,),
     "docs/serving.md": (stream_options,),
     "docs/gateway.md": (gateway_options, openai_fields, riva_fields, gateway_errors),
     "compose.yaml": (environment,),

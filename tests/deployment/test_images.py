@@ -21,8 +21,8 @@ COMPOSE_TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 SERVICES = COMPOSE["services"]
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-ELSEWHERE = {option.variable for option in (*declared_tables.searches(), *declared_tables.stream_defaults())}
-"""Variables on the pages of beam search and of a stream's options."""
+ELSEWHERE = {option.variable for option in declared_tables.elsewhere()}
+"""Variables on the pages of searches, decoding graphs and a stream's options."""
 DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "penstock.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 DEPLOYED_FILES = [path for path in (ROOT / "docker").rglob("*") if path.is_file() and path.suffix != ".pyc"]
