@@ -142,8 +142,8 @@ def _cell(text: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    lines = (head, ("---",) * len(head), *rows)
-    return "\n" + "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines) + "\n"
+    first, *others = (f"| {' | '.join(map(str, line))} |\n" for line in (head, *rows))
+    return f"\n{first}|{'---|' * len(head)}\n{''.join(others)}\n"
 
 
 def main() -> int:
