@@ -75,7 +75,7 @@ class Searcher:
     """A search with states of its own."""
 
     ended: dict[int, EndedSegment]
-    """Of the last search, the rows that wanted alternatives."""
+    """The rows of the last search that wanted alternatives."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Searcher:
         ]
 
     def alternatives(self, row: int) -> list[Alternative]:
-        """Of the last search."""
+        """The alternatives of a row in the last search."""
         found = []
         for path in self.ended[row].paths:
             begun = [node for node in path.nodes if node.piece >= 0]

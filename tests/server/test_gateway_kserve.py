@@ -89,7 +89,7 @@ def test_responses_are_those_of_a_direct_stream(server: RunningServer, gateway: 
 
 
 def transcripts(url: str, protocol: str, **options) -> list[Transcript]:
-    """Of all recordings at the same time, each sent ahead of its answers."""
+    """The transcripts of all recordings at the same time, each sent ahead of its answers."""
 
     def one(path: Path) -> Transcript:
         with Client(url, protocol, timeout_s=60, **options) as client:

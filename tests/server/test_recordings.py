@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +19,7 @@ from penstock_client.cli.main import main as penstock_client
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT
 
 pytestmark = [
     pytest.mark.server,
@@ -41,12 +39,6 @@ class Told(NamedTuple):
     words: list[tuple[str, int]]
     """With their starts in ms."""
     remarks: list[str]
-
-
-@pytest.fixture(scope="module")
-def gateway(server: RunningServer) -> Iterator:
-    with running_gateway(server) as addresses:
-        yield addresses
 
 
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])

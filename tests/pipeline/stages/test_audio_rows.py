@@ -155,7 +155,7 @@ def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_anything_else(
     options = ResolvedOptions(decoder="ctc", endpoint_silence_ms=400)
 
     def answers(is_batched: bool) -> list[StreamResult | None]:
-        """Of a request per chunk; None where nothing is new."""
+        """The answer to a request per chunk; None where nothing is new."""
         stage, found = DecoderStage(checkpoint, 1, SlotLedger(1)), []
         for number, part in enumerate(frames.split(chunk)):
             row = (0, 1, number, START * (number == 0), 1, 0, (number + 1) * 1000, len(part))
