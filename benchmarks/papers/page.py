@@ -48,8 +48,12 @@ def _wrapped(text: str) -> str:
 
 
 def up_to_date(document: dict, text: str) -> str:
-    """The page's text with its generated parts as they should be; papers that were not run keep theirs."""
-    parts = {paper: f"\n{generated(paper, part)}\n\n" for paper, part in document.items()}
+    """The page's text with its generated parts as they should be; papers that were not run keep theirs.
+
+    A paper without a place on the page is in the JSON alone.
+    """
+    shown = {paper: part for paper, part in document.items() if f": {paper} -->" in text}
+    parts = {paper: f"\n{generated(paper, part)}\n\n" for paper, part in shown.items()}
     parts["conditions"] = f"\n{conditions(document)}\n\n"
     return replace_parts(text, "benchmarks/papers", parts)
 
