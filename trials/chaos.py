@@ -140,7 +140,7 @@ def work(fleet: Fleet, args: argparse.Namespace, done: list[str]) -> Callable[[]
 
 
 def figures_of(run: Run, context: AttentionContext) -> dict:
-    """Of the streams."""
+    """What the streams told."""
     chunk_s = Checkpoint(BUNDLE).config.chunk_ms(context) / 1000
     return {
         "streams": len(run.played),
@@ -164,7 +164,7 @@ def bytes_kept(fleet: Fleet) -> int:
 
 
 def least_memory(taken: Readings) -> list[tuple[float, float]]:
-    """Of the gateway that is never killed: seconds and MiB of the least reading in each part of the run.
+    """Memory of the gateway that is never killed: seconds and MiB of the least reading in each part of the run.
 
     What streams and their audio need comes and goes by tens of MiB; memory that is lost raises the least, too.
     """

@@ -10,8 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from penstock import StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
-from tests.helpers.golden import golden_utterances
-from trials.server.batch_schedule import (
+from tests.helpers.batch_schedule import (
     LISTED,
     Row,
     Transcript,
@@ -21,7 +20,8 @@ from trials.server.batch_schedule import (
     shuffle_rows,
     split,
 )
-from trials.server.batched import BatchedConnection, inputs_of
+from tests.helpers.golden import golden_utterances
+from trials.server.raw_stream import BatchedConnection, inputs_of
 from trials.server.resources import read_metrics
 from trials.server.running import CONTEXT, RunningServer
 

@@ -14,8 +14,7 @@ import websockets
 from penstock.frontend.audio_file import read_audio
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import RunningServer
+from trials.server.running import RunningServer, running_gateway
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]

@@ -14,8 +14,7 @@ import soundfile
 
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import RunningServer
+from trials.server.running import RunningServer, running_gateway
 
 pytestmark = pytest.mark.server
 

@@ -13,8 +13,7 @@ from penstock_client.connection import Endpoint
 from penstock_client.transport.model_config import read_server_info
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
-from trials.server.batched import BatchedConnection
-from trials.server.raw_stream import RawStream, Reply
+from trials.server.raw_stream import BatchedConnection, RawStream, Reply
 from trials.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.server

@@ -19,8 +19,7 @@ from penstock_client.cli.main import main as penstock_client
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT, RunningServer, running_gateway
 
 pytestmark = [
     pytest.mark.server,

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import StreamingRecognizer
-from tests.helpers.ensemble import Ensemble, running_ensemble
-from tests.helpers.fake_triton import Request
-from tests.helpers.golden import golden_samples
-from trials.server.batch_schedule import (
+from tests.helpers.batch_schedule import (
     Row,
     Transcript,
     add_reply,
@@ -22,6 +19,9 @@ from trials.server.batch_schedule import (
     shuffle_rows,
     split,
 )
+from tests.helpers.ensemble import Ensemble, running_ensemble
+from tests.helpers.fake_triton import Request
+from tests.helpers.golden import golden_samples
 
 SIGNALS = [golden_samples("short").numpy(), golden_samples("medium").numpy()[:14_000]]
 SEGMENT_ENDS = [(), (3000,), (1600, 1600, 4900)]

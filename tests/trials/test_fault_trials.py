@@ -41,7 +41,7 @@ def script(monkeypatch):
         lambda model, recordings, name, number: {"model": name, "signal": number.name, "reason": f"model {name} ended"},
     )
     monkeypatch.setattr(module.fleet, "TRIALS", (lambda model, recordings: {"moved": 5},))
-    monkeypatch.setattr(module.restarts, "restarted_server", lambda model, recordings: {"words": 200})
+    monkeypatch.setattr(module.server_trials, "restarted_server", lambda model, recordings: {"words": 200})
     module.ran = ran
     return module
 

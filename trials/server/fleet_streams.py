@@ -16,7 +16,7 @@ import soundfile
 
 from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
-from trials.server.gateway_client import RATE_HZ, spoken
+from trials.server.killed_clients import RATE_HZ, spoken
 from trials.server.recordings import Recording
 from trials.server.resources import Figures
 
@@ -28,7 +28,7 @@ _PHRASES = riva_pb2.SpeechContext(phrases=["RUBOUT", "ENTER SIX"], boost=50)
 _SAME_PLACE_MS, _MAX_CHANGED = 400, 2
 _RETRY_S, _WAIT_S, _STAGGER_S = 0.2, 300.0, 0.13
 _MAX_REJECTIONS = 200
-"""Of one stream: for most of a minute."""
+"""Limit of a stream's rejections: most of a minute."""
 _NEVER = ("the server of the stream failed", "replicas are full", "no replica answers", "FIELD_INVALID")
 """In errors that the death of a gateway does not excuse."""
 _NO_ROOM = ("replicas are full", "HTTP 429", "RST_STREAM with error code 8")
@@ -99,9 +99,9 @@ class Played:
 
     words: list[Word] = field(default_factory=list)
     speakers: list[int | None] = field(default_factory=list)
-    """Of these words, if its kind has speakers."""
+    """The speakers of these words, if its kind has speakers."""
     lates: list[tuple[float, float]] = field(default_factory=list)
-    """Of each text: when it came, and the seconds since the end of the audio that it covers was spoken. Without those
+    """When each text came, and the seconds since the end of the audio that it covers was spoken. Without those
     of a stream that began anew."""
     reconnections: int = 0
     rejections: int = 0
@@ -119,7 +119,7 @@ class Stream:
 
     @property
     def seconds(self) -> float:
-        """Of its audio."""
+        """Duration of its audio."""
         return len(self.samples) / RATE_HZ
 
     async def expected(self, fleet: Fleet) -> list[Word]:
@@ -235,12 +235,12 @@ class Run:
 
     @property
     def audio_s(self) -> float:
-        """Of the streams that told the right words."""
+        """Duration of the streams that told the right words."""
         return sum(stream.seconds for stream, _ in self.played)
 
     @property
     def reconnections(self) -> int:
-        """Of streams whose gateway ended."""
+        """How often streams began anew, whose gateway had ended."""
         return sum(played.reconnections for _, played in self.played)
 
     @property
@@ -249,7 +249,7 @@ class Run:
         return sum(played.rejections for _, played in self.played)
 
     def late_s(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
-        """Of the latest text within these times."""
+        """Delay of the latest text within these times."""
         lates = (late_s for _, played in self.played for at_s, late_s in played.lates if begin_s <= at_s <= end_s)
         return max(lates, default=0.0)
 
