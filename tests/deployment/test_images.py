@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from loadtest.__main__ import _parser as loadtest_parser
 from penstock.cli.command_line import build_parser
 from penstock.serving.settings import IMAGE_OPTIONS, OTHER_VARIABLES, ServeOptions
 from penstock_gateway.config import Config
@@ -98,6 +100,18 @@ def test_services_are_hardened_and_pinned(name):
     user = _defaults(service.get("user") or _rest(service["build"]["target"], "USER")[0])
     assert int(user.split(":")[0]) > 0
     assert all(_defaults(port).startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_the_load_test_s_command_is_one_of_its_own_for_the_server_s_ports():
+    """tests/containers runs it."""
+    command = _defaults(SERVICES["loadtest"]["command"])
+    args, rest = loadtest_parser().parse_known_args(shlex.split(command))
+    ports = {_defaults(port).split(":")[-1] for port in SERVICES["server"]["ports"]}
+    assert args.command == "run" and rest[0] == "--minutes"
+    server, metrics = re.match(r"server:(\d+)$", args.url), re.match(r"http://server:(\d+)/metrics$", args.metrics_url)
+    assert {server[1], metrics[1]} <= ports
+    assert SERVICES["loadtest"]["depends_on"]["server"]["condition"] == "service_healthy"
+    assert SERVICES["loadtest"]["profiles"] == ["loadtest"] and not SERVICES["server"].get("profiles")
 
 
 def test_the_server_is_given_more_time_to_stop_than_its_streams_to_end():
