@@ -143,12 +143,8 @@ def figures_of(run: Run, context: AttentionContext) -> dict:
     """What the streams told."""
     chunk_s = Checkpoint(BUNDLE).config.chunk_ms(context) / 1000
     return {
-        "streams": len(run.played),
+        **run.counts(),
         "chunks": round(run.audio_s / chunk_s),
-        "words": run.words,
-        "words_changed": run.changed,
-        "reconnections": run.reconnections,
-        "rejections": run.rejections,
         "text_late_s_max": round(run.late_s(), 2),
         "problems": len(run.problems),
         "reasons": [problem[:400] for problem in run.problems[:20]],

@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2
 import numpy as np
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway, is_open
@@ -163,15 +164,37 @@ async def words(protocol: str, address: str, samples: np.ndarray) -> str:
     return " ".join([text.text async for text in texts if text.is_final])
 
 
-def upload(address: str, recording: Path, cert: Path | None = None) -> str:
-    """The text of an OpenAI upload, over TLS if `cert` is given."""
-    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.flac"\r\n\r\n'
-    headers = _HEADER | {"Content-Type": "multipart/form-data; boundary=x"}
+class Reply(NamedTuple):
+    """The reply to one upload."""
+
+    status: int
+    body: bytes
+    seconds: float
+    silent_s: float
+    """The longest time without a byte."""
+
+
+def post(address: str, recording: bytes, fields: dict[str, str], cert: Path | None = None) -> Reply:
+    """Uploads a recording, over TLS if `cert` is given, and notes when bytes arrive."""
     url = f"{'https' if cert else 'http'}://{address}/v1/audio/transcriptions"
-    request = urllib.request.Request(url, form + recording.read_bytes() + b"\r\n--x--\r\n", headers)
-    context = ssl.create_default_context(cafile=str(cert)) if cert else None
-    with urllib.request.urlopen(request, timeout=60, context=context) as response:
-        return json.load(response)["text"]
+    verify = ssl.create_default_context(cafile=str(cert)) if cert else False
+    begun_s = last_s = time.monotonic()
+    body, silent_s = b"", 0.0
+    with (
+        httpx2.Client(verify=verify, headers=_HEADER, timeout=None) as client,
+        client.stream("POST", url, data=fields, files={"file": ("a.flac", recording)}) as response,
+    ):
+        for piece in response.iter_raw():
+            now_s = time.monotonic()
+            body, silent_s, last_s = body + piece, max(silent_s, now_s - last_s), now_s
+    return Reply(response.status_code, body, last_s - begun_s, silent_s)
+
+
+def upload(address: str, recording: Path, cert: Path | None = None) -> str:
+    """The text of an OpenAI upload."""
+    reply = post(address, recording.read_bytes(), {}, cert)
+    assert reply.status == 200, reply
+    return json.loads(reply.body)["text"]
 
 
 async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> float:

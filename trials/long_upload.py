@@ -6,17 +6,14 @@ Where nginx is not installed, nothing is run; it is the package nginx-light of D
 """
 
 import argparse
-import http.client
 import io
 import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import soundfile
@@ -28,21 +25,11 @@ from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.ports import Ports, claim_ports
-from trials.edge_check import Row, print_rows, running_proxy, upload
+from trials.edge_check import Row, post, print_rows, running_proxy, upload
 from trials.gateway_attack import SAMPLE_RATE_HZ, samples_of
 
 NGINX_WAITS_S = 60.0
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-
-
-class Reply(NamedTuple):
-    """The reply to one upload."""
-
-    status: int
-    body: bytes
-    seconds: float
-    silent_s: float
-    """The longest time without a byte."""
 
 
 @contextmanager
@@ -56,25 +43,6 @@ def running_nginx(gateway: str, folder: Path) -> Iterator[str]:
     config.write_text(f"daemon off; pid {folder}/pid; events {{}} http {{ access_log off; {paths} {server} }}")
     with running_proxy(["nginx", "-e", "stderr", "-c", str(config)], lambda: is_open(address)):
         yield address
-
-
-def post(address: str, recording: bytes, fields: dict[str, str]) -> Reply:
-    """Uploads a recording, and notes when bytes arrive."""
-    parts = [
-        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
-    ]
-    form = "".join(parts).encode() + b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + recording
-    connection = http.client.HTTPConnection(address)
-    begun_s = last_s = time.monotonic()
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    connection.request("POST", "/v1/audio/transcriptions", form + b"\r\n--x--\r\n", headers)
-    response = connection.getresponse()
-    body, silent_s, piece = b"", 0.0, b" "
-    while piece:
-        piece, now_s = response.read1(), time.monotonic()
-        body, silent_s, last_s = body + piece, max(silent_s, now_s - last_s), now_s
-    connection.close()
-    return Reply(response.status, body, last_s - begun_s, silent_s)
 
 
 def text_of(body: bytes) -> str:

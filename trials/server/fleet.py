@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
-from loadtest.processes import GATEWAY, read_usage, server_processes
+from loadtest.processes import server_processes
 from penstock.serving.launch import LOOPBACK, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
@@ -173,10 +173,6 @@ class Fleet:
         time.sleep(_GATEWAY_STALL_S)
         os.kill(self.gateways[number].process_id, signal.SIGCONT)
         self.gateway_fault_s = time.monotonic() + _NOTICED_S
-
-    def gateway_mib(self, number: int) -> float:
-        """Memory of a gateway's processes."""
-        return read_usage(gateway_id=self.gateways[number].process_id).pss_mib[GATEWAY]
 
     def _start_gateway(self, number: int, ports: Ports) -> RunningGateway:
         flags = zip(("--http-port", "--grpc-port", "--metrics-port"), map(str, ports), strict=True)

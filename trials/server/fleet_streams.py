@@ -224,11 +224,6 @@ class Run:
         return sum(len(played.words) for _, played in self.played)
 
     @property
-    def changed(self) -> int:
-        """Those of them that were recognized differently: at a move the encoder's context may be shorter."""
-        return sum(played.changed for _, played in self.played)
-
-    @property
     def speakers_stopped(self) -> int:
         """Streams that asked for speakers, and whose last word has none."""
         return sum(played.speakers[-1:] == [None] for _, played in self.played)
@@ -238,15 +233,20 @@ class Run:
         """Duration of the streams that told the right words."""
         return sum(stream.seconds for stream, _ in self.played)
 
-    @property
-    def reconnections(self) -> int:
-        """How often streams began anew, whose gateway had ended."""
-        return sum(played.reconnections for _, played in self.played)
+    def counts(self) -> Figures:
+        """Streams that told the right words, and what they told.
 
-    @property
-    def rejections(self) -> int:
-        """Attempts to start for which there was no room."""
-        return sum(played.rejections for _, played in self.played)
+        "words_changed": those that were recognized differently: at a move the encoder's context may be shorter.
+        "rejections": attempts to start for which there was no room.
+        """
+        played = [each for _, each in self.played]
+        return {
+            "streams": len(played),
+            "words": self.words,
+            "words_changed": sum(each.changed for each in played),
+            "reconnections": sum(each.reconnections for each in played),
+            "rejections": sum(each.rejections for each in played),
+        }
 
     def late_s(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
         """Delay of the latest text within these times."""
@@ -298,14 +298,11 @@ def disturb(
     run = asyncio.run(run_during(fleet, streams, expected, work))
     moved, replayed_s = np.subtract(fleet.moves(), before).tolist()
     figures: Figures = {
-        "streams": len(run.played),
+        **run.counts(),
         "moved": int(moved),
         "replayed_s_per_stream": replayed_s / max(1, moved),
         "text_late_s_max": run.late_s(at_s[0]),
         "text_late_before_s_max": run.late_s(0.0, at_s[0]),
-        "reconnections": run.reconnections,
-        "words": run.words,
-        "words_changed": run.changed,
         "speakers_stopped": run.speakers_stopped,
         "fault_s": at_s[1] - at_s[0],
     }

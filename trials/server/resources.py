@@ -73,11 +73,6 @@ def wait_until_free(server: RunningServer, timeout_s: float, slots: int | None =
     return wait_until(is_free, timeout_s, "slots are not free")
 
 
-def wait_until_full(server: RunningServer, timeout_s: float) -> None:
-    """Waits until every slot has a live stream; AssertionError after `timeout_s`."""
-    wait_until(lambda: read_metrics(server)["streams_live"] == server.max_streams, timeout_s, "slots are not taken")
-
-
 def _warm_up(server: RunningServer, recordings: list[Recording]) -> None:
     """Sends many streams at once: the processes keep the memory of a large batch."""
     histories = Histories()
