@@ -169,9 +169,9 @@ benchmark- = $(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_PYTHON) --
 benchmark-gateway-load = $(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
 benchmark-host-budget = $(BIN)/python -m benchmarks.host_budget
 benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)
-benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) scripts/export_sherpa.py $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
+benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) -m benchmarks.exports sherpa $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
 benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.large $(SIDE) --json $(SIDE)/large.json
-benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m scripts.random_offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
+benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m benchmarks.exports offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
 benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.speakers $(SIDE) --json $(SIDE)/speakers.json
 benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter gateway-load host-budget,$(NAME)),,oracle-setup) ## [1 min to 1 h] NAME: gateway-load, host-budget, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: encoder and recognizer
 	$($@-$(NAME)) $(BENCHMARK_ARGS)
@@ -219,7 +219,7 @@ train-demo: $(ORACLE_VENV)/.train ## [hours] train the bundled models on the rel
 # After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
 bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundled streaming models
 	$(ORACLE_VENV)/bin/python scripts/make_golden.py --bundled
-	$(BIN)/python -m recipes.an4.figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
+	$(BIN)/python -m scripts.bundled_figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
 
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
 lock: ## [5 min] resolve the locked versions again

@@ -66,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
         help="folder of the results (benchmark-results)",
     )
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="the model as .nemo: NeMo as baseline")
-    parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="from export_sherpa.py: a baseline")
+    parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="from benchmarks.exports: a baseline")
     parser.add_argument("--quick", action="store_true", help="few rounds")
     arguments = parser.parse_args()
     if arguments.with_nemo and not arguments.oracle_python:

@@ -116,7 +116,7 @@ def _cut(samples: np.ndarray, begin: int, end: int) -> np.ndarray:
 
 
 class SherpaOnnx:
-    """sherpa-onnx's online recognizer with a model from `scripts/export_sherpa.py`."""
+    """sherpa-onnx's online recognizer with a model from `benchmarks.exports sherpa`."""
 
     name = "sherpa-onnx"
 

@@ -146,12 +146,12 @@ def _write_model(
     kind: str, folder: Path, contexts: list[AttentionContext | None], arguments: argparse.Namespace
 ) -> None:
     """contexts: to export with; the bundle has all of `CONTEXTS`, and the same weights each time."""
+    from benchmarks.exports import export_sherpa, quantize
     from benchmarks.nemo_models import build_model
     from benchmarks.nemo_specs import ModelSpec
     from benchmarks.random_models import OFFLINE
     from benchmarks.signals import make_signals
     from penstock.model.nemo.importer import import_nemo
-    from scripts.export_sherpa import export, quantize
 
     spec = ModelSpec(
         kind, 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=_MEL_BINS, d_model=arguments.width, n_heads=8,
@@ -172,7 +172,7 @@ def _write_model(
         import_nemo(f"{workspace}/model.nemo", folder / "bundle", replace=True)
         for context in contexts:
             files = _exported(folder, FLOAT32, context)
-            export(model, context and list(context), files)
+            export_sherpa(model, context and list(context), files)
             quantize(files, _exported(folder, INT8, context))
 
 

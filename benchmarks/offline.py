@@ -1,7 +1,7 @@
 """Offline models in the recognizer benchmark: Penstock beside NeMo, Transformers and ONNX Runtime, same weights (CTC).
 
 Systems transcribe whole recordings. `--offline DIR` of `python -m benchmarks.recognizer` is a folder of
-`scripts/random_offline.py`. Where a system pads rows of a batch, it is run with batches and with one recording at a
+`benchmarks.exports offline`. Where a system pads rows of a batch, it is run with batches and with one recording at a
 time. ONNX Runtime gets NeMo's log-mel, and its best labels are collapsed as in NeMo. On a GPU all encoders
 compute in float16, and Transformers' head; NeMo computes log-mel there, Transformers and Penstock on the CPU.
 """
@@ -99,7 +99,7 @@ class PenstockOffline(System):
 
 
 class SherpaOffline(System):
-    """sherpa-onnx's offline recognizer with a Transducer from `scripts/export_sherpa.py`."""
+    """sherpa-onnx's offline recognizer with a Transducer from `benchmarks.exports sherpa`."""
 
     def __init__(self, directory: Path, name: str, mel_bins: int):
         import sherpa_onnx

@@ -10,8 +10,8 @@ Every stream transcribes recordings one after another, each as one utterance, so
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
 Shares of the time are given per stage; the rest is the recognizer itself.
 
-Baselines are NeMo, Transformers (a folder from `scripts/export_transformers.py`), both in the environment of the extra
-`oracle`, and sherpa-onnx (a folder from `scripts/export_sherpa.py`). They transcribe the same recordings in the same
+Baselines are NeMo, Transformers (a folder from `benchmarks.exports transformers`), both in the environment of the extra
+`oracle`, and sherpa-onnx (a folder from `benchmarks.exports sherpa`). They transcribe the same recordings in the same
 process with the same number of threads, in interleaved rounds; ratios are medians over the rounds. Word errors of the
 first stream's recordings show that all systems do the same work. `--offline`: see `benchmarks.offline`.
 """
@@ -169,7 +169,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
     parser.add_argument("--with-transformers", type=Path, metavar="DIR", help="Transformers as baseline")
     parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="sherpa-onnx as baseline")
-    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from scripts/random_offline.py")
+    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from benchmarks.exports offline")
     parser.add_argument("--cases", nargs="+", default=["short", "long", "many"], help="with --offline (all of them)")
     parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 2 to 30 s with --offline (64)")
     parser.add_argument(

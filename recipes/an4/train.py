@@ -36,7 +36,7 @@ from recipes.an4.features import FeatureCache
 from recipes.an4.monitoring import STREAMING, Validation, plot_curve
 from recipes.an4.mwer import mwer_steps
 from recipes.an4.recombination import Recombiner
-from recipes.an4.synthesis import Synthesizer, sound_effect
+from recipes.an4.synthesis import Synthesizer
 from recipes.an4.warm_start import WarmStart
 from recipes.training.augmentation import GENTLE, Augmenter
 from recipes.training.batches import (
@@ -52,7 +52,8 @@ from recipes.training.batches import (
 from recipes.training.factorized_head import FactorizedHead
 from recipes.training.head import TransducerHead
 from recipes.training.head_bundle import write_head_bundle
-from recipes.training.head_trainer import pretrain_ilm
+from recipes.training.sounds import sound_effect
+from recipes.training.train_head import pretrain_ilm
 from recipes.training.trainer import Trainer, TrainerConfig
 
 RNNT, TDT = "rnnt", "tdt"

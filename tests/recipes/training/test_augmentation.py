@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from recipes.training import sounds
 from recipes.training.augmentation import AugmentationConfig, Augmenter, stretch, warp_matrix
+from recipes.training.batches import SAMPLE_RATE_HZ
 
 FRAMES, BINS = 97, 80
 
@@ -77,3 +79,11 @@ def test_a_pause_is_digital_silence_or_quieter_than_the_noise():
     silent = sum(bool((pause == silence).all()) for pause in pauses)
     assert 8 < silent < 32
     assert np.mean([pause.mean() for pause in pauses]) < -13
+
+
+@pytest.mark.parametrize("kind", ["_colored_noise", "_hum", "_melody", "_chirps", "_clicks", "_bursts"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_is_finite_and_not_silent(kind, seed):
+    time_s = np.arange(SAMPLE_RATE_HZ) / SAMPLE_RATE_HZ
+    sound = getattr(sounds, kind)(time_s, np.random.default_rng(seed))
+    assert sound.shape == time_s.shape and np.isfinite(sound).all() and sound.std() > 0

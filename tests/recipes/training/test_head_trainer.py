@@ -12,8 +12,8 @@ from recipes.training.encoded import EncodedUtterance, collate, draw_batches
 from recipes.training.factorized_head import FactorizedHead
 from recipes.training.head import TransducerHead
 from recipes.training.head_bundle import write_head_bundle
-from recipes.training.head_trainer import HeadTraining, train_head, transducer_loss_of
 from recipes.training.standard_head import StandardHead
+from recipes.training.train_head import HeadTraining, train_head, transducer_loss_of
 from tests.helpers.random_models import random_checkpoint
 
 LABELS, D_MODEL = 4, 6

@@ -11,11 +11,10 @@ from penstock.adaptation.ilm import IlmTraining
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair
 from penstock.recognizer import StreamingRecognizer
-from recipes.training import head_trainer
-from scripts import train_head
+from recipes.training import train_head
 from tests.helpers.random_models import random_checkpoint
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 
 
@@ -33,7 +32,7 @@ def arguments(encoder, tmp_path_factory) -> list[str]:
 
 def test_from_recordings_to_a_bundle_and_on_by_mwer(encoder, arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train_head, "_EFFECTS", 3)
-    monkeypatch.setattr(head_trainer, "IlmTraining", partial(IlmTraining, steps=20))
+    monkeypatch.setattr(train_head, "IlmTraining", partial(IlmTraining, steps=20))
     monkeypatch.setattr(train_head, "PAIRS", (IlmPair(1.0, 0.0), IlmPair(0.6, 0.4)))
     first, second = tmp_path / "first", tmp_path / "second"
     assert train_head.main([*arguments, "--epochs", "2", "--batch", "2", "--out", str(first)]) == 0
