@@ -13,7 +13,7 @@ AN4 ?= an4
 TRAIN_OUT ?= build/train-demo
 NOISE ?=
 STREAMS ?= 8
-# Of trials and benchmarks; never the environment's.
+# Which trial or benchmark; never the environment's.
 NAME :=
 MINUTES ?= $(or $(minutes-$(NAME)),2)
 SEED ?= 1
@@ -160,12 +160,12 @@ client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-# Of each NAME, what runs; without one, encoder and recognizer, also beside NeMo. `papers` measures the tables of the
+# What runs for each NAME; without one, the encoder beside NeMo, then the recognizer. `papers` measures the tables of the
 # papers (docs/papers.md). `side-by-side` has the bundled model in one process beside the same weights in NeMo and
 # sherpa-onnx; `side-by-side-large` writes 17 GB of models once, 15 minutes, and then takes 12.
 ORACLE_PYTHON := $(ORACLE_VENV)/bin/python
 SIDE := build/$(NAME)
-benchmark- = $(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_PYTHON) --model $(MODEL)
+benchmark- = both() { $(ORACLE_PYTHON) -m benchmarks.encoder "$$@" --json build/benchmark/encoder.json; encoder=$$?; $(BIN)/python -m benchmarks.recognizer --model $(MODEL) "$$@" --json build/benchmark/recognizer.json && return $$encoder; }; both
 benchmark-gateway-load = $(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
 benchmark-host-budget = $(BIN)/python -m benchmarks.host_budget
 benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)

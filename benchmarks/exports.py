@@ -19,12 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from benchmarks.nemo_specs import ModelSpec
+from benchmarks.nemo_specs import ModelSpec, float_signals
 from benchmarks.random_models import EVERYTHING, OFFLINE
-from benchmarks.signals import make_signals
 from benchmarks.transformers_models import make_processor, renamed
 from penstock.errors import CheckpointError, PenstockError
 from penstock.model.bundle import Checkpoint
@@ -211,7 +209,7 @@ def write_offline(chosen: argparse.Namespace) -> None:
     directory, spec = chosen.directory, replace(_SPEC, n_layers=chosen.layers, d_model=chosen.width)
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "onnx").mkdir(parents=True)
-    signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+    signals = float_signals()
     with tempfile.TemporaryDirectory() as workspace:
         model = build_ctc_model(spec, Path(workspace), signals)
         model.preprocessor.featurizer.dither = 0.0

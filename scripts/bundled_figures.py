@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.generated_text import replace_parts
+from benchmarks.results import replace_parts
 from penstock.reporting import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,7 @@ ALSD, AES = "alsd:beam=4", "aes:beam=4"
 _MAKER = "scripts/bundled_figures.py"
 JOINED = ("--join", "7", "--pause", "1", "--endpoint-silence-ms", "800", "--endpoint-state")
 Results = dict[tuple[str, str], dict[str, Any]]
-"""Of one model, by context and decoder, as in the JSON of `penstock evaluate`."""
+"""Results of one model, by context and decoder, as in the JSON of `penstock evaluate`."""
 
 
 class Bench:
@@ -51,7 +51,10 @@ class Bench:
         }
 
     def joined(self, model: str, state: str) -> list[Results]:
-        """Of each order of the utterances, joined seven at a time; state: of the decoder after endpoints."""
+        """Results for each order of the utterances, joined seven at a time.
+
+        state: the decoder's after endpoints, carry or reset.
+        """
         lines = self._dev.read_text(encoding="utf-8").splitlines()
         return [
             self._evaluate(model, self._order(lines, seed), "70,6 70,1", ["greedy", ALSD, "ctc"], *JOINED, state)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.papers.runner import Entry, Row, Streams, first, measured, wer_percent
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speech import BATCH, LM_WEIGHT, MODEL, PieceLm, texts, texts_of
+from benchmarks.papers.inputs import BATCH, LM_WEIGHT, MODEL, PieceLm, texts, texts_of
+from benchmarks.papers.runner import Entry, Row, Settings, Streams, first, measured, wer_percent
 from benchmarks.results import progress
 from penstock.cli import main as penstock
 from penstock.evaluation.manifest import Utterance, read_manifest

@@ -38,13 +38,9 @@ from penstock.model.tokenizer import Tokenizer
 from recipes.training.augmentation import AugmentationConfig, Augmenter
 from recipes.training.batches import Recording, read_recordings
 from recipes.training.encoded import EncodedBatch, EncodedUtterance, FrozenEncoder, collate, draw_batches
-from recipes.training.factorized_head import FactorizedHead
-from recipes.training.head import TransducerHead
-from recipes.training.head_bundle import write_head_bundle
-from recipes.training.mwer import MwerLoss
-from recipes.training.nbest import NBestSearch
+from recipes.training.heads import FactorizedHead, StandardHead, TransducerHead, write_head_bundle
+from recipes.training.mwer import MwerLoss, NBestSearch
 from recipes.training.sounds import sound_effect
-from recipes.training.standard_head import StandardHead
 from recipes.training.trainer import WeightAverage
 
 Loss = Callable[[EncodedBatch], torch.Tensor]
@@ -124,7 +120,7 @@ def train_head(
 
 
 def _learning_rate(step: int, config: HeadTraining) -> float:
-    """Of the step with this number, from 0."""
+    """The rate in the step with this number, from 0."""
     warm_up = config.warm_up * config.steps
     if step < warm_up:
         return config.peak_learning_rate * (step + 1) / (warm_up + 1)
@@ -307,7 +303,7 @@ def choose_pair(
 
 
 def word_error_rate(search: NBestSearch, tokenizer: Tokenizer, utterances: Sequence[EncodedUtterance]) -> float:
-    """Of the best hypotheses."""
+    """WER of the best hypotheses, 0 to 1 and more."""
     counts = EditCounts()
     ordered = sorted(utterances, key=lambda u: len(u.frames))
     for at in range(0, len(ordered), 32):

@@ -12,12 +12,11 @@ import torch
 from benchmarks.baselines import SherpaOnnx
 from benchmarks.exports import export_sherpa, quantize
 from benchmarks.nemo_models import build_model
-from benchmarks.nemo_specs import EOU_SPEC, SPECS, ModelSpec
-from benchmarks.signals import make_signals
+from benchmarks.nemo_specs import EOU_SPEC, SPECS, ModelSpec, float_signals
 from penstock.model.config import AttentionContext
 
 pytestmark = pytest.mark.oracle
-SIGNALS = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+SIGNALS = float_signals()
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], EOU_SPEC], ids=lambda spec: spec.name)
