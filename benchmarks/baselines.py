@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 SAMPLE_RATE_HZ, HOP_SAMPLES = 16000, 160
+PENSTOCK, LOCAL = "Penstock", "Penstock, local=128,128"
+_SHORT_S, _LONG_S, _FILES_S = 15, 300, (2.0, 30.0)
+CASES = ("short", "long", "many", "equal")
 
 
 class BatchBaseline(ABC):
@@ -198,10 +201,6 @@ class _SherpaPlayer:
             self.is_utterance_done = True
 
 
-PENSTOCK, LOCAL = "Penstock", "Penstock, local=128,128"
-_SHORT_S, _LONG_S, _FILES_S = 15, 300, (2.0, 30.0)
-
-
 class Case(NamedTuple):
     """Recordings [n] float32 that are transcribed in this order."""
 
@@ -212,9 +211,6 @@ class Case(NamedTuple):
     def audio_s(self) -> float:
         """Seconds of all recordings."""
         return sum(map(len, self.recordings)) / SAMPLE_RATE_HZ
-
-
-CASES = ("short", "long", "many", "equal")
 
 
 def cases(names: Sequence[str], speech: Sequence[np.ndarray], files: int) -> Iterator[Case]:

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
+_TAGS = ("<en-US>", "<de-DE>", "<nb-NO>", "<yue-Hk>")
+SAMPLE_RATE_HZ = 16000
+LENGTHS_SAMPLES = {"medium": 21923, "short": 4967, "long": 51200}
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -91,8 +96,6 @@ SPECS = (
 )  # fmt: skip
 
 
-LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
-_TAGS = ("<en-US>", "<de-DE>", "<nb-NO>", "<yue-Hk>")
 PROMPT_SPECS = (
     ModelSpec(
         "prompt_hybrid", seed=9, contexts=[[56, 3], [56, 0], [56, 6], [56, 13]], joint_hidden=16, languages=LANGUAGES,
@@ -114,10 +117,6 @@ EOU_SPEC = ModelSpec(
     contexts=[70, 1], joint_dropout=0.2, tags=("<EOU>", "<EOB>"),
 )  # fmt: skip
 """The architecture of parakeet_realtime_eou_120m-v1."""
-
-
-SAMPLE_RATE_HZ = 16000
-LENGTHS_SAMPLES = {"medium": 21923, "short": 4967, "long": 51200}
 
 
 def float_signals() -> dict[str, np.ndarray]:

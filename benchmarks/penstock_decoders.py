@@ -59,6 +59,8 @@ from penstock.graphs.select import missing_for_graphs, missing_for_while_nodes, 
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from penstock.model.bundle import Checkpoint
 
+_BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
+
 
 class FrameLooping(GreedySearch):
     """Greedy search, one frame after another for all streams together."""
@@ -132,7 +134,6 @@ class UnprojectedNetwork(StandardNetwork):
 
 
 _GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
-_BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
 
 
 class GreedySystem(System):

@@ -60,6 +60,7 @@ _CALIBRATION_STREAMS, _CALIBRATION_ENCODER_FRAMES = 16, 60
 _MIN_BLANK_RATE, _BISECTIONS = 0.3, 6
 _PIECE_LETTERS = 3
 """Letters per piece, all alike, so that a word is cut into pieces in one way only."""
+_WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
 
 
 class EncoderSizes(NamedTuple):
@@ -313,9 +314,6 @@ class SyntheticTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """The text of a whole sequence."""
         return "".join(self._pieces[token] for token in tokens).lstrip(" ")
-
-
-_WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
 
 
 def write_random_bundle(

@@ -33,6 +33,14 @@ PHRASES_PER_STREAM = 100
 FAINT_BOOST = 0.001
 """With random weights. It leaves the labels as they are without boosting, so that the same work is compared."""
 _MEMORY_BYTES = DEFAULT_DECODING.phrase_memory_mib * 2**20
+PENSTOCK, NEMO = "penstock", "nemo"
+PRECOMPUTED, EACH_TIME = "precomputed", "each time"
+CHUNKS, WHOLE = "chunks", "whole"
+LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
+BOOSTED = "boosted"
+CTC = "ctc"
+DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
+_DECODING_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 
 
 class Workload(NamedTuple):
@@ -98,16 +106,6 @@ def _draw_phrases(tokenizer: SyntheticTokenizer, generator: random.Random) -> To
         if text and tokenizer.unknown not in tokenizer.encode(text):
             texts[text] = None
     return tokenize_phrases(merge_phrases((text, FAINT_BOOST) for text in texts), tokenizer)
-
-
-PENSTOCK, NEMO = "penstock", "nemo"
-PRECOMPUTED, EACH_TIME = "precomputed", "each time"
-CHUNKS, WHOLE = "chunks", "whole"
-LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
-BOOSTED = "boosted"
-CTC = "ctc"
-DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
-_DECODING_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)

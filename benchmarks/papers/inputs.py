@@ -38,6 +38,10 @@ from penstock.scoring.ngram.lm import NgramLm
 from penstock.scoring.ngram.tables import build_tables
 from recipes.training.encoded import FrozenEncoder
 
+MODEL = ROOT / "models" / "an4-offline"
+BATCH = 32
+LM_ORDER, LM_WEIGHT = 4, 0.1
+
 
 class Shape(NamedTuple):
     """Sizes of a published model."""
@@ -109,11 +113,6 @@ class RandomRun:
 def encoder_frames(settings: Settings) -> int:
     """Encoder frames of each stream."""
     return max(1, round(1000 * settings.stream_s / ENCODER_FRAME_MS))
-
-
-MODEL = ROOT / "models" / "an4-offline"
-BATCH = 32
-LM_ORDER, LM_WEIGHT = 4, 0.1
 
 
 class Speech:

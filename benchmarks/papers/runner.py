@@ -16,6 +16,10 @@ from penstock.evaluation.errors import compare, total
 from penstock.kernels.capability import FUSED, TORCH
 from penstock.reporting import three_digits
 
+Row = dict[str, Any]
+"""What was run, then what was measured: see `measured`, or why it was not: `unavailable`."""
+_ENCODER = "encoder"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -72,11 +76,6 @@ class Settings:
         found = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
         found |= {name: Path(found[name]) for name in ("manifest", "train", "work") if found[name] is not None}
         return cls(**found)
-
-
-Row = dict[str, Any]
-"""What was run, then what was measured: see `measured`, or why it was not: `unavailable`."""
-_ENCODER = "encoder"
 
 
 class Entry(NamedTuple):

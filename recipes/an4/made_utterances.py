@@ -21,6 +21,13 @@ from recipes.training.batches import SAMPLE_RATE_HZ, Recording, Utterance
 
 _MARGIN_FRAMES = 4
 _Item = TypeVar("_Item")
+_DIGITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "zero", "oh"]
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_ESPEAK_ACCENTS = ("en-us", "en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp", "en-029")
+_ESPEAK_VARIANTS = ("", "+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+m7", "+f1", "+f2", "+f3", "+f4", "+f5")
+_FLITE_VOICES = ("awb", "kal16", "rms", "slt")
+# Spellings with which flite says the name of a single letter.
+_FLITE_LETTERS = {"a": "ay", "e": "ee", "i": "eye", "o": "oh"}
 
 
 @dataclass(frozen=True)
@@ -120,15 +127,6 @@ class Recombiner:
         frames = self._random.integers(4, max(5, min(max_frames, len(pause)) + 1))
         begin = self._random.integers(max(1, len(pause) - frames + 1))
         return pause[begin : begin + frames]
-
-
-_DIGITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "zero", "oh"]
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_ESPEAK_ACCENTS = ("en-us", "en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp", "en-029")
-_ESPEAK_VARIANTS = ("", "+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+m7", "+f1", "+f2", "+f3", "+f4", "+f5")
-_FLITE_VOICES = ("awb", "kal16", "rms", "slt")
-# Spellings with which flite says the name of a single letter.
-_FLITE_LETTERS = {"a": "ay", "e": "ee", "i": "eye", "o": "oh"}
 
 
 class MissingSynthesizerError(RuntimeError):

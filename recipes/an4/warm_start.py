@@ -11,6 +11,8 @@ from recipes.an4.demo_model import is_offline, write_tokenizer
 
 _PARTS = ("encoder", "ctc_decoder", "decoder", "joint")
 _STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
+_STEM = "pre_encode.conv.0"
+_MELS = 200
 
 
 class WarmStart:
@@ -66,10 +68,6 @@ def _copy(source: torch.Tensor, target: torch.Tensor, name: str, may_have_more_r
         target.copy_(source)
     else:
         target.zero_()[:rows] = source
-
-
-_STEM = "pre_encode.conv.0"
-_MELS = 200
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from recipes.training.lattice import Cells, all_cells
 
 _OWN_LSTM = re.compile(r"lstm\.(\w+_l)(\d+)")
 _BUNDLE_LSTM_NAMES = {own: name for name, own in LSTM_NAMES.items()}
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
 
 class TransducerHead(torch.nn.Module):
@@ -78,9 +79,6 @@ class TransducerHead(torch.nn.Module):
 
 def _bundle_name(name: str) -> str:
     return _OWN_LSTM.sub(lambda found: f"lstm.{found[2]}.{_BUNDLE_LSTM_NAMES[found[1]]}", name)
-
-
-_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
 
 class StandardHead(TransducerHead):

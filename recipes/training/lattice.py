@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import torch
 
+_IMPOSSIBLE = -1e30
+
 
 class Cells(NamedTuple):
     """C points of N lattices. T and U are the largest counts of frames and labels."""
@@ -82,9 +84,6 @@ def _packed(
     rows, frames, places = is_cell.nonzero(as_tuple=True)
     allowed = allows_label.expand_as(is_cell)[rows, frames, places]
     return Cells(rows, frames, places, allowed, frame_counts, label_counts)
-
-
-_IMPOSSIBLE = -1e30
 
 
 def log_probability(cells: Cells, blanks: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

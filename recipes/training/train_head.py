@@ -45,6 +45,15 @@ from recipes.training.trainer import WeightAverage
 
 Loss = Callable[[EncodedBatch], torch.Tensor]
 """The scalar loss of a batch."""
+HEADS = {STANDARD: StandardHead, FACTORIZED: FactorizedHead}
+PAIRS = tuple(
+    IlmPair(*pair) for pair in ((1, 0), (1, 0.2), (1, 0.3), (0.6, 0), (0.6, 0.2), (0.6, 0.4), (0.6, 0.6), (0.3, 0.4))
+)
+"""The grid of which the default pair is chosen."""
+_EFFECTS = 100
+_HELD_OUT_EVERY = 10
+_MIN_MEL_FRAMES = 16
+_BEAM_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -126,17 +135,6 @@ def _learning_rate(step: int, config: HeadTraining) -> float:
         return config.peak_learning_rate * (step + 1) / (warm_up + 1)
     share = (step - warm_up) / max(config.steps - warm_up, 1)
     return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
-
-
-HEADS = {STANDARD: StandardHead, FACTORIZED: FactorizedHead}
-PAIRS = tuple(
-    IlmPair(*pair) for pair in ((1, 0), (1, 0.2), (1, 0.3), (0.6, 0), (0.6, 0.2), (0.6, 0.4), (0.6, 0.6), (0.3, 0.4))
-)
-"""The grid of which the default pair is chosen."""
-_EFFECTS = 100
-_HELD_OUT_EVERY = 10
-_MIN_MEL_FRAMES = 16
-_BEAM_SIZE = 4
 
 
 class Corpus(NamedTuple):
