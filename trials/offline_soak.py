@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.random_bundle import write_random_bundle
-from benchmarks.random_models import TransducerSizes
+from benchmarks.random_models import TransducerSizes, write_random_bundle
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.memory.server_memory import audio_bytes_per_s
 from penstock.reporting import commit, date_utc, describe_hardware, write_report

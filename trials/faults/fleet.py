@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import websockets
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from loadtest.gateway_clients import GatewayFullError
 from loadtest.processes import server_processes
 from penstock.speakers.importer import import_speakers
