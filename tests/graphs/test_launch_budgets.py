@@ -23,13 +23,10 @@ from penstock.graphs.program import EagerDriver, Program, steps_with_depth
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.stages import decoder
-from penstock.scoring.wfst.graph_file import write_graph
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.launches import Launches
 from tests.helpers.offline_models import random_offline_encoder
 from tests.helpers.random_models import head, random_checkpoint, random_encoder, with_encoder
@@ -143,8 +140,7 @@ class Counting(EagerDriver):
 @pytest.mark.parametrize("has_beams", [False, True])
 def test_captured_programs_of_a_hybrid_model_with_a_graph(golden_bundle, tmp_path, monkeypatch, has_beams):
     checkpoint: Checkpoint = golden_bundle("rnnt_hybrid")
-    path, tokenizer = tmp_path / "words.safetensors", checkpoint.tokenizer_path
-    write_graph(word_loop(Tokenizer(tokenizer), ("a", "be"), sha256_of(tokenizer)), path)
+    path = write_word_loop(tmp_path / "words.safetensors", checkpoint.tokenizer_path, ("a", "be"))
     driver, slots = Counting(), 600
     monkeypatch.setattr(decoder, "select_driver", lambda *_: Choice(driver, "counted"))
     decoding = DecodingConfig(graph=str(path), wfst_max_active=64, capture_beams=has_beams)

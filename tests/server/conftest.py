@@ -7,6 +7,8 @@ import pytest
 
 from gateway.tests.helpers.event_loop import ANYIO_BACKEND
 from loadtest.fresh_gateway import RunningGateway
+from penstock_client import Client
+from tests.helpers.golden import golden_utterances
 from trials.server.running import RunningServer, running_gateway, running_server
 
 
@@ -27,6 +29,14 @@ def gateway(server: RunningServer) -> Iterator[RunningGateway]:
     """A gateway's process before `server`. Segments end with their recording, as those of a direct client."""
     with running_gateway(server) as addresses:
         yield addresses
+
+
+@pytest.fixture(scope="session")
+def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
+    """The words of the golden recordings by a direct client, with times in ms."""
+    paths = [utterance.path for utterance in golden_utterances()]
+    with Client(server.url("grpc"), timeout_s=60) as client:
+        return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in paths}
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock_client import AsyncClient, AsyncStream, Client, StreamClosedError
+from penstock_client import AsyncClient, Client, StreamClosedError
 from tests.helpers.golden import golden_utterances
 from trials.server.recordings import send_empty_stream
 from trials.server.resources import read_metrics
@@ -25,12 +25,6 @@ def recognized(utterance) -> str:
 
 def audio(utterance) -> np.ndarray:
     return read_audio(utterance.path, 16000)
-
-
-async def final_text(stream: AsyncStream) -> str:
-    async for _ in stream:
-        pass
-    return stream.transcript.text
 
 
 async def stream_utterance(client: AsyncClient, utterance) -> list:

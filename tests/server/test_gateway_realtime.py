@@ -13,22 +13,13 @@ import websockets
 
 from loadtest.fresh_gateway import RunningGateway
 from penstock.frontend.audio_file import read_audio
-from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ = 16_000
 APPEND_SAMPLES = 1600
 COMPLETED = "conversation.item.input_audio_transcription.completed"
-
-
-@pytest.fixture(scope="module")
-def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
-    """The words of the direct client, with times in ms."""
-    with Client(server.url("grpc"), timeout_s=60) as client:
-        return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in PATHS}
 
 
 def samples_of(path: Path) -> np.ndarray:

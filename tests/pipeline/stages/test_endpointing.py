@@ -12,15 +12,12 @@ from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.encoder import encoder
 from penstock.endpointing.rules import CARRY, RESET
 from penstock.errors import ErrorCode
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.stream_decoders.base import Chunk
 from penstock.pipeline.stream_decoders.searches import CtcStreamDecoder
-from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.random_models import with_end_tokens, with_piece_texts
 from tests.helpers.segments import SAMPLE_RATE_HZ, pieces, recognize, recognize_together, segments, speech_with_pauses
 from tests.helpers.stage_requests import DecoderRequest, decode
@@ -83,8 +80,7 @@ def recognizers(bundled_model, tmp_path_factory) -> Callable[[str], StreamingRec
         model = bundled_model.parent / name
         if name == END_TOKENS:
             model = with_end_tokens(bundled_model, tmp_path_factory.mktemp("model"), (" four", " eight")).directory
-        tokenizer = model / "tokenizer.model"
-        write_graph(word_loop(Tokenizer(tokenizer), WORDS, sha256_of(tokenizer)), graph)
+        write_word_loop(graph, model / "tokenizer.model", WORDS)
         return StreamingRecognizer(model, (70, 6), max_streams=10, decoding=DecodingConfig(graph=str(graph)))
 
     return get

@@ -187,10 +187,6 @@ def test_a_lost_device_is_not_the_error_of_a_stream(rig, monkeypatch, stage, is_
         assert process([request])[0].code is ErrorCode.STREAM_LOST
 
 
-def feature_stage(golden_bundle) -> FeatureStage:
-    return FeatureStage(golden_bundle("rnnt_hybrid"), CONTEXT, StreamTable(2, SlotLedger(slot_count(2)), 30))
-
-
 def test_every_request_is_settled_once(rig):
     """By the decoder, which also gets what the encoder has rejected."""
     lease = Lease(0, 5)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from penstock import AudioRequest, StreamError, StreamingRecognizer
+from penstock import StreamingRecognizer
 from penstock.decoding.sizes import AesLimits
 from penstock.decoding.transducer.networks import open_network
-from penstock.errors import PenstockError, StreamErrorKind
+from penstock.errors import PenstockError
 from penstock.graphs.program import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
@@ -25,12 +25,10 @@ from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stream_decoders import searches
 from penstock.pipeline.stream_decoders.searches import SearchFactory, fusion_strategy
 from penstock.scoring.fusion import BlankScoring, FusionStrategy, Pruning
-from penstock.scoring.ngram.arpa import write_arpa
-from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.io import read_token_names
+from tests.helpers.decoding_graphs import write_text_lm
 from tests.helpers.golden import golden_samples
 from tests.helpers.random_models import random_checkpoint
-from tests.helpers.recognition import NO_SAMPLES, Transcription
+from tests.helpers.recognition import Transcription, recognize_together
 from tests.helpers.stage_requests import DecoderRequest, decode
 from tests.helpers.streaming import cut
 
@@ -123,11 +121,9 @@ CHOICES = (
 def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
     """With a language model; no stream is open."""
     checkpoint = golden_bundle(request.param)
-    names = read_token_names(checkpoint.tokenizer_path)
     path = tmp_path_factory.mktemp("lm") / "words.arpa"
     sentences = ["seven two nine erase", "help start stop", "yes no go zero", "seven zero seven"] * 3
-    tokens = StreamingRecognizer(checkpoint.directory)._decoder._tokenizer  # the model's own
-    write_arpa(build_lm([tokens.encode(text) for text in sentences], names, 2).arpa, path)
+    write_text_lm(path, checkpoint.tokenizer_path, sentences)
     return StreamingRecognizer(checkpoint.directory, max_streams=16, decoding=DecodingConfig(lm=str(path)))
 
 
@@ -158,18 +154,7 @@ def test_streams_of_a_batch_choose_for_themselves(recognizer):
     samples = golden_samples("medium").numpy()
     signals = [samples[chance.randint(0, 3000) :] for _ in CHOICES]
     alone = [recognized(recognizer, signal, options) for signal, options in zip(signals, CHOICES, strict=True)]
-    together = [Transcription() for _ in CHOICES]
-    waiting = [[*cut(len(signal), chance, 8000), slice(0, 0)] for signal in signals]
-    while open_streams := [i for i, parts in enumerate(waiting) if parts]:
-        rows = chance.sample(open_streams, chance.randint(1, len(open_streams)))
-        requests = []
-        for i in rows:
-            is_start = not together[i].results
-            part = signals[i][waiting[i].pop(0)]
-            requests.append(AudioRequest(i, part, is_start, not waiting[i], CHOICES[i] if is_start else {}))
-        for i, result in zip(rows, recognizer.process(requests), strict=True):
-            assert not isinstance(result, StreamError), result
-            together[i].results.append(result)
+    together = recognize_together(recognizer, signals, chance, options=CHOICES)
     assert list(map(outcome, together)) == list(map(outcome, alone))
     assert len({str(outcome(one)) for one in alone}) > 3  # the choices do make a difference
 
@@ -215,22 +200,6 @@ def test_alternatives_are_ranked_and_differ(recognizer):
     assert all(np.isfinite(alternative.score) for alternative in result.alternatives)
     assert result.alternatives[0].words == tuple(word for each in results for word in each.words)
     assert all(" ".join(word.text for word in one.words) == one.text for one in result.alternatives)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"decoder": "beam"}, "decoder 'beam' is not known"),
-        ({"decoder": "alsd", "beam_size": 5}, "beam_size is 5; accepted: integers from 1 to 4"),
-        ({"boosted_phrases": ["straße", "日本"]}, "has characters outside the model's alphabet"),
-        ({"boosted_phrases": [["a", float("nan")]]}, "has boost nan"),
-    ],
-)
-def test_a_wrong_choice_takes_no_slot(recognizer, options, match):
-    (rejected,) = recognizer.process([AudioRequest("new", NO_SAMPLES, is_start=True, options=options)])
-    assert isinstance(rejected, StreamError) and rejected.kind is StreamErrorKind.INVALID_ARGUMENT
-    assert re.search(match, str(rejected))
-    assert recognizer.table.live_streams == 0
 
 
 def test_a_language_model_of_another_vocabulary_is_rejected(golden_bundle, tmp_path):

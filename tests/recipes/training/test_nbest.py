@@ -65,7 +65,7 @@ def test_a_band_of_four_frames_keeps_the_loss_with_a_third_of_the_points(speech)
 
 
 def _addresses(network) -> list[int]:
-    """Addresses of all weights but packed ones."""
+    """RunningGateway of all weights but packed ones."""
     parts = [network._lstm, *network._lstm._hidden_products, network._predictor_projection, network._output]
     tensors = [value for part in parts for value in vars(part).values() if isinstance(value, torch.Tensor)]
     return [tensor.data_ptr() for tensor in tensors if tensor.layout is torch.strided]
