@@ -10,7 +10,7 @@ from penstock import OfflineRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock.serving.health import probe
 from penstock_client.connection import Endpoint
-from penstock_client.transport.model_config import read_server_info
+from penstock_client.transport.server_offer import read_server_info
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
 from trials.server.batched import BatchedConnection

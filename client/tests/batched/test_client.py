@@ -22,7 +22,7 @@ from client.tests.helpers.batched_client import (
 )
 from penstock_client import BatchedStream, Result, StreamClosedError, StreamOptions
 from penstock_client.batched.client import BatchedClient
-from penstock_client.batched.wire import END, FINALIZE, START
+from penstock_client.batched.rows import END, FINALIZE, START
 
 
 def test_every_row_is_reported_when_it_is_answered(server):

@@ -13,7 +13,7 @@ from client.tests.helpers.fakes import RejectionError, texts
 from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, played, read, told, undisturbed
 from penstock_client import ClientError, ProtocolError, StreamOptions
 from penstock_client.batched import client as batched_client
-from penstock_client.batched.wire import END, FINALIZE
+from penstock_client.batched.rows import END, FINALIZE
 from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.transport import replay
 

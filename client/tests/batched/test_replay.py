@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from penstock_client.alignment import ChunkGeometry
-from penstock_client.batched.results import StreamResult
-from penstock_client.batched.rows import Part
-from penstock_client.batched.wire import FINALIZE, START
+from penstock_client.batched.rows import FINALIZE, START, Part, StreamResult
 from penstock_client.protocol import SAMPLE_RATE_HZ, Word
 from penstock_client.transport.replay import WARM_UP_S, Replay
 

@@ -22,7 +22,7 @@ from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
 from penstock.model.config import AttentionContext
 from penstock.transcription.progress import Progress
-from penstock_client.audio.channels import MIX
+from penstock_client.audio.tracks import MIX
 from penstock_client.options import is_live_window
 from penstock_client.writing import join_texts
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from penstock.errors import AudioError
 from penstock.frontend.audio_file import named
-from penstock_client.audio.channels import MIX, Channel
-from penstock_client.audio.remarks import Remark
-from penstock_client.audio.tracks import TrackReader
+from penstock_client.audio.pcm import Remark
+from penstock_client.audio.tracks import MIX, Channel, TrackReader
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 

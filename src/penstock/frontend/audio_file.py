@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import AudioError, PackageError
-from penstock_client.audio.channels import EACH, MIX, Channel
-from penstock_client.audio.tracks import Audio, load, seconds
+from penstock_client.audio.tracks import EACH, MIX, Audio, Channel, load, seconds
 
 
 def read_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> np.ndarray:

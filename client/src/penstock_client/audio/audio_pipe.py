@@ -11,12 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.channels import EACH, MIX, Channel, check_channel
-from penstock_client.audio.files import naming
-from penstock_client.audio.pcm import Block, PcmStream, RawFormat, read_wav_header
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Block, PcmStream, RawFormat, Remark, read_wav_header
 from penstock_client.audio.sound_file import STDIN
-from penstock_client.audio.tracks import Audio, TrackMaker, load
+from penstock_client.audio.tracks import EACH, MIX, Audio, Channel, TrackMaker, check_channel, load, naming
 from penstock_client.errors import AudioError
 from penstock_client.protocol import SAMPLE_RATE_HZ
 

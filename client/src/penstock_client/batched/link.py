@@ -12,12 +12,11 @@ from operator import or_
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from penstock_client.batched.rows import Pushed, Receiver
-from penstock_client.batched.wire import MAX_ROWS, decode_reply, encode_request
+from penstock_client.batched.rows import MAX_ROWS, Pushed, Receiver, decode_reply, encode_request
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ProtocolError, ReplyTimeoutError, StreamError
 from penstock_client.transport.async_channel import AsyncSignal
-from penstock_client.transport.grpc_wire import call_metadata, is_too_large, open_channel, reason
+from penstock_client.transport.grpc_transport import call_metadata, is_too_large, open_channel, reason
 
 MAX_UNANSWERED_REQUESTS = 64
 """Beyond this many, rows wait and share a later request."""

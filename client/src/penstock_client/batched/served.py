@@ -8,9 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_client.alignment import ChunkGeometry, Samples
-from penstock_client.batched.results import Answer, Answers, OnAnswer, StreamResult, stream_result
-from penstock_client.batched.rows import MOVABLE, NO_SAMPLES, Arrival, Part, Pushed, RowSender
-from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.batched.link import Link
+from penstock_client.batched.rows import (
+    END,
+    FINALIZE,
+    MOVABLE,
+    NO_SAMPLES,
+    START,
+    Answer,
+    Answers,
+    Arrival,
+    OnAnswer,
+    Part,
+    Pushed,
+    Row,
+    StreamResult,
+    stream_result,
+)
 from penstock_client.errors import (
     ClientError,
     ConnectionLostError,
@@ -39,7 +53,7 @@ class ServedStream:
 
     def __init__(
         self,
-        link: RowSender,
+        link: Link,
         parameters: Mapping[str, Parameter],
         on_answer: OnAnswer | None,
         is_empty: bool,
@@ -234,7 +248,7 @@ class ServedStream:
         for _ in range(2 if begins_work else 1):  # a second end drops the work that the first one begins
             self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), visit=-1))
 
-    async def move(self, link: RowSender, geometry: ChunkGeometry | None) -> None:
+    async def move(self, link: Link, geometry: ChunkGeometry | None) -> None:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
         geometry: of the model's chunks. The server that has the stream keeps it until the other one has answered the
@@ -249,7 +263,7 @@ class ServedStream:
         finally:
             self._is_moving = False
 
-    async def _go_to(self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
+    async def _go_to(self, link: Link, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
         arrival, answers = await self._arrived(link, replay, geometry)
         if not self._is_adrift:
             self._leave(is_open=None)
@@ -275,7 +289,7 @@ class ServedStream:
             raise self._move_error
 
     async def _arrived(
-        self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None
+        self, link: Link, replay: Replay[Part], geometry: ChunkGeometry | None
     ) -> tuple[Arrival, list[Sequence[Result]]]:
         """The stream on the other server. If this one still has it, with the answers to what it receives again.
 

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
-from penstock_client.batched.results import Answer, OnAnswer, StreamResult
-from penstock_client.batched.rows import NO_SAMPLES, Part, RowSender
+from penstock_client.batched.link import Link
+from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, Part, StreamResult
 from penstock_client.batched.served import ServedStream
-from penstock_client.batched.wire import END, FINALIZE
 from penstock_client.errors import StreamClosedError
 from penstock_client.protocol import Parameter, as_samples
 from penstock_client.transport.replay import Replay
@@ -24,7 +23,7 @@ class BatchedStream(ServedStream):
 
     def __init__(
         self,
-        link: RowSender,
+        link: Link,
         parameters: Mapping[str, Parameter],
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,

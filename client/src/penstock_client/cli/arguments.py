@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.audio.pcm import RawEncoding, RawFormat
+from penstock_client.audio.tracks import CHANNELS, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
-from penstock_client.cli.parser import Parser
 from penstock_client.connection import ConnectionOptions, ProtocolName
-from penstock_client.declaration import read_flags
+from penstock_client.declaration import Parser, read_flags
 from penstock_client.errors import StreamId
 from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase, split_decoder_flag
 from penstock_client.playback import choose_request_ms
@@ -47,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="audio per request (100 for live audio and --simulate-realtime, else 1000)",
     )
-    add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {ACCEPTED} (mix)")
+    add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {CHANNELS} (mix)")
     add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment every S seconds of audio")
     add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--stream-id", type=_stream_id, metavar="ID", help="id of the stream on the server (default: a unique one)")

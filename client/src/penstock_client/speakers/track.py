@@ -26,10 +26,9 @@ from penstock_client.errors import (
     StreamClosedError,
     StreamError,
 )
-from penstock_client.options import SPEAKER_FILE
+from penstock_client.options import SPEAKER_FILE, SpeakerSettings
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result, Word, with_speakers
 from penstock_client.speakers.probabilities import Frames, Probabilities
-from penstock_client.speakers.settings import SpeakerSettings
 from penstock_client.transport.async_channel import AsyncSignal
 
 log = logging.getLogger("penstock_client")

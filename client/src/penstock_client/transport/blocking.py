@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock_client.errors import StreamClosedError, StreamId
+from penstock_client.options import SpeakerSettings
 from penstock_client.protocol import Request, Result
-from penstock_client.speakers.settings import SpeakerSettings
-from penstock_client.speakers.transport import speaking
-from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
+from penstock_client.speakers.link import speaking
+from penstock_client.transport.base import AsyncConnection, AsyncTransport
 
 T = TypeVar("T")
 

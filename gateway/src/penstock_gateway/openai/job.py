@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayError

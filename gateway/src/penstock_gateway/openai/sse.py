@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Remark
 from penstock_client.writing import blank_between
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprobs

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.audio_input import AudioInput
