@@ -44,7 +44,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
     prefix: ClassVar[str] = "PENSTOCK_"
-    """Of the environment variables."""
+    """The names of environment variables begin with it."""
     error: ClassVar[type[Exception]] = ValueError
 
     def __init__(self, **values: Any) -> None:

@@ -40,7 +40,7 @@ MAX_PHRASES = 2000
 MAX_PHRASE_CHARACTERS = 200
 MAX_BOOST = 100.0
 MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
-"""Of the silence that ends a segment."""
+"""Limits of the silence that ends a segment."""
 _SHOWN_CHARACTERS = 40
 
 BeamSize = Annotated[int, Field(ge=1, le=32)]
@@ -305,7 +305,7 @@ OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None
 
 
 class SpeakerSettings(NamedTuple):
-    """Of one stream."""
+    """What a stream's options say of its speakers."""
 
     most: int | None
     """Speakers; None: as many as the model tells apart."""

@@ -81,7 +81,7 @@ class Transcript:
 
 
 _DIGITS = 4
-"""Of confidences and scores, which arrive as float32."""
+"""Decimals of confidences and scores, which arrive as float32."""
 
 
 def word_document(word: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f", "\uff0e", "\uff61", "\u061f", "\u0964")
 _OTHER_ENDS = ",;:\u2026\u3001\uff0c\uff1a\uff1b\uff64\u30fb\u060c\u061b\u06d4\u0965"
-"""Of clauses."""
+"""Marks that end a clause."""
 _BEGINS_WORDS = "\u00bf\u00a1\u2047"
 """Punctuation that is no mark: Spanish's inverted ones, and how SentencePiece writes an unknown piece."""
 _UNSPACED = re.compile(

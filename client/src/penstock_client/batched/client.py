@@ -55,7 +55,7 @@ class Probe(NamedTuple):
 
 
 class StreamSettings(NamedTuple):
-    """Of the streams of a client."""
+    """How a client treats its streams."""
 
     max_unanswered_samples: int
     aligns: bool
@@ -80,7 +80,7 @@ class Server:
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
         self._is_closed = False
         self.down_until_s = 0.0
-        """Of the monotonic clock: one that was lost or not reached is the last choice until then."""
+        """A time of the monotonic clock. A server that was lost or not reached is the last choice until then."""
 
     @property
     def live(self) -> int:
@@ -275,7 +275,7 @@ class BatchedClient:
         settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
         self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
         self._moves: dict[asyncio.Task[None], tuple[BatchedStream, ClientError]] = {}
-        """Of which stream, and why it is lost."""
+        """The stream of each move, and why it is lost."""
         self._is_closed = False
 
     def __repr__(self) -> str:

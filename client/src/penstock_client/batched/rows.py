@@ -118,7 +118,7 @@ class StreamResult(Result):
     is_last: bool = False
     """True for the stream's last result."""
     end_s: float = 0.0
-    """Of a final result: where its segment ends in the stream and the next one begins."""
+    """In a final result: where its segment ends in the stream and the next one begins."""
 
 
 def stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResult:
@@ -187,7 +187,7 @@ class Answers:
             self._on_answer(answer.end_samples, round_trip_s)
         return True
 
-    def take(self) -> Answer | None:
+    def next(self) -> Answer | None:
         """The next answer, or None."""
         return self._waiting.popleft() if self._waiting else None
 
@@ -249,7 +249,7 @@ class Pushed(NamedTuple):
     """When its last sample was pushed, by the link's clock."""
     number: int = -1
     """As that of its part."""
-    visit: int = 0
+    server_number: int = 0
     """Servers of the stream before this one."""
     polled: int = 0
     """The flags of the row before, where this one asks for more of its answer."""

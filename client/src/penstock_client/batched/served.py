@@ -40,7 +40,7 @@ from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
 
 _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
-"""Of a moved stream, on their way at a time: enough for few round trips, and others are not delayed for long."""
+"""Samples of a moved stream on their way at a time: enough for few round trips, and others are not delayed for long."""
 _MAX_FRUITLESS_MOVES = 3
 """Without a new answer between them: after these, the stream itself may be what ends the servers. With one after each
 reply that cannot be read, however much was answered between them."""
@@ -68,14 +68,14 @@ class ServedStream:
         self._replay = replay
         self._polls = polls
         self.track: SpeakerTrack | None = None
-        """Of a stream with speakers. It does not move: `Server.take` ends it, and words after that have none."""
+        """The speakers of a stream that asks for them. A move ends them: later words have none."""
         self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
-        self._sent_samples = self._answered_samples = self._visit = 0
-        """Sent and answered: on this visit of a server."""
+        self._sent_samples = self._answered_samples = self._server_number = 0
+        """Sent and answered: by its present server."""
         self._fruitless_moves = self._unreadable_replies = 0
         self._order = ResultOrder()
-        """Of the results on this visit."""
+        """The order of the results from this server."""
         self._backlog: deque[Part] = deque()
         """Parts that wait for those before them, while the stream moves."""
         self._arrival: Arrival | None = None
@@ -137,7 +137,7 @@ class ServedStream:
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
-        if self._failure or pushed.visit != self._visit or self._is_adrift:
+        if self._failure or pushed.server_number != self._server_number or self._is_adrift:
             return  # also where it comes late, from a server that the stream has left
         self._answered_samples += len(pushed.row.samples)
         flags = pushed.flags
@@ -155,7 +155,7 @@ class ServedStream:
         flags, last = flags if is_whole else 0, len(results) - 1
         stream_results = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
-            stream_results = [one for one in map(self._take, stream_results) if one is not None]
+            stream_results = [one for one in map(self._new_result, stream_results) if one is not None]
         parks = pushed.number + 1 == self._parking_row
         if parks:
             stream_results = [replace(one, is_endpoint=one.is_final, answers_finalize=False) for one in stream_results]
@@ -184,13 +184,13 @@ class ServedStream:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
-        if not (self._failure or pushed.visit != self._visit or self._is_adrift):
+        if not (self._failure or pushed.server_number != self._server_number or self._is_adrift):
             self.fail(error, is_open=True)
 
-    def _take(self, result: StreamResult) -> StreamResult | None:
+    def _new_result(self, result: StreamResult) -> StreamResult | None:
         """The result with the times of the whole stream, or None where it is told already."""
         assert self._replay is not None
-        taken = self._replay.take(result)
+        taken = self._replay.new_result(result)
         if taken is None or taken is result or not taken.is_final:
             return taken
         return replace(taken, end_s=taken.audio_processed_s)
@@ -246,7 +246,7 @@ class ServedStream:
         row = Row(self.stream_id, NO_SAMPLES, END)
         begins_work = self._polls and (not self._is_ended or unsent & END)
         for _ in range(2 if begins_work else 1):  # a second end drops the work that the first one begins
-            self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), visit=-1))
+            self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), server_number=-1))
 
     async def move(self, link: Link, geometry: ChunkGeometry | None) -> None:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
@@ -269,7 +269,7 @@ class ServedStream:
             self._leave(is_open=None)
         link.forget(arrival)
         self.stream_id, self._link = arrival.stream_id, link
-        self._visit += 1
+        self._server_number += 1
         self._fruitless_moves += 1
         self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
         self._order = ResultOrder()
@@ -362,7 +362,7 @@ class ServedStream:
         self._sent_samples += part.samples
         self._is_ended |= part.is_end
         row = part.row(self.stream_id)
-        return Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._visit)
+        return Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._server_number)
 
     async def _wait_until(self, is_met: Callable[[], bool]) -> None:
         """Raises the stream's failure if it comes first."""

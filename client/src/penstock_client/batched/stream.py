@@ -37,7 +37,7 @@ class BatchedStream(ServedStream):
         self._aligner = ChunkAligner(geometry)
         self._max_unanswered_samples = max_unanswered_samples
         self._results: deque[StreamResult] = deque()
-        """Of the answer that is being iterated."""
+        """The remaining results of the answer that is being iterated."""
         self._placing: tuple[Answer, float, list[StreamResult]] | None = None
         """The answer that waits for its speakers, when it has come, and its results that have them."""
         self._is_finished = is_empty
@@ -165,7 +165,7 @@ class BatchedStream(ServedStream):
         if self._placing is None:
             has_waited = bool(self._answers)
             await self._wait_until(lambda: bool(self._answers) or self._is_complete)
-            answer = self._answers.take()
+            answer = self._answers.next()
             if answer is None or self.track is None:
                 return answer
             self._placing = answer, self.track.came_s(has_waited), []

@@ -30,7 +30,7 @@ from penstock_client.writing import printable
 
 _FAILED = 1
 _INFO_CHARACTERS = 200
-"""Of a parameter as a line; JSON has all."""
+"""The most of a parameter that a line shows; JSON has all."""
 _MICROPHONE = AudioName("microphone")
 """Reported in place of a file."""
 

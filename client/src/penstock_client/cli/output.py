@@ -46,7 +46,7 @@ class Streamed(NamedTuple):
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
     end_s: float | None = None
-    """Of the audio, at the clock of its words; None where it is not known."""
+    """The end of the audio, at the clock of its words; None where it is not known."""
 
     @property
     def missing_from_s(self) -> float | None:

@@ -143,7 +143,7 @@ class ResumingTransport:
             if transport is not self._attempt:
                 continue  # another task has begun to repeat the request
             start_s = self._replay.start_s
-            taken = self._replay.take(result)
+            taken = self._replay.new_result(result)
             if taken is not None:
                 self._note_success(start_s)
                 return taken
