@@ -286,6 +286,16 @@ class Receiver(Protocol):
         """The client is closed."""
 
 
+def send_end(stream: Receiver, link: "Link", begins_work: bool) -> None:
+    """Ends a stream whose answers nobody awaits. begins_work: of an offline model, which has audio to recognize.
+
+    A second end drops the work that the first one begins.
+    """
+    row = Row(stream.stream_id, NO_SAMPLES, END)
+    for _ in range(2 if begins_work else 1):
+        link.enqueue(Pushed(stream, row, 0, link.now_s(), server_number=-1))
+
+
 class Arrival:
     """A stream on the server that another one moves to, before anything is taken from the one that it leaves."""
 
@@ -345,8 +355,7 @@ class Arrival:
         self._is_cancelled = True
         unsent = self._link.forget(self)
         if self._is_open and not unsent & START:
-            for _ in range(2 if self._polls and self._sent_samples else 1):  # as `BatchedStream` leaves a server
-                self._link.enqueue(Pushed(self, Row(self.stream_id, NO_SAMPLES, END), 0, self._link.now_s()))
+            send_end(self, self._link, begins_work=self._polls and bool(self._sent_samples))
         self.fail(StreamClosedError(self.stream_id, "the stream was closed"))
 
     def _send(self, part: Part) -> None:

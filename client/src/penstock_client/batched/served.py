@@ -21,8 +21,8 @@ from penstock_client.batched.rows import (
     OnAnswer,
     Part,
     Pushed,
-    Row,
     StreamResult,
+    send_end,
     stream_result,
 )
 from penstock_client.errors import (
@@ -151,7 +151,8 @@ class ServedStream:
             return
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
-        is_whole = not flags & (END | FINALIZE) or not self._polls or self._ends(results, pushed.end_samples)
+        samples = pushed.end_samples - self._offset_samples
+        is_whole = not flags & (END | FINALIZE) or not self._polls or ends_stream(results, samples)
         flags, last = flags if is_whole else 0, len(results) - 1
         stream_results = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
@@ -172,10 +173,6 @@ class ServedStream:
             self._leave(is_open=True)
             self._is_adrift = self.is_parked = True
         self._changed.give()
-
-    def _ends(self, results: Sequence[Result], samples: int) -> bool:
-        """True for the last results of these samples of an offline model's stream, on its present server."""
-        return ends_stream(results, samples - self._offset_samples)
 
     @property
     def _offset_samples(self) -> int:
@@ -243,10 +240,7 @@ class ServedStream:
             is_open = self._polls or not self._is_ended or bool(unsent & END)
         if not is_open or unsent & START:
             return
-        row = Row(self.stream_id, NO_SAMPLES, END)
-        begins_work = self._polls and (not self._is_ended or unsent & END)
-        for _ in range(2 if begins_work else 1):  # a second end drops the work that the first one begins
-            self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), server_number=-1))
+        send_end(self, self._link, begins_work=self._polls and bool(not self._is_ended or unsent & END))
 
     async def move(self, link: Link, geometry: ChunkGeometry | None) -> None:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
