@@ -1,4 +1,4 @@
-"""The client for threads: opens streams on one server, and transcribes whole recordings."""
+"""The clients for threads and asyncio: each opens streams on one server, and transcribes whole recordings."""
 
 import asyncio
 import uuid
@@ -16,7 +16,7 @@ from penstock_client.options import StreamOptions, for_file, parameters_of, spea
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.protocol import MODEL_NAME, Result, check_stream_id
 from penstock_client.server_info import ServerInfo
-from penstock_client.speakers.link import connect, speaking
+from penstock_client.speakers.link import connect, open_transport
 from penstock_client.stream import AsyncStream, Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import AsyncConnection, Connection, Transport
@@ -190,10 +190,7 @@ class AsyncClient(ClientBase):
         server are a SpeakersNotServedError of the first `send`.
         """
         stream_id = self._new_stream_id(stream_id)
-        if (speakers := speaker_settings(options)) is None:
-            transport = self._connection.open_transport(stream_id, self._timeout_s)
-        else:
-            transport = speaking(self._connection).open_transport(stream_id, self._timeout_s, speakers)
+        transport = open_transport(self._connection, stream_id, self._timeout_s, speaker_settings(options))
         stream = AsyncStream(stream_id, transport, parameters_of(options), self._chunks)
         self._streams.add(stream)
         return stream

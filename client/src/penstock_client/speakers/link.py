@@ -230,11 +230,15 @@ def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> SpeakingC
     return SpeakingConnection(resuming.connect(endpoint, chunks), endpoint)
 
 
-def speaking(connection: AsyncConnection) -> SpeakingConnection:
-    """The same connection. ValueError for one of the caller's own."""
+def open_transport(
+    connection: AsyncConnection, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None
+) -> AsyncTransport:
+    """A transport for a new stream. ValueError for speakers over a connection of the caller's own."""
+    if speakers is None:
+        return connection.open_transport(stream_id, timeout_s)
     if not isinstance(connection, SpeakingConnection):
         raise ValueError("speakers are asked for, but the connection that was given is of another kind")
-    return connection
+    return connection.open_transport(stream_id, timeout_s, speakers)
 
 
 class SpeakingTransport:
