@@ -22,7 +22,7 @@ from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock_client import Client, ClientError, Transcript
-from penstock_client.cli.terminal import LiveText
+from penstock_client.cli.output import LiveText
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = str(ROOT / "models" / "an4-rnnt-hybrid")

@@ -11,7 +11,7 @@ from client.tests.helpers.fakes import FakeRecognizer, expected
 from penstock_client import AsyncClient, Client, ConnectionOptions
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.connection import Endpoint
-from penstock_client.transport.server_chunks import ServerChunks
+from penstock_client.transport.server_offer import ServerChunks
 
 FIRST, CHUNK = 700, 1000
 WAIT_S = 60
@@ -98,11 +98,11 @@ def test_the_chunks_are_read_once_per_connection(url, protocol, monkeypatch):
 
 
 def count_reads(monkeypatch) -> list[Endpoint]:
-    from penstock_client.transport import server_chunks
+    from penstock_client.transport import server_offer
 
     reads: list[Endpoint] = []
-    read = server_chunks.try_parameters
-    monkeypatch.setattr(server_chunks, "try_parameters", lambda endpoint: reads.append(endpoint) or read(endpoint))
+    read = server_offer.try_parameters
+    monkeypatch.setattr(server_offer, "try_parameters", lambda endpoint: reads.append(endpoint) or read(endpoint))
     return reads
 
 
@@ -119,11 +119,11 @@ def test_an_absent_server_is_asked_again_later(monkeypatch):
 
 
 def test_a_lost_server_keeps_its_chunks_until_they_are_read_again(monkeypatch):
-    from penstock_client.transport import server_chunks
+    from penstock_client.transport import server_offer
 
     now_s, answers = 100.0, [{"first_chunk_samples": "700", "chunk_samples": "1000"}, None, {"chunk_samples": "200"}]
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    monkeypatch.setattr(server_chunks, "try_parameters", lambda _: answers.pop(0))
+    monkeypatch.setattr(server_offer, "try_parameters", lambda _: answers.pop(0))
     chunks = ServerChunks(Endpoint("127.0.0.1:1", "http"))
     known = chunks.get()
     chunks.forget()

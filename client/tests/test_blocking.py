@@ -12,7 +12,7 @@ import pytest
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, FakeTransport, expected, in_memory
 from penstock_client import Client, ServerUnreachableError
-from penstock_client.transport import grpc_wire
+from penstock_client.transport import grpc_transport
 from penstock_client.transport.blocking import event_loop_thread
 
 FORK = """
@@ -140,6 +140,6 @@ def test_a_forked_process(url, protocol):
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 def test_grpc_cannot_be_used_in_a_forked_process(url, monkeypatch):
-    monkeypatch.setitem(grpc_wire._aio_process, "id", 1)
+    monkeypatch.setitem(grpc_transport._aio_process, "id", 1)
     with Client(url) as client, pytest.raises(ServerUnreachableError, match="forked from one that uses gRPC"):
         client.transcribe([0.0])

@@ -15,7 +15,6 @@ from penstock_client import (
     Client,
     ClientError,
     ConnectionLostError,
-    ServerFullError,
     StreamClosedError,
     StreamError,
     StreamOptions,
@@ -175,42 +174,25 @@ def test_client_closes_remaining_streams(connection):
         stream.send([0.0])
 
 
-def test_a_full_server_affects_no_other_stream(recognizer, client, samples):
-    recognizer.max_streams = 1
-    with client.open_stream("a") as first:
-        first.send(samples[:8000])
-        with pytest.raises(ServerFullError, match="stream 'b' rejected: all 1 slots are taken"):
-            client.transcribe(samples, stream_id="b")
-        first.finish(samples[8000:])
-        assert list(first)[-1].text == expected(samples).text
-
-
 def test_a_closed_client_opens_nothing(client):
     client.close()
     with pytest.raises(StreamClosedError, match="stream 's': the client is closed"):
         client.open_stream("s")
 
 
-@pytest.mark.parametrize("url", ["localhost", "http://localhost:8000", "localhost:", ":8001", "localhost:x", "h/x:1"])
-def test_malformed_url_is_rejected(protocol, url):
-    with pytest.raises(ValueError, match="host:port"):
-        Client(url, protocol)
-
-
-def test_a_url_with_a_protocol_says_how_to_write_it():
-    with pytest.raises(ValueError, match=r"expected host:port, here localhost:8000 with protocol 'http'$"):
-        Client("http://localhost:8000/")
-
-
-def test_unknown_protocol_is_rejected():
-    with pytest.raises(ValueError, match="'udp'"):
-        Client("localhost:1", "udp")
-
-
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), "10"])
-def test_timeout_is_positive(timeout_s):
-    with pytest.raises(ValueError, match="timeout_s"):
-        Client("localhost:1", timeout_s=timeout_s)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(({"url": url}, "host:port") for url in ("localhost", "localhost:", ":8001", "localhost:x", "h/x:1")),
+        ({"url": "http://localhost:8000/"}, r"expected host:port, here localhost:8000 with protocol 'http'$"),
+        ({"protocol": "udp"}, "'udp'"),
+        *(({"timeout_s": value}, "timeout_s") for value in (0, -1, float("nan"), "10")),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Client(**({"url": "localhost:1"} | arguments))
 
 
 def test_the_public_names_and_their_representations():

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from penstock_client import ConnectionOptions
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.transport.grpc_wire import channel_options
+from penstock_client.transport.grpc_transport import channel_options
 
 
 def test_header_names_are_lower_case_and_the_callers_mapping_is_not_kept():

@@ -35,8 +35,8 @@ def client(url, protocol):
 @pytest.fixture
 def taken(monkeypatch):
     """The results that the client has received."""
-    results, take = [], Replay.take
-    monkeypatch.setattr(Replay, "take", lambda replay, result: results.append(result) or take(replay, result))
+    results, take = [], Replay.new_result
+    monkeypatch.setattr(Replay, "new_result", lambda replay, result: results.append(result) or take(replay, result))
     return results
 
 
@@ -156,7 +156,7 @@ def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
     replay.add(Request(bytes(4 * 800), True, True))
     replay.restart()
     result = parse_reply("s", outputs(0, 800, True).get)[0]
-    assert replay.take(result).round_trip_s == 4.0
+    assert replay.new_result(result).round_trip_s == 4.0
 
 
 class InterruptedTransport(FakeTransport):

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import Word
-from penstock_client.cli.terminal import cells
 from penstock_client.subtitles import (
     MAX_CUE_MS,
     MAX_LINE_COLUMNS,
@@ -18,6 +17,7 @@ from penstock_client.subtitles import (
     srt,
     vtt,
 )
+from penstock_client.writing import cells
 
 DATA = Path(__file__).parent / "data"
 

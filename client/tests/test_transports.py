@@ -111,12 +111,6 @@ def test_a_reply_that_is_too_large_is_not_read(client, recognizer, monkeypatch):
     assert client.transcribe(np.zeros(1600)).is_complete
 
 
-def test_long_audio_is_split_into_requests(client, recognizer):
-    transcript = client.transcribe(np.zeros(70 * 16_000, np.float32), request_ms=70_000)
-    assert [request.samples.size for request in recognizer.requests] == [480_000, 480_000, 160_000]
-    assert transcript.audio_processed_s == pytest.approx(70)
-
-
 def test_the_callers_array_may_be_reused(client, recognizer, samples):
     buffer = np.empty(1600, np.float32)
     with client.open_stream() as stream:
@@ -354,9 +348,3 @@ def test_grpc_leaves_no_thread_of_the_library_behind(client):
             stream.send([0.0])
             stream.poll(60)
     eventually(lambda: own_threads() <= before)
-
-
-def test_malformed_reply_is_a_clear_error(client, recognizer, monkeypatch):
-    monkeypatch.setattr(recognizer, "answer", lambda request: {"TEXT": np.zeros((1, 1), np.int32)})
-    with pytest.raises(StreamError, match=r"stream 's': the server's reply cannot be read: .*SEGMENT"):
-        client.transcribe(np.zeros(10), stream_id="s")

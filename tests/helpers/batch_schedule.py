@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.batched.rows import END, FINALIZE, START, Row
 from trials.server.raw_stream import LISTED
 
 SINGLE = ("SEGMENT", "TEXT", "IS_FINAL")

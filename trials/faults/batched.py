@@ -13,7 +13,7 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.batched.rows import END, FINALIZE, START, Row
 from trials.faults.streams import SPARE_STREAMS, wait_until_expired
 from trials.server.killed_clients import stream_batched_until_killed
 from trials.server.raw_stream import (

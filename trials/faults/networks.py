@@ -16,7 +16,7 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from penstock_client.batched.wire import START, Row, encode_request
+from penstock_client.batched.rows import START, Row, encode_request
 from trials.faults.streams import SPARE_STREAMS, wait_until_expired
 from trials.server.raw_stream import RawStream, Reply
 from trials.server.recordings import (

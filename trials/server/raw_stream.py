@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.pipeline.results.results import StreamResult
 from penstock.serving.launch import Ports
-from penstock_client.batched.wire import END, START, Row
+from penstock_client.batched.rows import END, START, Row
 
 _CLIENTS = {"grpc": triton_grpc, "http": triton_http}
 SINGLE = ("SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED")

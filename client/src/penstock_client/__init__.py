@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 from penstock_client.version import __version__
 
 if TYPE_CHECKING:
-    from penstock_client.async_client import AsyncClient as AsyncClient
-    from penstock_client.async_stream import AsyncStream as AsyncStream
     from penstock_client.audio.audio_pipe import AudioPipe as AudioPipe
-    from penstock_client.audio.files import load_audio as load_audio
-    from penstock_client.audio.files import read_audio as read_audio
     from penstock_client.audio.microphone import Microphone as Microphone
     from penstock_client.audio.pcm import RawFormat as RawFormat
+    from penstock_client.audio.tracks import load_audio as load_audio
+    from penstock_client.audio.tracks import read_audio as read_audio
     from penstock_client.batched.client import BatchedClient as BatchedClient
-    from penstock_client.batched.results import Answer as Answer
-    from penstock_client.batched.results import StreamResult as StreamResult
+    from penstock_client.batched.rows import Answer as Answer
+    from penstock_client.batched.rows import StreamResult as StreamResult
     from penstock_client.batched.stream import BatchedStream as BatchedStream
+    from penstock_client.client import AsyncClient as AsyncClient
     from penstock_client.client import Client as Client
     from penstock_client.connection import ConnectionOptions as ConnectionOptions
     from penstock_client.errors import AudioError as AudioError
@@ -45,21 +44,20 @@ if TYPE_CHECKING:
     from penstock_client.protocol import Result as Result
     from penstock_client.protocol import Word as Word
     from penstock_client.server_info import ServerInfo as ServerInfo
+    from penstock_client.stream import AsyncStream as AsyncStream
     from penstock_client.stream import Stream as Stream
     from penstock_client.transcript import Segment as Segment
     from penstock_client.transcript import Transcript as Transcript
-    from penstock_client.transport.async_base import AsyncConnection as AsyncConnection
+    from penstock_client.transport.base import AsyncConnection as AsyncConnection
     from penstock_client.transport.base import Connection as Connection
 
 _PUBLIC = {
-    "async_client": ("AsyncClient",),
-    "async_stream": ("AsyncStream",),
-    "audio.files": ("load_audio", "read_audio"),
+    "audio.tracks": ("load_audio", "read_audio"),
     "audio.audio_pipe": ("AudioPipe",),
     "batched.client": ("BatchedClient",),
-    "batched.results": ("Answer", "StreamResult"),
+    "batched.rows": ("Answer", "StreamResult"),
     "batched.stream": ("BatchedStream",),
-    "client": ("Client",),
+    "client": ("AsyncClient", "Client"),
     "connection": ("ConnectionOptions",),
     "errors": (
         "AudioError", "ClientError", "ConnectionLostError", "FilesOnlyError", "MicrophoneError", "PackageError",
@@ -72,10 +70,9 @@ _PUBLIC = {
     "audio.pcm": ("RawFormat",),
     "protocol": ("SAMPLE_RATE_HZ", "Alternative", "Result", "Word"),
     "server_info": ("ServerInfo",),
-    "stream": ("Stream",),
+    "stream": ("AsyncStream", "Stream"),
     "transcript": ("Segment", "Transcript"),
-    "transport.async_base": ("AsyncConnection",),
-    "transport.base": ("Connection",),
+    "transport.base": ("AsyncConnection", "Connection"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 

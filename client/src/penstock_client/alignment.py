@@ -74,7 +74,7 @@ class ChunkAligner:
         if border <= self._sent_samples:
             self._hold(samples)
             return None
-        whole = self._take(samples)
+        whole = self._release(samples)
         self._sent_samples = border
         if kept := total - border:
             self._hold(whole[-kept:])
@@ -84,13 +84,13 @@ class ChunkAligner:
     def flush(self, samples: Samples) -> Samples:
         """Adds the last samples [n] of a segment and returns all that were held. The borders stay where they are."""
         self._sent_samples += self._held_samples + len(samples)
-        return self._take(samples)
+        return self._release(samples)
 
     def _hold(self, samples: Samples) -> None:
         self._held.append(samples.copy())
         self._held_samples += len(samples)
 
-    def _take(self, samples: Samples) -> Samples:
+    def _release(self, samples: Samples) -> Samples:
         held, self._held, self._held_samples = self._held, [], 0
         return join_samples([*held, samples]) if held else samples
 

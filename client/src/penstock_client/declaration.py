@@ -6,11 +6,12 @@ Server, client and gateway declare theirs with `Options`.
 import argparse
 import difflib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -43,7 +44,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
     prefix: ClassVar[str] = "PENSTOCK_"
-    """Of the environment variables."""
+    """The names of environment variables begin with it."""
     error: ClassVar[type[Exception]] = ValueError
 
     def __init__(self, **values: Any) -> None:
@@ -233,3 +234,31 @@ def _in_words(schema: dict[str, Any]) -> str:
 
 def _whole(low: int, high: int | None) -> str:
     return f"integers from {low}" + ("" if high is None else f" to {high}")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage text; its subcommands' parsers are of the same class.
+
+    A flag is written in full: the next version may have another one that begins like its abbreviation.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**(settings | {"allow_abbrev": False}))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Ends with an error for an unknown flag, which names the nearest one."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; the nearest is {near[0]}" if near else ""))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help and version; unlike argparse's own, raises OSError where they cannot be written."""
+        file = file or sys.stderr
+        file.write(message)
+        file.flush()

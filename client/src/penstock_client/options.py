@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.declaration import About, Off, Option, Options, shown
+from penstock_client.protocol import Parameter
 
 if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
     from penstock_client.protocol import Parameter
@@ -39,7 +40,7 @@ MAX_PHRASES = 2000
 MAX_PHRASE_CHARACTERS = 200
 MAX_BOOST = 100.0
 MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
-"""Of the silence that ends a segment."""
+"""Limits of the silence that ends a segment."""
 _SHOWN_CHARACTERS = 40
 
 BeamSize = Annotated[int, Field(ge=1, le=32)]
@@ -298,3 +299,33 @@ def parse_phrase(place: str, argument: str) -> BoostedPhrase:
     if not _NUMBER.fullmatch(boost.strip()):
         raise ValueError(f"{place}: {boost!r} in {argument!r} is not a number, expected TEXT or TEXT:BOOST")
     return text.strip(), float(boost)
+
+
+OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
+
+
+class SpeakerSettings(NamedTuple):
+    """What a stream's options say of its speakers."""
+
+    most: int | None
+    """Speakers; None: as many as the model tells apart."""
+    mode: SpeakerMode
+
+    def options(self) -> "dict[str, Parameter]":
+        """The options of the stream."""
+        return {"speakers": self.most or "on", "speaker_mode": self.mode}
+
+
+def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
+    """Those of a stream with these options; None where its speakers are not asked for."""
+    if not isinstance(options, StreamOptions) or options.speakers in (None, "off"):
+        return None
+    most = options.speakers if isinstance(options.speakers, int) else None
+    return SpeakerSettings(most, options.speaker_mode or "low_latency")
+
+
+def for_file(options: OptionalOptions) -> OptionalOptions:
+    """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
+    if options is None or speaker_settings(options) is None or options.speaker_mode is not None:
+        return options
+    return options.replace(speaker_mode=SPEAKER_FILE)

@@ -15,7 +15,7 @@ _LETTERS: Mapping[str, str] = {
 _UNSPOKEN_INSIDE_WORDS = "'.\u00ae\u2122\u00a9"
 _UNSPOKEN = ',;:!?\u00bf\u00a1"/_'
 _UNSPOKEN_CATEGORIES = ("Pd", "Ps", "Pe", "Pi", "Pf")
-"""Of dashes, brackets and quotation marks."""
+"""Unicode categories of dashes, brackets and quotation marks."""
 _UNWRITABLE = "\0"
 """Stands for a character that cannot be left out."""
 _MAX_CHARACTERS = 1 << 16

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.channels import MIX, Channel, check_channel
-from penstock_client.audio.files import read_mono
+from penstock_client.audio.tracks import MIX, Channel, check_channel, read_mono
 from penstock_client.errors import ClientError
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result, as_samples
 from penstock_client.stream import Stream

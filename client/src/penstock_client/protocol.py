@@ -141,7 +141,7 @@ class Result:
     is_endpoint: bool = False
     """True for the final result of a segment that an endpoint has ended, not a request; set by the transport."""
     word_speakers: tuple[int | None, ...] = ()
-    """Of a final result in a stream with speakers: that of each word of its segment, told before or now."""
+    """In a final result of a stream with speakers: the speaker of each word of its segment, told before or now."""
 
     def after(self, round_trip_s: float, is_endpoint: bool = False) -> "Result":
         """A copy with what the transport sets. `dataclasses.replace` would take three times as long."""

@@ -1,6 +1,8 @@
-"""The transcript of a stream, accumulated from its results."""
+"""The transcript of a stream, accumulated from its results; and its parts as JSON."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock_client.protocol import Alternative, Result, Word, with_speakers
 from penstock_client.writing import join_texts
@@ -76,3 +78,34 @@ class Transcript:
         self.tokens += result.new_tokens
         self.timestamps += result.new_timestamps
         self.audio_processed_s = result.audio_processed_s
+
+
+_DIGITS = 4
+"""Decimals of confidences and scores, which arrive as float32."""
+
+
+def word_document(word: Any) -> dict[str, Any]:
+    """A word; times in ms from the start of the audio. With a speaker where that is known."""
+    confidence = None if word.confidence is None else round(word.confidence, _DIGITS)
+    who = getattr(word, "speaker", None)
+    speaker = {} if who is None else {"speaker": who}
+    return {"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms, "confidence": confidence, **speaker}
+
+
+def alternative_documents(alternatives: Iterable[Any]) -> list[dict[str, Any]]:
+    """The alternatives of a segment, best first."""
+    return [
+        {"text": each.text, "score": round(each.score, _DIGITS), "words": list(map(word_document, each.words))}
+        for each in alternatives
+    ]
+
+
+def segment_document(text: str, language: str, words: int, tokens: int, alternatives: Iterable[Any]) -> dict[str, Any]:
+    """A segment; `words` and `tokens` are numbers: they follow those of the segments before it."""
+    return {
+        "text": text,
+        "language": language,
+        "words": words,
+        "tokens": tokens,
+        "alternatives": alternative_documents(alternatives),
+    }

@@ -1,4 +1,4 @@
-"""How texts are written: their marks, scripts without spaces, and the blanks between texts. The one place for it."""
+"""How texts are written: their marks, scripts without spaces, the blanks between texts, and columns of a terminal."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f", "\uff0e", "\uff61", "\u061f", "\u0964")
 _OTHER_ENDS = ",;:\u2026\u3001\uff0c\uff1a\uff1b\uff64\u30fb\u060c\u061b\u06d4\u0965"
-"""Of clauses."""
+"""Marks that end a clause."""
 _BEGINS_WORDS = "\u00bf\u00a1\u2047"
 """Punctuation that is no mark: Spanish's inverted ones, and how SentencePiece writes an unknown piece."""
 _UNSPACED = re.compile(
@@ -76,3 +76,33 @@ def join_texts(texts: Iterable[str]) -> str:
     """The text of consecutive ones, such as the segments of a stream or the words of a sentence."""
     parts = [text for text in texts if text]
     return "".join(parts[:1] + [blank_between(left, right) + right for left, right in pairwise(parts)])
+
+
+def wrap(line: str, columns: int) -> list[str]:
+    """Breaks a line between words, and inside words longer than a row. An empty line is one empty row."""
+    rows = [""]
+    for word in re.findall(r"\s*\S+", line):
+        if rows[-1] and cells(rows[-1]) + cells(word) > columns:
+            rows.append("")
+            word = word.lstrip()
+        for character in word:
+            if rows[-1] and cells(rows[-1]) + cells(character) > columns:
+                rows.append("")
+            rows[-1] += character
+    return rows
+
+
+def cells(text: str) -> int:
+    """The width of a text in terminal columns: two for wide characters, none for combining ones."""
+    return sum(_character_cells(character) for character in text)
+
+
+def _character_cells(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def printable(text: str) -> str:
+    """The text with its control characters replaced, so that it cannot control the terminal."""
+    return "".join("\ufffd" if unicodedata.category(character) == "Cc" else character for character in text)

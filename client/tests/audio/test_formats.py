@@ -32,7 +32,7 @@ def test_frames_in_a_row_are_a_stream(form, codec, rate_hz):
 
 @pytest.mark.parametrize("level", [0, 2, 4, 8, 15, 60, 1000, 10_000])
 def test_samples_are_no_stream(level):
-    """Of noise, from a silent line to full volume, and of constants."""
+    """Noise, from a silent line to full volume, and of constants."""
     rng = np.random.default_rng(0)
     for _ in range(1 if level == 0 else 20):
         samples = np.rint(rng.normal(0, level, 1 << 15)).clip(-32768, 32767)

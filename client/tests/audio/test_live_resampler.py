@@ -20,7 +20,7 @@ def tone(frequency_hz, rate_hz, count):
 
 
 def level_db(samples):
-    """Of a full tone: 0."""
+    """A level relative to a full tone, which has 0."""
     return 10 * np.log10(2 * np.mean(np.square(samples)) + 1e-30)
 
 

@@ -22,7 +22,7 @@ from client.tests.helpers.batched_client import (
 )
 from penstock_client import BatchedStream, Result, StreamClosedError, StreamOptions
 from penstock_client.batched.client import BatchedClient
-from penstock_client.batched.wire import END, FINALIZE, START
+from penstock_client.batched.rows import END, FINALIZE, START
 
 
 def test_every_row_is_reported_when_it_is_answered(server):
@@ -156,12 +156,13 @@ def test_int16_is_recognized_as_float32_is(server, recognizer):
     assert np.array_equal(received, pcm.astype(np.float32) / 32768)
 
 
-def test_a_cancelled_stream_frees_its_slot(server, recognizer):
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_cancelled_stream_frees_its_slot(server, recognizer, is_finished):
     async def run():
         async with connected(server) as client:
             stream = await client.open_stream()
             await stream.accepted()
-            await stream.push(noise(700))
+            await (stream.finish if is_finished else stream.push)(noise(700))
             reading = asyncio.create_task(results_of(stream))
             await asyncio.sleep(0)
             stream.cancel()
@@ -169,18 +170,6 @@ def test_a_cancelled_stream_frees_its_slot(server, recognizer):
                 await reading
             with pytest.raises(StreamClosedError):
                 await stream.push(noise(700))
-            await until(lambda: not recognizer.received)
-
-    asyncio.run(run())
-
-
-def test_a_stream_that_is_cancelled_before_its_end_was_sent_frees_its_slot(server, recognizer):
-    async def run():
-        async with connected(server) as client:
-            stream = await client.open_stream()
-            await stream.accepted()
-            await stream.finish(noise(700))
-            stream.cancel()
             await until(lambda: not recognizer.received)
 
     asyncio.run(run())

@@ -29,9 +29,9 @@ from penstock_client import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.batched import server as batched_server
+from penstock_client.batched import client as batched_client
 from penstock_client.batched.client import BatchedClient
-from penstock_client.batched.wire import END, START
+from penstock_client.batched.rows import END, START
 from penstock_client.connection import ConnectionOptions, Endpoint
 
 
@@ -173,7 +173,7 @@ def test_a_lost_server_fails_all_streams_and_the_next_one_connects_anew(server, 
 
 
 def test_a_silent_server_is_a_timeout(server, monkeypatch):
-    monkeypatch.setattr(batched_server, "read_parameters", lambda endpoint: GEOMETRY)
+    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: GEOMETRY)
     may_answer = threading.Event()
     server.on_request = lambda: may_answer.wait(WAIT_S)
 
@@ -220,7 +220,7 @@ def test_streams_opened_meanwhile_share_one_attempt_to_connect(server, monkeypat
             raise ServerUnreachableError(endpoint.url, "it is down")
         return GEOMETRY
 
-    monkeypatch.setattr(batched_server, "read_parameters", read)
+    monkeypatch.setattr(batched_client, "read_parameters", read)
 
     async def run():
         async with connected(server) as client:
@@ -243,7 +243,7 @@ def test_streams_opened_meanwhile_share_one_attempt_to_connect(server, monkeypat
 
 def test_a_client_closed_while_it_connects(server, monkeypatch):
     may_end = threading.Event()
-    monkeypatch.setattr(batched_server, "read_parameters", lambda endpoint: may_end.wait(WAIT_S) and GEOMETRY)
+    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: may_end.wait(WAIT_S) and GEOMETRY)
 
     async def run():
         client = BatchedClient(f"127.0.0.1:{server.port}")

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from penstock_client.alignment import ChunkGeometry
-from penstock_client.batched.results import StreamResult
-from penstock_client.batched.rows import Part
-from penstock_client.batched.wire import FINALIZE, START
+from penstock_client.batched.rows import FINALIZE, START, Part, StreamResult
 from penstock_client.protocol import SAMPLE_RATE_HZ, Word
 from penstock_client.transport.replay import WARM_UP_S, Replay
 
 CHUNK = 8960
-"""Of a model at [70,6]; its results cover 70 ms less."""
+"""The geometry of a model at [70,6]; its results cover 70 ms less."""
 NOT_COVERED = 1120
 SILENT_CHUNKS = 18
 """Until a segment without words ends."""
@@ -25,7 +23,7 @@ def test_hours_of_silence_keep_and_repeat_as_much_as_seconds_do(hours):
         replay.add(Part(audio, 0 if number else START, (number + 1) * CHUNK, number, {"beam_size": 4}))
         most = max(most, replay.held_samples)
         if number % SILENT_CHUNKS == SILENT_CHUNKS - 1:
-            assert replay.take(result(segment, covered_s(number + 1), is_final=True)).segment == segment
+            assert replay.new_result(result(segment, covered_s(number + 1), is_final=True)).segment == segment
             segment += 1
     border = segment * SILENT_CHUNKS * CHUNK
     assert replay.held_samples <= most <= (WARM_UP_S + 3 + 11) * SAMPLE_RATE_HZ
@@ -35,7 +33,7 @@ def test_hours_of_silence_keep_and_repeat_as_much_as_seconds_do(hours):
     assert replay.offset_samples == border - warm_up and warm_up >= WARM_UP_S * SAMPLE_RATE_HZ
     assert sum(part.samples for part in parts) == chunks * CHUNK - replay.offset_samples
     end_s = (chunks * CHUNK - replay.offset_samples) / SAMPLE_RATE_HZ
-    taken = replay.take(result(1, end_s, words=(Word("ON", 10_000, 10_200, 1.0),)))
+    taken = replay.new_result(result(1, end_s, words=(Word("ON", 10_000, 10_200, 1.0),)))
     assert taken.segment == segment
     (word,) = taken.new_words
     assert word.start_ms == 10_000 + 1000 * replay.offset_samples // SAMPLE_RATE_HZ
@@ -46,13 +44,13 @@ def test_ends_by_the_caller_keep_the_encoders_context_and_are_told_once():
     for number in range(400):
         replay.add(Part(audio, FINALIZE if number else START, (number + 1) * CHUNK, number, {}))
         if 0 < number < 399:
-            replay.take(forced(number - 1, number + 1))
+            replay.new_result(forced(number - 1, number + 1))
     assert replay.held_samples <= (WARM_UP_S + 4) * SAMPLE_RATE_HZ
     parts = replay.restart(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK, 7))
     chunks = len(parts)
     assert "warm_up_chunks" not in parts[0].parameters and replay.offset_samples == (400 - chunks) * CHUNK
     assert WARM_UP_S * SAMPLE_RATE_HZ <= (chunks - 1) * CHUNK < (WARM_UP_S + 1) * SAMPLE_RATE_HZ
-    taken = [replay.take(forced(number, number + 1)) for number in range(chunks)]
+    taken = [replay.new_result(forced(number, number + 1)) for number in range(chunks)]
     assert taken[:-1] == [None] * (chunks - 1)
     assert (taken[-1].segment, taken[-1].new_timestamps) == (398, (7 * (400 - chunks) + 3,))
 

@@ -10,7 +10,7 @@ import numpy as np
 from client.tests.helpers.batched_client import WAIT_S, until
 from client.tests.helpers.moved_streams import connected, play, told, undisturbed
 from penstock_client.batched.link import Link
-from penstock_client.batched.wire import START
+from penstock_client.batched.rows import START
 from penstock_client.connection import ConnectionOptions
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, Segment, outputs
 
 STEP, SEGMENT = 4000, 8000
-"""Samples recognized per request, and of a segment."""
+"""Samples that a request recognizes, and that a segment has."""
 _STREAMING = ("context", "chunk_ms", "first_chunk_samples", "chunk_samples")
 
 
 class _Work(NamedTuple):
-    """Of a stream whose end was received."""
+    """A stream whose end was received."""
 
     samples: int
     done: int = 0

@@ -20,7 +20,7 @@ class FakeSpeakers:
         self.is_served = True
         self.max_streams = 8
         self.audio: dict[str, np.ndarray] = {}
-        """Of each live stream."""
+        """The frames of each live stream."""
         self.modes: list[str] = []
         self._told: dict[str, int] = {}
         self._lock = threading.Lock()

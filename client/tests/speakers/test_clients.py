@@ -23,8 +23,8 @@ from penstock_client import (
     Transcript,
     Word,
 )
+from penstock_client.options import for_file
 from penstock_client.speakers.probabilities import Probabilities
-from penstock_client.speakers.settings import of_file
 
 FULL = "STREAM_LIMIT: .*all slots are taken"
 
@@ -154,7 +154,7 @@ def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():
             stream.finish(AUDIO)
             assert [*stream]
         assert server.speakers.modes == ["file", "ultra_low_latency", "low_latency"]
-    assert of_file(StreamOptions()) == StreamOptions() and of_file(None) is None
+    assert for_file(StreamOptions()) == StreamOptions() and for_file(None) is None
 
 
 def test_speakers_are_of_the_first_ones_where_their_number_is_limited():

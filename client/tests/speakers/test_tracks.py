@@ -17,11 +17,11 @@ from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, Rejection
 from client.tests.helpers.speaking import AT_ONCE, AUDIO, EXPECTED, ON, held, serving, speakers_of, told
 from penstock_client import ConnectionLostError, ConnectionOptions, Result
 from penstock_client.connection import Endpoint
+from penstock_client.options import SpeakerSettings
 from penstock_client.protocol import Request
 from penstock_client.speakers import track as tracks
-from penstock_client.speakers.settings import SpeakerSettings
+from penstock_client.speakers.link import SpeakingConnection
 from penstock_client.speakers.track import SpeakerTrack, Waits
-from penstock_client.speakers.transport import SpeakingConnection
 
 
 def test_words_of_live_audio_do_not_wait_for_a_model_that_is_behind(caplog):

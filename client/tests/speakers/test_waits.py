@@ -22,9 +22,9 @@ from penstock_client import (
     StreamClosedError,
 )
 from penstock_client.connection import Endpoint
-from penstock_client.speakers.settings import SpeakerSettings
+from penstock_client.options import SpeakerSettings
+from penstock_client.speakers.link import SpeakerLink
 from penstock_client.speakers.track import SpeakerTrack
-from penstock_client.speakers.wire import SpeakerLink
 
 OF_FILE = ON.replace(speaker_mode="file")
 MINUTE = np.tile(voices(1), 610)

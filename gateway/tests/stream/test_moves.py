@@ -7,7 +7,7 @@ import pytest
 
 from client.tests.helpers.fake_fleet import BLOCK, lie, speech
 from penstock_client.batched import client as batched_client
-from penstock_client.batched.wire import END, START
+from penstock_client.batched.rows import END, START
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import replica_streams, replicas

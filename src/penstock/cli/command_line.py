@@ -7,7 +7,7 @@ import sys
 
 from penstock.errors import ErrorCode, PenstockError
 from penstock.version import __version__
-from penstock_client.cli.parser import Parser
+from penstock_client.declaration import Parser
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 

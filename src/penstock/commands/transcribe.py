@@ -20,8 +20,8 @@ from penstock.serving.settings import CONTEXT, MODEL, PRECISION, THREADS
 from penstock.transcription.audio_inputs import AudioInput, FolderWatch, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, RTTM, ResultFiles, document
-from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.audio.sound_file import open_audio
+from penstock_client.audio.tracks import CHANNELS, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.declaration import read_flags
 from penstock_client.options import (
     ENDPOINTS,
@@ -75,7 +75,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     CONTEXT.add_flag(parser)
     parser.add_argument("--attention", metavar="NAME", help=ATTENTION_HELP)
     parser.add_argument(
-        "--channel", default=MIX, metavar="NAME", help=f"what to transcribe of several channels: {ACCEPTED} ({MIX})"
+        "--channel", default=MIX, metavar="NAME", help=f"what to transcribe of several channels: {CHANNELS} ({MIX})"
     )
     parser.add_argument("--request-ms", type=float, metavar="MS", help="audio per request (one chunk)")
     parser.add_argument(

@@ -23,7 +23,7 @@ from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.transcription.progress import Progress
 from penstock_client import options as stream_options
-from penstock_client.audio.channels import MIX
+from penstock_client.audio.tracks import MIX
 from penstock_client.options import BOOSTED_DECODERS, StreamOptions, is_live_window
 from penstock_client.writing import join_texts
 

@@ -13,8 +13,8 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import Recognizer
 from penstock.speakers.turns import Turn
-from penstock_client.audio.channels import MIX, Channel
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Remark
+from penstock_client.audio.tracks import MIX, Channel
 from penstock_client.writing import join_texts
 
 _StreamId = tuple[int, int]

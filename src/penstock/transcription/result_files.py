@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OutputError, PackageError, SettingError
 from penstock.transcription.audio_inputs import AudioInput
-from penstock_client.documents import alternative_documents, segment_document, word_document
+from penstock_client.transcript import alternative_documents, segment_document, word_document
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript

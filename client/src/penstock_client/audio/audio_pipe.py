@@ -11,12 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.channels import EACH, MIX, Channel, check_channel
-from penstock_client.audio.files import naming
-from penstock_client.audio.pcm import Block, PcmStream, RawFormat, read_wav_header
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Block, PcmStream, RawFormat, Remark, read_wav_header
 from penstock_client.audio.sound_file import STDIN
-from penstock_client.audio.tracks import Audio, TrackMaker, load
+from penstock_client.audio.tracks import EACH, MIX, Audio, Channel, TrackMaker, check_channel, load, naming
 from penstock_client.errors import AudioError
 from penstock_client.protocol import SAMPLE_RATE_HZ
 
@@ -127,7 +124,7 @@ class AudioPipe:
                 return
             self._pcm = PcmStream(self._raw)
             if header is not None:
-                self._pcm.push(self._bytes.take(header[1], header[1]).data)
+                self._pcm.push(self._bytes.read(header[1], header[1]).data)
             assert self._pcm.format is not None
             self._maker = TrackMaker(self._pcm.format.channels, SAMPLE_RATE_HZ, self._channel, is_live=True)
 
@@ -138,7 +135,7 @@ class AudioPipe:
         minimum, maximum = (max(1, round(ms * form.sample_rate_hz / 1000)) * form.frame_bytes for ms in self._block_ms)
         is_end = False
         while not is_end:
-            data, is_end = self._bytes.take(minimum, maximum)
+            data, is_end = self._bytes.read(minimum, maximum)
             with naming(self._path):
                 blocks = pcm.push(data, is_end)
             form = pcm.format or form  # of a second file
@@ -175,7 +172,7 @@ class _Bytes:
         self._buffer = b""
         self._is_end = False
 
-    def take(self, minimum: int, maximum: int) -> _Taken:
+    def read(self, minimum: int, maximum: int) -> _Taken:
         """Returns `minimum` to `maximum` of the bytes that have arrived: less at the end, none while none arrive."""
         minimum = min(minimum, maximum)
         while len(self._buffer) < maximum and not self._is_end:

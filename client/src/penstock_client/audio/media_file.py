@@ -10,14 +10,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.file_parts import FilePart, ogg_end
-from penstock_client.audio.formats import DEMUXERS, is_mp3_tag, mp3_seconds
-from penstock_client.audio.pcm import Block, check_form
-from penstock_client.audio.remarks import CUT, DAMAGED, GAP, MIN_LOST_S, UNREAD, Remarks
+from penstock_client.audio.formats import DEMUXERS, FilePart, is_mp3_tag, mp3_seconds, ogg_end
+from penstock_client.audio.pcm import CUT, DAMAGED, GAP, MIN_LOST_S, UNREAD, Block, Remarks, check_form
 
 NEEDED = "has a format that needs FFmpeg, which is not installed: pip install av (the extra `media`)"
 BLOCK_SAMPLES = 65_536
-"""Of all channels."""
+"""All channels together."""
 _MICROSECONDS = 1_000_000
 _TIMED = {"matroska", "mov", "mpegts", "mpeg", "flv", "asf", "avi", "ogg"}
 """Formats with times of their own; those of the others follow from the samples."""
@@ -30,7 +28,7 @@ _PROTECTED = {"drms", "enca", "aavd"}
 _DEFAULT = 1
 """FFmpeg's flag AV_DISPOSITION_DEFAULT."""
 _LAST_AMR_MODE = {"amrnb": 7, "amrwb": 8}
-"""Of frames with speech (3GPP TS 26.101, 26.201)."""
+"""The last mode of frames with speech (3GPP TS 26.101, 26.201)."""
 _MIN_GAP_S = 0.1
 """Times of WebM are whole milliseconds, and programs that record live write jitter."""
 _MP3_TOLERANCE_S = 0.3
@@ -46,7 +44,7 @@ _JOIN_PACKETS = 3
 _MP3_HEAD_BYTES = 1 << 18
 """With a picture in a tag in front."""
 _MAX_FAULTS = 1000
-"""Of the container, with no audio between them."""
+"""Faults of the container in a row, with no audio between them."""
 
 
 class MediaReader:
@@ -72,7 +70,7 @@ class MediaReader:
         self._packets = _JOIN_PACKETS
         """Packets since the last file that was joined began; at first those of the only file count."""
         self._components: set[str] | None = None
-        """Of FFmpeg, whose messages concern the track; None for all."""
+        """The parts of FFmpeg whose messages concern the track; None for all."""
         self._converters: dict[tuple[str, str, int], Any] = {}
         self._file.seek(0)
         messages: list[tuple[int, str, str]] = []

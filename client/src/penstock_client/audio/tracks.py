@@ -1,20 +1,102 @@
-"""The tracks of a recording at one rate: the mix of its channels, one of them, or each."""
+"""Audio files as tracks of samples at one rate: the mix of their channels, one of them, or each."""
 
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import soxr
 
-from penstock_client.audio.channels import EACH, MIX, Channel, MixMonitor, select
 from penstock_client.audio.live_resampler import LiveResampler
-from penstock_client.audio.pcm import MAX_CHANNELS, Block
-from penstock_client.audio.remarks import CANCELLED, Remark
+from penstock_client.audio.pcm import CANCELLED, MAX_CHANNELS, Block, Remark
 from penstock_client.audio.sound_file import open_audio
+from penstock_client.errors import AudioError, PackageError
+from penstock_client.protocol import SAMPLE_RATE_HZ
 
+Channel = Literal["mix", "each", "left", "right"] | int
+"""All channels averaged, each by itself, or one: left is channel 1, right is channel 2."""
+
+MIX: Literal["mix"] = "mix"
+EACH: Literal["each"] = "each"
+CHANNELS = "mix, each, left, right, or the number of a channel from 1"
+
+_NUMBERS = {"left": 1, "right": 2}
+_SILENT_POWER = 1e-8
+_MIN_POWER_RATIO = 0.1
+"""Power of the sum over the sum of the powers: 1 for unrelated channels, 2 for two equal ones, 0 for opposite ones."""
 Samples = npt.NDArray[np.float32]
+
+
+def parse_channel(text: str) -> Channel:
+    """The channel that a user names. Raises ValueError with what is accepted."""
+    if text in (MIX, EACH, *_NUMBERS):
+        return text  # type: ignore[return-value]
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ValueError(f"channel is {text!r}; accepted: {CHANNELS}")
+
+
+def check_channel(channel: Channel) -> None:
+    """Raises ValueError for what names no channel of any recording."""
+    if channel not in (MIX, EACH, *_NUMBERS) and not (isinstance(channel, int) and channel > 0):
+        raise ValueError(f"channel is {channel!r}; accepted: {CHANNELS}")
+
+
+def select(samples: npt.NDArray[np.float32], channel: Channel) -> list[tuple[str | None, npt.NDArray[np.float32]]]:
+    """The chosen tracks [n] of samples [n, channels], each with the name of its channel with `each`, else None.
+
+    Raises ValueError where there is no such channel.
+    """
+    count = samples.shape[1]
+    if channel == MIX:
+        return [(None, samples.mean(axis=1) if count > 1 else samples[:, 0])]
+    if channel == EACH:
+        return list(zip(channel_names(count), samples.T, strict=True))
+    check_channel(channel)
+    number = _NUMBERS[channel] if isinstance(channel, str) else channel
+    if number > count:
+        raise ValueError(f"has {count} channel{'s' if count > 1 else ''}, so there is no channel {channel}")
+    return [(None, samples[:, number - 1])]
+
+
+def channel_names(count: int) -> list[str]:
+    """Names of the channels of a recording: mono; left and right; numbers from 1."""
+    return {1: ["mono"], 2: ["left", "right"]}.get(count) or [str(number) for number in range(1, count + 1)]
+
+
+class MixMonitor:
+    """Watches the channels of a recording for a mix in which they cancel: their correlation is below -0.9.
+
+    Compares the power of their sum with the sum of their powers, both without the mean.
+    """
+
+    def __init__(self, channel: Channel = MIX):
+        self._is_mixed = channel == MIX
+        self._frames = 0
+        self._sum: npt.NDArray[np.float64] | float = 0.0
+        """[channels]"""
+        self._products: npt.NDArray[np.float64] | float = 0.0
+        """[channels, channels]"""
+
+    def add(self, samples: npt.NDArray[np.float32]) -> None:
+        """Takes the next samples [n, channels]."""
+        if self._is_mixed and samples.shape[1] > 1:
+            self._frames += len(samples)
+            self._sum = self._sum + samples.sum(axis=0, dtype=np.float64)
+            self._products = self._products + np.einsum("nc,nd->cd", samples, samples, dtype=np.float64)
+
+    @property
+    def cancels(self) -> bool:
+        """True where the channels so far cancel."""
+        if not self._frames:
+            return False
+        mean = np.asarray(self._sum) / self._frames
+        covariance = np.asarray(self._products) / self._frames - np.outer(mean, mean)
+        sum_power, power = covariance.sum(), np.trace(covariance)
+        return bool(power >= _SILENT_POWER and sum_power < _MIN_POWER_RATIO * power)
 
 
 class Track(NamedTuple):
@@ -169,3 +251,45 @@ def seconds(path: str | Path) -> float:
         if not duration_s:
             raise ValueError("has no audio")
         return float(duration_s)
+
+
+def read_audio(path: str | Path, channel: Channel = MIX) -> npt.NDArray[np.float32]:
+    """Mono samples [n] in -1 .. 1 at 16 kHz: the mix of all channels, or one channel. Other rates are resampled.
+
+    Reads what docs/transcription.md lists. Raises AudioError for a file that is missing, empty, not audio or without
+    the channel, or has samples that are not finite; PackageError without the library for its format. Warns of each
+    remark: where samples are missing, and where the channels cancel in the mix.
+    """
+    return read_mono(path, channel)[0]
+
+
+def read_mono(path: str | Path, channel: Channel = MIX) -> tuple[npt.NDArray[np.float32], float]:
+    """The samples of `read_audio`, and the time of the first one in the file."""
+    if channel == EACH:
+        raise ValueError("channel is 'each', which gives several tracks: use load_audio")
+    audio = load_audio(path, channel)
+    for remark in audio.remarks:
+        warnings.warn(f"{path}: {remark.text}", stacklevel=3)
+    return audio.tracks[0].samples, audio.start_s
+
+
+def load_audio(path: str | Path, channel: Channel = MIX) -> Audio:
+    """The tracks of a file at 16 kHz, where it begins, and remarks on what is missing; `-` is standard input.
+
+    With channel "each", every channel is a track. Raises AudioError for an unusable file, PackageError without the
+    library for its format, ValueError for what names no channel.
+    """
+    check_channel(channel)
+    with naming(path):
+        return load(path, SAMPLE_RATE_HZ, channel)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Turns the errors of readers into those of this package, which name the file."""
+    try:
+        yield
+    except ImportError as error:
+        raise PackageError(str(error)) from error
+    except ValueError as error:
+        raise AudioError(path, str(error)) from error

@@ -12,12 +12,11 @@ from operator import or_
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from penstock_client.batched.rows import Pushed, Receiver
-from penstock_client.batched.wire import MAX_ROWS, decode_reply, encode_request
+from penstock_client.batched.rows import MAX_ROWS, Pushed, Receiver, decode_reply, encode_request
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ProtocolError, ReplyTimeoutError, StreamError
 from penstock_client.transport.async_channel import AsyncSignal
-from penstock_client.transport.grpc_wire import call_metadata, is_too_large, open_channel, reason
+from penstock_client.transport.grpc_transport import call_metadata, is_too_large, open_channel, reason
 
 MAX_UNANSWERED_REQUESTS = 64
 """Beyond this many, rows wait and share a later request."""
@@ -26,7 +25,7 @@ _REQUESTS_WHILE_BEHIND = 2
 _MAX_APART_S = 0.25
 """However far the server is behind: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
-"""Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
+"""The most in a request of several rows: 3.6 MB; servers and proxies accept 4 MB by default."""
 ALIVE_S = 1.0
 """Within this time a server answers an empty stream over another connection, or it is dead."""
 STALL_S = 0.5
@@ -128,7 +127,7 @@ class Link:
             while are_left:
                 while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
                     await self._wake.wait(math.inf)
-                if not (rows := self._take()):
+                if not (rows := self._next_rows()):
                     break  # their streams were cancelled meanwhile
                 are_left = bool(self._outbox)  # those that come while it is written wait for the next one
                 self._note_sent(rows)
@@ -150,7 +149,7 @@ class Link:
         self._in_flight.append((now_s, rows))
         self._last_sent_s = now_s
 
-    def _take(self) -> list[Pushed]:
+    def _next_rows(self) -> list[Pushed]:
         """The rows of the next request."""
         taken: list[Pushed] = []
         samples = 0

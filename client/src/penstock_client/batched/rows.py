@@ -1,25 +1,195 @@
-"""Rows between a stream and its link, and the stream on the server that it moves to."""
+"""Rows of many streams: the messages of `asr_batch` that carry them, their results, and a stream that moves.
+
+docs/serving.md documents the tensors.
+"""
 
 import json
 import math
+import struct
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from tritonclient.grpc import service_pb2
 
-from penstock_client.alignment import Samples
-from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.alignment import Samples, join_samples
 from penstock_client.errors import ClientError, ProtocolError, StreamClosedError, StreamError, StreamNotOpenError
 from penstock_client.protocol import Parameter, Result
-from penstock_client.replies import stream_error
+from penstock_client.replies import UNREADABLE, parse_results, stream_error
 from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.grpc_transport import output_values
 from penstock_client.transport.resuming import RESUMABLE
 
+if TYPE_CHECKING:
+    from penstock_client.batched.link import Link
+
+MODEL_NAME = "asr_batch"
+MAX_ROWS = 1024
+"""The server's limit for one request."""
+START, END, FINALIZE = 1, 2, 4
+"""Flags of a row."""
 MOVABLE = frozenset({*RESUMABLE, StreamError.code, ProtocolError.code})
 """The codes of errors after which a stream may succeed on another server: also Triton's own ones, and replies that
 cannot be read."""
 NO_SAMPLES: Samples = np.empty(0, np.int16)
+_NO_OPTIONS = -1
+_NAME = "batch"
+_LENGTH = struct.Struct("<I")
+
+
+class Row(NamedTuple):
+    """The next part of one stream's audio."""
+
+    number: int
+    """The stream's number, 1 or more: the client's own choice."""
+    samples: Samples
+    """n may be 0."""
+    flags: int = 0
+    options: str | None = None
+    """With START: the stream's options as a JSON object."""
+
+
+class Reply(NamedTuple):
+    """The answer to one request. Rows are counted from 0, in the order of the request."""
+
+    results: Mapping[int, Sequence[Result]]
+    """By row: what is new, in order. Rows without anything new are missing."""
+    errors: Mapping[int, str]
+    """By row: the server's message, as "CODE: text"."""
+
+
+def encode_request(client_id: str, rows: Sequence[Row]) -> service_pb2.ModelInferRequest:
+    """The message that carries rows, 1 to MAX_ROWS. Samples are sent as int16 where all rows have that type."""
+    message = service_pb2.ModelInferRequest(model_name=MODEL_NAME)
+    message.parameters["client"].string_param = client_id
+    samples = join_samples([row.samples for row in rows])
+    name, datatype, dtype = ("PCM", "INT16", "<i2") if samples.dtype == np.int16 else ("AUDIO", "FP32", "<f4")
+    message.inputs.add(name=name, datatype=datatype, shape=[1, len(samples)])
+    message.raw_input_contents.append(samples.astype(dtype, copy=False).tobytes())
+    options: list[bytes] = []
+    table: list[tuple[int, int, int, int]] = []
+    for row in rows:
+        table.append((row.number, len(row.samples), row.flags, _NO_OPTIONS if row.options is None else len(options)))
+        if row.options is not None:
+            options.append(row.options.encode())
+    message.inputs.add(name="ROWS", datatype="INT64", shape=[1, len(rows), 4])
+    message.raw_input_contents.append(np.array(table, "<i8").tobytes())
+    # Also where it is empty: the server batches only requests with the same inputs.
+    message.inputs.add(name="OPTIONS", datatype="BYTES", shape=[1, len(options)])
+    message.raw_input_contents.append(b"".join(_LENGTH.pack(len(text)) + text for text in options))
+    return message
+
+
+def decode_reply(reply: service_pb2.ModelStreamInferResponse, rows: int) -> Reply:
+    """Reads a reply to a request of `rows` rows. Raises StreamError if the request was rejected as a whole, and
+    ProtocolError for a reply that is not `asr_batch`'s.
+    """
+    if reply.error_message:
+        raise stream_error(_NAME, reply.error_message)
+    values = output_values(reply.infer_response)
+    results = parse_results(_NAME, values)
+    try:
+        results_of_row = _by_row(values("ROW"), results, rows)
+        errors = _by_row(values("ERROR_ROWS"), values("ERRORS") or [], rows)
+        return Reply(results_of_row, {row: message.decode() for row, (message,) in errors.items()})
+    except UNREADABLE as error:
+        raise ProtocolError(_NAME, f"the server's reply cannot be read: {error}") from error
+
+
+def _by_row(numbers: list[int] | None, entries: list[Any], rows: int) -> dict[int, list[Any]]:
+    """Entries by the row that each belongs to."""
+    numbers = numbers or []
+    if len(numbers) != len(entries) or not all(0 <= number < rows for number in numbers):
+        raise ValueError(f"rows {numbers} for {len(entries)} entries of a request with {rows} rows")
+    by_row: dict[int, list[Any]] = {}
+    for number, entry in zip(numbers, entries, strict=True):
+        by_row.setdefault(number, []).append(entry)
+    return by_row
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult(Result):
+    """What is new in a stream, and why its segment ended."""
+
+    answers_finalize: bool = False
+    """True for the final result of a segment that `end_segment` ended."""
+    is_last: bool = False
+    """True for the stream's last result."""
+    end_s: float = 0.0
+    """In a final result: where its segment ends in the stream and the next one begins."""
+
+
+def stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResult:
+    """The result with its round trip; `flags` are those of a row whose newest result it is. `dataclasses.replace` and
+    `asdict` would take several times as long.
+    """
+    return StreamResult(
+        result.segment,
+        result.text,
+        result.is_final,
+        result.audio_processed_s,
+        result.new_words,
+        result.new_tokens,
+        result.new_timestamps,
+        result.alternatives,
+        result.language,
+        round_trip_s,
+        result.stable_chars,
+        result.is_final and not flags & (FINALIZE | END),
+        answers_finalize=bool(flags & FINALIZE),
+        is_last=bool(flags & END),
+        end_s=result.audio_processed_s if result.is_final else 0.0,
+    )
+
+
+class Answer(NamedTuple):
+    """What the server has answered to one row of a stream."""
+
+    end_samples: int
+    """Samples of the stream up to the row's end."""
+    results: Sequence[StreamResult]
+    """What is new, in order; empty where nothing is."""
+    is_whole: bool = True
+    """False for a part of the answer to the last row of a stream of an offline model: more follows."""
+
+
+OnAnswer = Callable[[int, float], object]
+"""Receives the samples of a stream that are answered so far, and the seconds from their push to the answer."""
+
+
+class Answers:
+    """The answers to one stream's rows, in order, until they are taken."""
+
+    def __init__(self, on_answer: OnAnswer | None):
+        self.rows = self.samples = 0
+        """Answered so far."""
+        self._on_answer = on_answer
+        self._withheld: list[StreamResult] = []
+        """Results of repeated rows, for the next answer."""
+        self._waiting: deque[Answer] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, row: int, answer: Answer, round_trip_s: float) -> bool:
+        """Adds the answer to the row with this number, from 0. False where that is a repeated row."""
+        if row < self.rows:
+            self._withheld += answer.results
+            return False
+        if answer.is_whole:
+            self.rows = row + 1
+        self.samples = answer.end_samples
+        self._waiting.append(answer._replace(results=[*self._withheld, *answer.results]))
+        self._withheld = []
+        if self._on_answer is not None:
+            self._on_answer(answer.end_samples, round_trip_s)
+        return True
+
+    def next(self) -> Answer | None:
+        """The next answer, or None."""
+        return self._waiting.popleft() if self._waiting else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +249,7 @@ class Pushed(NamedTuple):
     """When its last sample was pushed, by the link's clock."""
     number: int = -1
     """As that of its part."""
-    visit: int = 0
+    server_number: int = 0
     """Servers of the stream before this one."""
     polled: int = 0
     """The flags of the row before, where this one asks for more of its answer."""
@@ -116,28 +286,14 @@ class Receiver(Protocol):
         """The client is closed."""
 
 
-class RowSender(Protocol):
-    """The link, as a stream needs it."""
+def send_end(stream: Receiver, link: "Link", begins_work: bool) -> None:
+    """Ends a stream whose answers nobody awaits. begins_work: of an offline model, which has audio to recognize.
 
-    client_id: str
-    """Names the link to the server."""
-    is_lost: bool
-    """True once its streams have failed: it takes no more."""
-
-    def now_s(self) -> float:
-        """The clock of all times."""
-
-    def next_number(self) -> int:
-        """A number for a new stream of this link."""
-
-    def add(self, stream: Receiver) -> None:
-        """The stream fails if the server is lost."""
-
-    def enqueue(self, pushed: Pushed) -> None:
-        """Sends the row with the next request."""
-
-    def forget(self, stream: Receiver) -> int:
-        """Drops the stream and its unsent rows; returns all flags of these."""
+    A second end drops the work that the first one begins.
+    """
+    row = Row(stream.stream_id, NO_SAMPLES, END)
+    for _ in range(2 if begins_work else 1):
+        link.enqueue(Pushed(stream, row, 0, link.now_s(), server_number=-1))
 
 
 class Arrival:
@@ -145,7 +301,7 @@ class Arrival:
 
     has_words = True
 
-    def __init__(self, link: RowSender, parameters: Mapping[str, Parameter], polls: bool = False):
+    def __init__(self, link: "Link", parameters: Mapping[str, Parameter], polls: bool = False):
         """polls: of an offline model."""
         self.stream_id = link.next_number()
         self._link = link
@@ -199,8 +355,7 @@ class Arrival:
         self._is_cancelled = True
         unsent = self._link.forget(self)
         if self._is_open and not unsent & START:
-            for _ in range(2 if self._polls and self._sent_samples else 1):  # as `BatchedStream` leaves a server
-                self._link.enqueue(Pushed(self, Row(self.stream_id, NO_SAMPLES, END), 0, self._link.now_s()))
+            send_end(self, self._link, begins_work=self._polls and bool(self._sent_samples))
         self.fail(StreamClosedError(self.stream_id, "the stream was closed"))
 
     def _send(self, part: Part) -> None:

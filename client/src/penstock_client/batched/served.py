@@ -8,9 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_client.alignment import ChunkGeometry, Samples
-from penstock_client.batched.results import Answer, Answers, OnAnswer, StreamResult, stream_result
-from penstock_client.batched.rows import MOVABLE, NO_SAMPLES, Arrival, Part, Pushed, RowSender
-from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.batched.link import Link
+from penstock_client.batched.rows import (
+    END,
+    FINALIZE,
+    MOVABLE,
+    NO_SAMPLES,
+    START,
+    Answer,
+    Answers,
+    Arrival,
+    OnAnswer,
+    Part,
+    Pushed,
+    StreamResult,
+    send_end,
+    stream_result,
+)
 from penstock_client.errors import (
     ClientError,
     ConnectionLostError,
@@ -26,7 +40,7 @@ from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
 
 _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
-"""Of a moved stream, on their way at a time: enough for few round trips, and others are not delayed for long."""
+"""Samples of a moved stream on their way at a time: enough for few round trips, and others are not delayed for long."""
 _MAX_FRUITLESS_MOVES = 3
 """Moves in a row without a new result; a stream that exceeds it may itself be what crashes its servers, so it ends. One
 more for replies that cannot be read, whatever was answered between them."""
@@ -39,7 +53,7 @@ class ServedStream:
 
     def __init__(
         self,
-        link: RowSender,
+        link: Link,
         parameters: Mapping[str, Parameter],
         on_answer: OnAnswer | None,
         is_empty: bool,
@@ -54,14 +68,14 @@ class ServedStream:
         self._replay = replay
         self._polls = polls
         self.track: SpeakerTrack | None = None
-        """Of a stream with speakers. It does not move: `Server.take` ends it, and words after that have none."""
+        """The speakers of a stream that asks for them. A move ends them: later words have none."""
         self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
-        self._sent_samples = self._answered_samples = self._visit = 0
-        """Sent and answered: on this visit of a server."""
+        self._sent_samples = self._answered_samples = self._server_number = 0
+        """Sent and answered: by its present server."""
         self._fruitless_moves = self._unreadable_replies = 0
         self._order = ResultOrder()
-        """Of the results on this visit."""
+        """The order of the results from this server."""
         self._backlog: deque[Part] = deque()
         """Parts that wait for those before them, while the stream moves."""
         self._arrival: Arrival | None = None
@@ -123,7 +137,7 @@ class ServedStream:
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
-        if self._failure or pushed.visit != self._visit or self._is_adrift:
+        if self._failure or pushed.server_number != self._server_number or self._is_adrift:
             return  # also where it comes late, from a server that the stream has left
         self._answered_samples += len(pushed.row.samples)
         flags = pushed.flags
@@ -137,11 +151,12 @@ class ServedStream:
             return
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
-        is_whole = not flags & (END | FINALIZE) or not self._polls or self._ends(results, pushed.end_samples)
+        samples = pushed.end_samples - self._offset_samples
+        is_whole = not flags & (END | FINALIZE) or not self._polls or ends_stream(results, samples)
         flags, last = flags if is_whole else 0, len(results) - 1
         stream_results = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
-            stream_results = [one for one in map(self._take, stream_results) if one is not None]
+            stream_results = [one for one in map(self._new_result, stream_results) if one is not None]
         parks = pushed.number + 1 == self._parking_row
         if parks:
             stream_results = [replace(one, is_endpoint=one.is_final, answers_finalize=False) for one in stream_results]
@@ -159,10 +174,6 @@ class ServedStream:
             self._is_adrift = self.is_parked = True
         self._changed.give()
 
-    def _ends(self, results: Sequence[Result], samples: int) -> bool:
-        """True for the last results of these samples of an offline model's stream, on its present server."""
-        return ends_stream(results, samples - self._offset_samples)
-
     @property
     def _offset_samples(self) -> int:
         """Where the stream of its present server begins in it."""
@@ -170,13 +181,13 @@ class ServedStream:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
-        if not (self._failure or pushed.visit != self._visit or self._is_adrift):
+        if not (self._failure or pushed.server_number != self._server_number or self._is_adrift):
             self.fail(error, is_open=True)
 
-    def _take(self, result: StreamResult) -> StreamResult | None:
+    def _new_result(self, result: StreamResult) -> StreamResult | None:
         """The result with the times of the whole stream, or None where it is told already."""
         assert self._replay is not None
-        taken = self._replay.take(result)
+        taken = self._replay.new_result(result)
         if taken is None or taken is result or not taken.is_final:
             return taken
         return replace(taken, end_s=taken.audio_processed_s)
@@ -229,12 +240,9 @@ class ServedStream:
             is_open = self._polls or not self._is_ended or bool(unsent & END)
         if not is_open or unsent & START:
             return
-        row = Row(self.stream_id, NO_SAMPLES, END)
-        begins_work = self._polls and (not self._is_ended or unsent & END)
-        for _ in range(2 if begins_work else 1):  # a second end drops the work that the first one begins
-            self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), visit=-1))
+        send_end(self, self._link, begins_work=self._polls and bool(not self._is_ended or unsent & END))
 
-    async def move(self, link: RowSender, geometry: ChunkGeometry | None) -> None:
+    async def move(self, link: Link, geometry: ChunkGeometry | None) -> None:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
         geometry: of the model's chunks. The server that has the stream keeps it until the other one has answered the
@@ -249,13 +257,13 @@ class ServedStream:
         finally:
             self._is_moving = False
 
-    async def _go_to(self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
+    async def _go_to(self, link: Link, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
         arrival, answers = await self._arrived(link, replay, geometry)
         if not self._is_adrift:
             self._leave(is_open=None)
         link.forget(arrival)
         self.stream_id, self._link = arrival.stream_id, link
-        self._visit += 1
+        self._server_number += 1
         self._fruitless_moves += 1
         self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
         self._order = ResultOrder()
@@ -275,7 +283,7 @@ class ServedStream:
             raise self._move_error
 
     async def _arrived(
-        self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None
+        self, link: Link, replay: Replay[Part], geometry: ChunkGeometry | None
     ) -> tuple[Arrival, list[Sequence[Result]]]:
         """The stream on the other server. If this one still has it, with the answers to what it receives again.
 
@@ -348,7 +356,7 @@ class ServedStream:
         self._sent_samples += part.samples
         self._is_ended |= part.is_end
         row = part.row(self.stream_id)
-        return Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._visit)
+        return Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._server_number)
 
     async def _wait_until(self, is_met: Callable[[], bool]) -> None:
         """Raises the stream's failure if it comes first."""

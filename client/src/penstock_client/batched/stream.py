@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
-from penstock_client.batched.results import Answer, OnAnswer, StreamResult
-from penstock_client.batched.rows import NO_SAMPLES, Part, RowSender
+from penstock_client.batched.link import Link
+from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, Part, StreamResult
 from penstock_client.batched.served import ServedStream
-from penstock_client.batched.wire import END, FINALIZE
 from penstock_client.errors import StreamClosedError
 from penstock_client.protocol import Parameter, as_samples
 from penstock_client.transport.replay import Replay
@@ -24,7 +23,7 @@ class BatchedStream(ServedStream):
 
     def __init__(
         self,
-        link: RowSender,
+        link: Link,
         parameters: Mapping[str, Parameter],
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
@@ -38,7 +37,7 @@ class BatchedStream(ServedStream):
         self._aligner = ChunkAligner(geometry)
         self._max_unanswered_samples = max_unanswered_samples
         self._results: deque[StreamResult] = deque()
-        """Of the answer that is being iterated."""
+        """The remaining results of the answer that is being iterated."""
         self._placing: tuple[Answer, float, list[StreamResult]] | None = None
         """The answer that waits for its speakers, when it has come, and its results that have them."""
         self._is_finished = is_empty
@@ -166,7 +165,7 @@ class BatchedStream(ServedStream):
         if self._placing is None:
             has_waited = bool(self._answers)
             await self._wait_until(lambda: bool(self._answers) or self._is_complete)
-            answer = self._answers.take()
+            answer = self._answers.next()
             if answer is None or self.track is None:
                 return answer
             self._placing = answer, self.track.came_s(has_waited), []

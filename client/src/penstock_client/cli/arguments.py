@@ -4,15 +4,15 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from penstock_client.audio.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.audio.pcm import RawEncoding, RawFormat
+from penstock_client.audio.tracks import CHANNELS, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
-from penstock_client.cli.parser import Parser
 from penstock_client.connection import ConnectionOptions, ProtocolName
-from penstock_client.declaration import read_flags
+from penstock_client.declaration import Parser, read_flags
 from penstock_client.errors import StreamId
 from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase, split_decoder_flag
 from penstock_client.playback import choose_request_ms
@@ -43,12 +43,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--simulate-realtime", action="store_true", help="send audio at the pace of speech")
     add(
         "--request-ms",
-        type=_milliseconds,
+        type=_number(1, 30_000),
         metavar="N",
         help="audio per request (100 for live audio and --simulate-realtime, else 1000)",
     )
-    add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {ACCEPTED} (mix)")
-    add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment every S seconds of audio")
+    add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {CHANNELS} (mix)")
+    add("--finalize-every", type=_number(0.1), metavar="S", help="end a segment every S seconds of audio")
     add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--stream-id", type=_stream_id, metavar="ID", help="id of the stream on the server (default: a unique one)")
     add("--info", action="store_true", help="print what the server offers instead; with --format json as JSON")
@@ -181,28 +181,28 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     add("--protocol", choices=get_args(ProtocolName), default="grpc", help="grpcs and https use TLS (grpc)")
     add(
         "--timeout",
-        type=_timeout_seconds,
+        type=_number(0.001),
         default=10.0,
         metavar="S",
         help="maximum seconds to wait for a response (10)",
     )
     add(
         "--connect-retry",
-        type=_retry_seconds,
+        type=_number(0),
         default=1.0,
         metavar="S",
         help="repeat failed connection attempts for S seconds (1)",
     )
     add(
         "--wait-for-slot",
-        type=_retry_seconds,
+        type=_number(0),
         default=0.0,
         metavar="S",
         help="wait up to S seconds while the server is full or stopping (0)",
     )
     add(
         "--reconnect",
-        type=_retry_seconds,
+        type=_number(0),
         default=60.0,
         metavar="S",
         help="after a lost connection, reconnect for up to S seconds and resume without a gap; 0: fail (60)",
@@ -252,27 +252,16 @@ def _stream_id(text: str) -> StreamId:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _number(text: str, minimum: float, maximum: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not minimum <= value <= maximum:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum:g} to {maximum:g}")
-    return value
+def _number(minimum: float, maximum: float = 86_400) -> Callable[[str], float]:
+    """Reads a number between these limits."""
 
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not minimum <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum:g} to {maximum:g}")
+        return value
 
-def _milliseconds(text: str) -> float:
-    return _number(text, 1, 30_000)
-
-
-def _segment_seconds(text: str) -> float:
-    return _number(text, 0.1, 86_400)
-
-
-def _timeout_seconds(text: str) -> float:
-    return _number(text, 0.001, 86_400)
-
-
-def _retry_seconds(text: str) -> float:
-    return _number(text, 0, 86_400)
+    return read

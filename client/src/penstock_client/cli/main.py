@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from penstock_client.audio.audio_pipe import AudioPipe, is_pipe
-from penstock_client.audio.channels import EACH
-from penstock_client.audio.files import load_audio
+from penstock_client.audio.tracks import EACH, load_audio
 from penstock_client.cli.arguments import (
     build_parser,
     check,
@@ -22,16 +21,16 @@ from penstock_client.cli.arguments import (
 )
 from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Report, Streamed, SubtitleReport
 from penstock_client.cli.streaming import Streamer
-from penstock_client.cli.terminal import printable
 from penstock_client.client import Client
 from penstock_client.errors import ClientError
 from penstock_client.playback import Progress
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result
 from penstock_client.transcript import Transcript
+from penstock_client.writing import printable
 
 _FAILED = 1
 _INFO_CHARACTERS = 200
-"""Of a parameter as a line; JSON has all."""
+"""The most of a parameter that a line shows; JSON has all."""
 _MICROPHONE = AudioName("microphone")
 """Reported in place of a file."""
 

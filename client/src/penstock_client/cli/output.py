@@ -2,19 +2,21 @@
 
 import json
 import os
-from collections.abc import Sequence
+import shutil
+import threading
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, TextIO, get_args
 
-from penstock_client.audio.remarks import Remark
-from penstock_client.cli.terminal import LiveText, printable
-from penstock_client.documents import alternative_documents, segment_document, word_document
+from penstock_client.audio.pcm import Remark
 from penstock_client.protocol import Alternative, Result, Word
 from penstock_client.subtitles import Cue, cues, spoken_parts, srt, vtt
-from penstock_client.transcript import Transcript
-from penstock_client.writing import join_texts
+from penstock_client.transcript import Transcript, alternative_documents, segment_document, word_document
+from penstock_client.writing import cells, join_texts, printable, wrap
 
 SubtitleFormat = Literal["srt", "vtt"]
 FORMATS = ("text", "json", *get_args(SubtitleFormat))
+_UP = "\x1b[{}A"
+_ERASE_BELOW = "\r\x1b[J"
 
 
 class AudioName(NamedTuple):
@@ -44,7 +46,7 @@ class Streamed(NamedTuple):
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
     end_s: float | None = None
-    """Of the audio, at the clock of its words; None where it is not known."""
+    """The end of the audio, at the clock of its words; None where it is not known."""
 
     @property
     def missing_from_s(self) -> float | None:
@@ -261,3 +263,41 @@ def print_line(out: TextIO, line: str) -> None:
     """Writes one line and flushes."""
     out.write(line + "\n")
     out.flush()
+
+
+class LiveText:
+    """A block of lines at the cursor: each `draw` replaces what the one before it drew.
+
+    `size` gives the terminal's (columns, rows). A block with more rows than the terminal shows its last rows.
+    Thread-safe: warnings come from another thread than results.
+    """
+
+    def __init__(self, out: TextIO, size: Callable[[], tuple[int, int]] = shutil.get_terminal_size):
+        self._out = out
+        self._size = size
+        self._lines: list[str] = []
+        self._drawing = threading.RLock()
+
+    def draw(self, text: str) -> None:
+        """Replaces the text that is shown; it may have several lines."""
+        columns, rows = self._size()
+        # One column stays free: terminals differ in where the cursor is after a full row.
+        lines = [row for line in text.split("\n") for row in wrap(line, max(1, columns - 1))][-max(1, rows - 1) :]
+        with self._drawing:
+            if lines != self._lines:
+                self._out.write(self._erasure(columns) + "\n".join(lines))
+                self._out.flush()
+                self._lines = lines
+
+    def clear(self) -> None:
+        """Removes the block; the cursor is back at its beginning."""
+        columns, _ = self._size()
+        with self._drawing:
+            self._out.write(self._erasure(columns))
+            self._out.flush()
+            self._lines = []
+
+    def _erasure(self, columns: int) -> str:
+        """Moves to the block's beginning. A terminal made narrower meanwhile has wrapped the rows."""
+        rows = sum(max(1, -(-cells(line) // max(1, columns))) for line in self._lines)
+        return (_UP.format(rows - 1) if rows > 1 else "") + (_ERASE_BELOW if rows else "")

@@ -2,22 +2,29 @@
 
 import argparse
 import contextlib
+import os
+import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 from penstock_client.audio.audio_pipe import AudioPipe
 from penstock_client.audio.microphone import Microphone
 from penstock_client.audio.tracks import Audio, Track
 from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
-from penstock_client.cli.terminal import EnterKey
 from penstock_client.client import Client
-from penstock_client.options import StreamOptions
+from penstock_client.options import StreamOptions, for_file
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.speakers.settings import of_file
 from penstock_client.stream import Stream
+
+try:
+    import termios
+except ImportError:  # Windows
+    termios: ModuleType | None = None  # type: ignore[no-redef]  # the import has given it a type
 
 _MAX_OFFLINE_SHARE = 0.8
 """A pipe that took a larger share of its audio's duration was live: it is reported with its latency."""
@@ -75,7 +82,7 @@ class Streamer:
 
     def _open(self, start_s: float = 0.0, is_live: bool = False) -> Stream:
         is_file = not (is_live or self.args.simulate_realtime)
-        stream = self.client.open_stream(self.args.stream_id, of_file(self.options) if is_file else self.options)
+        stream = self.client.open_stream(self.args.stream_id, for_file(self.options) if is_file else self.options)
         stream.start_ms = round(1000 * start_s)
         return stream
 
@@ -93,3 +100,37 @@ class Streamer:
             return
         with EnterKey(input_descriptor()) as enter_key:
             yield enter_key.was_pressed
+
+
+class EnterKey:
+    """The Enter key of a terminal, or the lines of another input. Use as a context manager.
+
+    Inside it the terminal does not echo: a line break would break up the text that is redrawn in place.
+    """
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._has_ended = False
+        self._settings: list[Any] | None = None
+
+    def was_pressed(self) -> bool:
+        """True where a line, also an empty one, has arrived since the last call. Does not wait."""
+        pressed = False
+        while not self._has_ended and select.select([self._descriptor], [], [], 0)[0]:
+            typed = os.read(self._descriptor, 4096)
+            self._has_ended = not typed
+            pressed |= b"\n" in typed
+        return pressed
+
+    def __enter__(self) -> "EnterKey":
+        if termios and os.isatty(self._descriptor):
+            self._settings = termios.tcgetattr(self._descriptor)
+            silent = termios.tcgetattr(self._descriptor)
+            silent[3] &= ~termios.ECHO
+            termios.tcsetattr(self._descriptor, termios.TCSANOW, silent)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._settings is not None:
+            termios.tcsetattr(self._descriptor, termios.TCSANOW, self._settings)
+            self._settings = None

@@ -26,10 +26,9 @@ from penstock_client.errors import (
     StreamClosedError,
     StreamError,
 )
-from penstock_client.options import SPEAKER_FILE
+from penstock_client.options import SPEAKER_FILE, SpeakerSettings
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result, Word, with_speakers
 from penstock_client.speakers.probabilities import Frames, Probabilities
-from penstock_client.speakers.settings import SpeakerSettings
 from penstock_client.transport.async_channel import AsyncSignal
 
 log = logging.getLogger("penstock_client")
@@ -56,7 +55,7 @@ _REPLY_S = 30.0
 FILE_REPLY_S = 300.0
 """Time for a reply of the mode of files: a step has half a minute of audio of each file that the server has."""
 _UNKNOWN_MODEL = "unknown model"
-"""Of Triton's message for a model that is not served."""
+"""Part of Triton's message for a model that is not served."""
 GATEWAY_HAS_IT = "MODEL_NOT_FOUND"
 """A gateway's code for that model: it sends the audio there itself, for streams with the options."""
 
@@ -117,7 +116,7 @@ class SpeakerTrack:
         self._task: asyncio.Task[None] | None = None
         self._to_send, self._changed = AsyncSignal(), AsyncSignal()
         self._words: list[Word] = []
-        """Of the current segment."""
+        """The words of the current segment."""
 
     async def open(self) -> None:
         """Returns when the model has accepted the stream. Raises ClientError, SpeakersNotServedError without a model.
@@ -270,7 +269,7 @@ class SpeakerTrack:
         )
 
     def _speakers_of(self, words: Sequence[Word]) -> tuple[int | None, ...]:
-        """Of each word; None of those that are not known.
+        """The speaker of each word; None for those that are not known.
 
         Those that end behind the last frame are guessed only where all audio is answered, and just before its end.
         """

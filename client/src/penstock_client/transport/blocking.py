@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock_client.errors import StreamClosedError, StreamId
+from penstock_client.options import SpeakerSettings
 from penstock_client.protocol import Request, Result
-from penstock_client.speakers.settings import SpeakerSettings
-from penstock_client.speakers.transport import speaking
-from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
+from penstock_client.speakers.link import open_transport
+from penstock_client.transport.base import AsyncConnection, AsyncTransport
 
 T = TypeVar("T")
 
@@ -90,9 +90,7 @@ class BlockingConnection:
             self._thread.finish(self._connection.close())
 
     async def _open(self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None) -> AsyncTransport:
-        if speakers is None:
-            return self._connection.open_transport(stream_id, timeout_s)
-        return speaking(self._connection).open_transport(stream_id, timeout_s, speakers)
+        return open_transport(self._connection, stream_id, timeout_s, speakers)
 
 
 class _Arrival(NamedTuple):

@@ -61,7 +61,7 @@ T = TypeVar("T", bound=Result)
 class _Sent(NamedTuple, Generic[R]):
     request: R
     end_samples: int
-    """Of the caller's stream, with the request's."""
+    """Samples of the caller's stream up to the request's end."""
     sent_s: float
 
 
@@ -98,7 +98,7 @@ class Replay(Generic[R]):
         self._repeated_words = self._repeated_tokens = self._repeated_ends = 0
         """Still to come again: in its current segment, and ends by the caller before that."""
         self._shift_frames = 0
-        """Of the times of its tokens, up to its next endpoint."""
+        """Added to the times of its tokens, up to its next endpoint."""
         self._restarted_s = -1.0
         self._is_repeating = False
         """Since the restart, no result has covered more audio than the caller's."""
@@ -210,7 +210,7 @@ class Replay(Generic[R]):
             self._forced_ends -= 1
         return oldest
 
-    def take(self, result: T) -> T | None:
+    def new_result(self, result: T) -> T | None:
         """The server's result as the caller's next, or None where the caller has it already."""
         if self._repeated_ends:
             self._repeated_ends -= result.is_final and not result.is_endpoint

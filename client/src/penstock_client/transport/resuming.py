@@ -10,10 +10,10 @@ from itertools import chain
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ClientError, StreamError, StreamId
 from penstock_client.protocol import MAX_STRING_ID_BYTES, Request, Result
-from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
 from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.base import AsyncConnection, AsyncTransport
 from penstock_client.transport.replay import Replay
-from penstock_client.transport.server_chunks import ServerChunks
+from penstock_client.transport.server_offer import ServerChunks
 
 RESUMABLE = {
     "AUDIO_MEMORY_FULL",
@@ -47,10 +47,10 @@ def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> AsyncConn
 
 def _connect_once(endpoint: Endpoint) -> AsyncConnection:
     if endpoint.is_grpc:
-        from penstock_client.transport.async_grpc_transport import AsyncGrpcConnection
+        from penstock_client.transport.grpc_transport import AsyncGrpcConnection
 
         return AsyncGrpcConnection(endpoint)
-    from penstock_client.transport.async_http_transport import AsyncHttpConnection
+    from penstock_client.transport.http_transport import AsyncHttpConnection
 
     return AsyncHttpConnection(endpoint)
 
@@ -143,7 +143,7 @@ class ResumingTransport:
             if transport is not self._attempt:
                 continue  # another task has begun to repeat the request
             start_s = self._replay.start_s
-            taken = self._replay.take(result)
+            taken = self._replay.new_result(result)
             if taken is not None:
                 self._note_success(start_s)
                 return taken

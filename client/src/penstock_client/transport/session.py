@@ -64,7 +64,7 @@ class Session:
         self._unanswered: deque[_Unanswered] = deque()
         self._unanswered_samples = 0
         self._samples = 0
-        """Of the stream, without those of requests that were dropped."""
+        """Samples of the stream, without those of requests that were dropped."""
         self._in_flight = 0
         """Requests that were sent and are unanswered, also after a failure."""
         self._results: deque[Result] = deque()

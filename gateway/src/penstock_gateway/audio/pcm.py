@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from penstock_client.audio.pcm import PcmStream, RawFormat
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import PcmStream, RawFormat, Remark
 from penstock_client.audio.tracks import Samples, TrackMaker
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_CHANNELS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock_client import Word
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Remark
 from penstock_client.subtitles import Cue, cues, sentences, srt, vtt
 from penstock_client.writing import blank_between, join_texts
 from penstock_gateway.errors import GatewayError

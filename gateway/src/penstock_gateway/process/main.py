@@ -5,8 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from penstock_client.cli.parser import Parser
-from penstock_client.declaration import unknown_variables
+from penstock_client.declaration import Parser, unknown_variables
 from penstock_client.log_lines import LineFormatter
 from penstock_gateway.config import Config
 from penstock_gateway.process.startup import StartError, read_config, read_files

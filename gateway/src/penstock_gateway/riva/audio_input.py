@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, is_text
-from penstock_client.audio.pcm import CutHeaderError, RawFormat, read_wav_header
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder

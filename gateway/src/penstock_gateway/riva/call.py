@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock_client import Word
-from penstock_client.audio.remarks import Remark
+from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_client.writing import blank_between
 from penstock_gateway.errors import ErrorCode, GatewayError

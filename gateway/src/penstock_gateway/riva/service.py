@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from penstock_client.audio.remarks import header
+from penstock_client.audio.pcm import header
 from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown_names

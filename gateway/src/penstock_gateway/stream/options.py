@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_client import ServerInfo, StreamOptions
-from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
+from penstock_client.options import ENDPOINTS, EndpointState, for_file, is_live_window
 from penstock_client.phrases import fit_phrase
-from penstock_client.speakers.settings import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
 
@@ -156,7 +155,7 @@ def upstream_options(
     values = {**({} if options.is_as_direct else defaults), **options.extra}
     try:
         start = StreamOptions(**values)
-        return of_file(start) if options.is_file else start
+        return for_file(start) if options.is_file else start
     except ValueError as error:
         raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error
 

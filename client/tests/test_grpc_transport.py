@@ -9,7 +9,7 @@ from client.tests.helpers.fakes import outputs
 from penstock_client import ProtocolError, StreamError
 from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, Request, RequestSplitter
 from penstock_client.replies import parse_reply
-from penstock_client.transport.grpc_wire import model_request, output_names, read_reply
+from penstock_client.transport.grpc_transport import model_request, output_names, read_reply
 
 
 def reply(values: dict[str, np.ndarray]):

@@ -6,7 +6,7 @@ from client.tests.helpers.fake_batch_server import FakeBatch, read_request
 from client.tests.helpers.fake_servers import grpc_response
 from client.tests.helpers.fakes import FakeRecognizer, outputs
 from penstock_client import ProtocolError, ServerFullError, StreamError
-from penstock_client.batched.wire import END, FINALIZE, MODEL_NAME, START, Row, decode_reply, encode_request
+from penstock_client.batched.rows import END, FINALIZE, MODEL_NAME, START, Row, decode_reply, encode_request
 from penstock_client.replies import parse_reply
 
 FLOATS = np.array([0.5, -0.25, 1.0], np.float32)

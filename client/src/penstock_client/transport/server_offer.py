@@ -1,0 +1,291 @@
+"""What a server offers: its model's parameters, read over gRPC or HTTP; and what else answers at its address."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Literal
+from urllib.parse import quote
+
+from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_client.connection import Endpoint, retry_pauses_s
+from penstock_client.errors import ClientError, FilesOnlyError, ServerReplyError, ServerUnreachableError
+from penstock_client.options import StreamOptions, is_live_window
+from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.replies import UNREADABLE
+from penstock_client.server_info import ServerInfo, parse_server_info, takes_files
+
+_BUDGET_S = 2.0
+_SETTINGS_FRAME = 4
+"""The type of the frame that an HTTP/2 server, such as gRPC's, sends first (RFC 9113, section 3.4)."""
+_GRPC_PORT, _HTTP_PORT = "gRPC port (8001 by default)", "HTTP port (8000 by default)"
+
+NOT_A_SERVER = {
+    "grpc": f"this is no Penstock server, but perhaps its gateway; use the server's {_GRPC_PORT}",
+    "http": f"this is no Penstock server, but perhaps its gateway; use the server's {_HTTP_PORT}",
+}
+"""By protocol: the server that answers does not know KServe v2, which a Penstock server speaks."""
+_MAX_READ_S = 2.0
+_RETRY_S = 5.0
+"""Between two attempts to read from a server that does not answer."""
+_LOST = {"CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_DRAINING", "SERVER_UNREACHABLE"}
+"""The codes of errors after which another server, with another model, may answer at the address."""
+
+_Found = Literal["grpc", "http", "metrics", "tls"]
+
+
+def explain(endpoint: Endpoint, reason: str) -> str:
+    """Why the endpoint failed: what answers there, if that is something else than expected; otherwise `reason`.
+
+    Takes at most two seconds, and less where the endpoint's timeout is short.
+    """
+    try:
+        found = _Probe(endpoint).find()
+    except (ConnectionRefusedError, socket.gaierror) as error:
+        return (error.strerror or str(error)).lower()
+    except OSError:
+        return reason
+    own_port = _GRPC_PORT if endpoint.is_grpc else _HTTP_PORT
+    if found == "metrics":
+        return f"this is a server's metrics port; use its {own_port}"
+    if found == "tls":
+        return reason if endpoint.is_secure else f"this port requires TLS; use protocol {endpoint.protocol + 's'!r}"
+    if found is None or found == endpoint.protocol:
+        return reason
+    plain = " without TLS" if endpoint.is_secure else ""
+    if (found == "grpc") == endpoint.is_grpc:
+        return f"this port speaks {_name(found)}{plain}; use protocol {found!r}"
+    return f"this port speaks {_name(found)}{plain}; use protocol {found!r}, or the server's {own_port}"
+
+
+class _Probe:
+    """Connections to one address, within a common time limit."""
+
+    def __init__(self, endpoint: Endpoint):
+        host, _, port = endpoint.url.rpartition(":")
+        self._address = host.strip("[]"), int(port)
+        self._deadline_s = time.monotonic() + min(_BUDGET_S, endpoint.timeout_s / 4)
+
+    def find(self) -> _Found | None:
+        """The protocol that answers; None if it is unknown. Raises OSError."""
+        reply = self._get("/metrics")
+        if reply[3:4] == bytes([_SETTINGS_FRAME]):
+            return "grpc"
+        if not reply.startswith(b"HTTP/1.") or _status(reply) == 400:  # HTTP servers with TLS may answer 400
+            return "tls" if self._speaks_tls() else None
+        if b"nv_inference" in reply:
+            return "metrics"
+        return "http" if _status(self._get("/v2/health/live")) == 200 else None
+
+    def _get(self, path: str) -> bytes:
+        """The beginning of the reply to a GET over HTTP/1.1; empty where the connection is closed instead."""
+        with self._connect() as connection, contextlib.suppress(ConnectionError):
+            request = f"GET {path} HTTP/1.1\r\nHost: {self._address[0]}\r\nConnection: close\r\n\r\n"
+            connection.sendall(request.encode("ascii", "replace"))
+            reply = b""
+            while len(reply) < 4096 and (data := connection.recv(4096)):
+                reply += data
+                if reply[3:4] == bytes([_SETTINGS_FRAME]):
+                    break
+            return reply
+        return b""
+
+    def _speaks_tls(self) -> bool:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        try:
+            with self._connect() as connection, context.wrap_socket(connection):
+                return True
+        except ConnectionRefusedError:
+            raise
+        except OSError:
+            return False
+
+    def _connect(self) -> socket.socket:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return socket.create_connection(self._address, left_s)
+
+
+def _status(reply: bytes) -> int | None:
+    """The status of a reply of HTTP/1."""
+    status = reply[9:12]
+    return int(status) if status.isdigit() else None
+
+
+def _name(protocol: str) -> str:
+    return {"grpc": "gRPC", "http": "HTTP"}[protocol]
+
+
+class _NoModelError(Exception):
+    """The server answers, but has no such model."""
+
+
+def read_server_info(endpoint: Endpoint) -> ServerInfo:
+    """Reads what the server offers. A failed attempt to connect is repeated for `connect_retry_s`.
+
+    Raises ServerUnreachableError, and ServerReplyError for a server without the model or of another kind.
+    """
+    try:
+        return parse_server_info(read_parameters(endpoint))
+    except (KeyError, ValueError) as error:
+        raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
+
+
+def read_parameters(endpoint: Endpoint) -> Mapping[str, str]:
+    """Reads the parameters of the endpoint's model, as `read_server_info` without knowing what they mean."""
+    try:
+        return _retried(_read_grpc if endpoint.is_grpc else _read_http, endpoint)
+    except _NoModelError as error:
+        raise ServerReplyError(f"the server at {endpoint.url} has no model {endpoint.model!r}: {error}") from error
+    except ValueError as error:
+        raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
+
+
+def try_parameters(endpoint: Endpoint) -> Mapping[str, str] | None:
+    """Reads the parameters of the endpoint's model in one attempt: {} from another kind of server, None from none."""
+    try:
+        return (_read_grpc if endpoint.is_grpc else _read_http)(endpoint)
+    except (_NoModelError, ValueError):
+        return {}
+    except OSError:
+        return None
+
+
+def _retried(read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint) -> Mapping[str, str]:
+    for pause_s in retry_pauses_s(endpoint.options.connect_retry_s):
+        try:
+            return read(endpoint)
+        except ConnectionError:
+            time.sleep(pause_s)
+        except OSError as error:  # of a timeout or a certificate, which another attempt would meet too
+            raise _unreachable(endpoint, error) from error
+    try:
+        return read(endpoint)
+    except OSError as error:
+        raise _unreachable(endpoint, error) from error
+
+
+def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ServerUnreachableError(endpoint.url, explain(endpoint, reason))
+
+
+def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    from penstock_client.transport.grpc_transport import call_metadata, open_channel, reason
+
+    with open_channel(grpc, endpoint) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelConfigRequest(name=endpoint.model)
+        metadata = call_metadata(endpoint.options)
+        try:
+            config = stub.ModelConfig(request, timeout=endpoint.timeout_s, metadata=metadata).config
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise ConnectionError(reason(error)) from error
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise TimeoutError(reason(error)) from error
+            raise _NoModelError(reason(error)) from error
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
+    from penstock_client.transport.http_transport import tls_context
+
+    tls = tls_context(endpoint)
+    if tls is None:
+        connection = http.client.HTTPConnection(endpoint.url, timeout=endpoint.timeout_s)
+    else:
+        connection = http.client.HTTPSConnection(endpoint.url, timeout=endpoint.timeout_s, context=tls)
+    try:
+        connection.request("GET", f"/v2/models/{quote(endpoint.model)}/config", headers=dict(endpoint.options.headers))
+        response = connection.getresponse()
+        body = response.read(MAX_REPLY_BYTES + 1)
+    except ssl.SSLError as error:  # another attempt meets the same certificate
+        raise OSError(str(error)) from error
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+    if response.status != http.HTTPStatus.OK:
+        raise _NoModelError(f"HTTP status {response.status}")
+    if len(body) > MAX_REPLY_BYTES:
+        raise ValueError(f"its reply is larger than {MAX_REPLY_BYTES} bytes")
+    try:
+        parameters = json.loads(body).get("parameters", {})
+        return {name: str(value["string_value"]) for name, value in parameters.items()}
+    except UNREADABLE as error:
+        raise ValueError(f"its reply cannot be read: {error}") from error
+
+
+class ServerChunks:
+    """The geometry of one server's model, and whether it takes live audio. Thread-safe.
+
+    No failure to read it is an error: the streams then send as they do to a server that does not publish it, and their
+    own connection says what is wrong.
+    """
+
+    def __init__(self, endpoint: Endpoint):
+        self._endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, _MAX_READ_S))
+        self._lock = threading.Lock()
+        self._geometry: ChunkGeometry | None = None
+        self._files_only: str | None = None
+        """The name of an offline model."""
+        self._losses = 0
+        self._known_after: int | None = None
+        """The number of losses before the geometry was read."""
+        self._next_attempt_s = 0.0
+
+    def get(self) -> ChunkGeometry | None:
+        """The geometry, after a loss the last one known; None where it is not published or not known. Reads it once."""
+        if self._is_known:
+            return self._geometry
+        with self._lock:
+            if not self._is_known and time.monotonic() >= self._next_attempt_s:
+                self._read()
+            return self._geometry
+
+    async def get_async(self) -> ChunkGeometry | None:
+        """As `get`, without blocking the event loop."""
+        return self._geometry if self._is_known else await asyncio.to_thread(self.get)
+
+    def check_live(self, options: StreamOptions | None) -> None:
+        """Raises FilesOnlyError for an offline model, unless the options have a live window."""
+        self.get()
+        if self._files_only is not None and not is_live_window(options.window if options else None):
+            raise FilesOnlyError(self._files_only)
+
+    def forget(self) -> None:
+        """The connection was lost. Does not wait for a thread that reads."""
+        self._losses += 1
+        self._next_attempt_s = 0.0
+
+    def note_failure(self, error: ClientError) -> None:
+        """A stream has failed."""
+        if error.code in _LOST:
+            self.forget()
+
+    def _read(self) -> None:
+        losses = self._losses
+        parameters = try_parameters(self._endpoint)
+        self._next_attempt_s = time.monotonic() + _RETRY_S
+        if parameters is None:  # what is known stays: most often the same model comes back
+            return
+        self._geometry = read_geometry(parameters)
+        self._files_only = parameters.get("model", "") if takes_files(parameters) else None
+        self._known_after = losses
+
+    @property
+    def _is_known(self) -> bool:
+        return self._known_after == self._losses
