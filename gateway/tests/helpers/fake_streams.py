@@ -22,7 +22,9 @@ FRAME_MS = 100
 GROUP = ModelGroup(
     name="fake-asr", model="fake-asr", sample_rate_hz=16_000, context=(70, 6), chunk_ms=560.0, languages=(),
     decoders=("greedy", "alsd"), max_beam_size=4, max_boosted_phrases=2000,
-    detected_languages=("en",), alphabet=frozenset("'abcdefghijklmnopqrstuvwxyz"),
+    detected_languages=("en",), alphabet=frozenset("'abcdefghijklmnopqrstuvwxyz"), windows=(), parameters={},
+    version="", architecture="RNN-T", max_streams=8, max_request_s=30.0, idle_s=60.0, max_audio_s=0.0, fingerprint="",
+    has_language_model=False, has_internal_language_model=False,
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from penstock_gateway.realtime.dialect import (
     Names,
     Rejected,
     ServerEvent,
+    SessionUpdate,
     read_audio,
 )
 from penstock_gateway.realtime.openai_session import (
@@ -32,16 +33,10 @@ from penstock_gateway.realtime.openai_session import (
 )
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import Fields, invalid, read_fields
+from penstock_gateway.validation import invalid, read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
-
-
-class SessionUpdate(Fields):
-    """`session.update`; its session is validated as `SessionFields`."""
-
-    session: dict[str, Any] | None = None
 
 
 class OpenAIDialect:

@@ -23,6 +23,7 @@ from penstock_gateway.realtime.dialect import (
     Names,
     Rejected,
     ServerEvent,
+    SessionUpdate,
     read_audio,
 )
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -160,12 +161,6 @@ def _pairs(text: object) -> dict[str, str]:
     if not all(separator for _, separator, _ in pairs):
         raise invalid(path, f"is {shown(text)}; accepted: 'key:value,key:value'")
     return {key: value for key, _, value in pairs}
-
-
-class SessionUpdate(Fields):
-    """`transcription_session.update`."""
-
-    session: dict[str, Any] | None = None
 
 
 class RuntimeConfig(Fields):

@@ -4,12 +4,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_client import StreamOptions
+from penstock_client import ServerInfo, StreamOptions
 from penstock_client.options import ENDPOINTS, EndpointState, is_live_window
 from penstock_client.phrases import fit_phrase
 from penstock_client.speakers.settings import of_file
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
+
+_NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))
+"""What clients write to leave the language to the model."""
+_NAMES = {
+    "arabic": "ar", "bulgarian": "bg", "chinese": "zh", "croatian": "hr", "czech": "cs", "danish": "da", "dutch": "nl",
+    "english": "en", "estonian": "et", "finnish": "fi", "french": "fr", "german": "de", "greek": "el", "hebrew": "he",
+    "hindi": "hi", "hungarian": "hu", "italian": "it", "japanese": "ja", "korean": "ko", "latvian": "lv",
+    "lithuanian": "lt", "maltese": "mt", "mandarin": "zh", "norwegian": "no", "polish": "pl", "portuguese": "pt",
+    "romanian": "ro", "russian": "ru", "slovak": "sk", "slovenian": "sl", "spanish": "es", "swedish": "sv",
+    "thai": "th", "turkish": "tr", "ukrainian": "uk", "vietnamese": "vi",
+}  # fmt: skip
+_NO_SPEECH_MS = 10_000
+_LIVE_S = 14.0
+"""`window=live`: 10,2,2 for most models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,33 +52,12 @@ class LiveStreamOptions:
     """True for a whole file, whose results may all come after its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelGroup:
-    """The replicas that serve one model with one context."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGroup(ServerInfo):
+    """The replicas that serve one model with one context: what the first of them says of itself."""
 
     name: str
     """Model name that clients use."""
-    model: str
-    """Name of the checkpoint."""
-    sample_rate_hz: int
-    context: tuple[int, int] | None
-    """Encoder frames of left and right context; None for an offline model."""
-    chunk_ms: float
-    """Audio of one chunk: words come in steps of this duration; 0 for an offline model."""
-    languages: tuple[str, ...]
-    """Languages that a stream can choose; empty for a model without a choice."""
-    decoders: tuple[str, ...]
-    """Decoders that a stream can choose; the first is the default."""
-    max_beam_size: int
-    max_boosted_phrases: int
-    parameters: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """All that its server publishes."""
-    detected_languages: tuple[str, ...] = ()
-    """Languages that a model without a choice recognizes, as far as its server says so."""
-    alphabet: frozenset[str] | None = None
-    """The characters that the model writes; empty where it writes every one, None where the server does not say."""
-    windows: tuple[str, ...] = ()
-    """Those that an offline model offers, which recognizes whole files; else empty."""
     live_window: str | None = None
     """The window of live streams of an offline model, if it has any."""
 
@@ -85,21 +78,6 @@ class ModelGroup:
         """Those that a stream leaves out, because the model cannot write them."""
         alphabet = self.alphabet
         return [text for text in phrases if fit_phrase(text, alphabet) is None] if alphabet else []
-
-
-_NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))
-"""What clients write to leave the language to the model."""
-_NAMES = {
-    "arabic": "ar", "bulgarian": "bg", "chinese": "zh", "croatian": "hr", "czech": "cs", "danish": "da", "dutch": "nl",
-    "english": "en", "estonian": "et", "finnish": "fi", "french": "fr", "german": "de", "greek": "el", "hebrew": "he",
-    "hindi": "hi", "hungarian": "hu", "italian": "it", "japanese": "ja", "korean": "ko", "latvian": "lv",
-    "lithuanian": "lt", "maltese": "mt", "mandarin": "zh", "norwegian": "no", "polish": "pl", "portuguese": "pt",
-    "romanian": "ro", "russian": "ru", "slovak": "sk", "slovenian": "sl", "spanish": "es", "swedish": "sv",
-    "thai": "th", "turkish": "tr", "ukrainian": "uk", "vietnamese": "vi",
-}  # fmt: skip
-_NO_SPEECH_MS = 10_000
-_LIVE_S = 14.0
-"""`window=live`: 10,2,2 for most models."""
 
 
 def choose_language(code: str | None, group: ModelGroup, param: str) -> str | None:

@@ -219,10 +219,6 @@ class ReplicaStream:
         except ClientError as error:
             raise self._fail(error) from error
 
-    def pop_audio_s(self) -> float:
-        """Seconds of audio that were sent since the last call."""
-        return self._report.pop_audio_s()
-
     def note_stall(self, seconds: float) -> None:
         """This process was stopped for this long: its client was not silent, its audio waits to be read."""
         self._last_audio_s += seconds

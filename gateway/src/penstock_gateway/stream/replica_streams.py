@@ -168,7 +168,7 @@ class ReplicaStreams:
         def end(stream: ReplicaStream) -> None:
             hold.give_back()
             end_admission()
-            self._admission.add_audio(key, stream.pop_audio_s())
+            self._admission.add_audio(key, report.pop_audio_s())
             self._streams.pop(stream).leave()
 
         report = StreamReport(
@@ -242,7 +242,7 @@ class ReplicaStreams:
             for stream, place in list(self._streams.items()):
                 if late_s > _STALL_S:
                     stream.note_stall(late_s)
-                self._admission.add_audio(place.key, stream.pop_audio_s())
+                self._admission.add_audio(place.key, place.report.pop_audio_s())
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
