@@ -34,8 +34,8 @@ _OF_INPUT = ("format", "noise_reduction", "transcription", "turn_detection")
 
 
 def _number(word: dict[str, Any]) -> int | None:
-    """The speaker of a word, by its letter."""
-    return "ABCDEFGH".index(word["speaker"]) + 1 if "speaker" in word else None
+    """The speaker of a word, by its letter; None where it has none, or `unknown`."""
+    return {letter: number for number, letter in enumerate("ABCDEFGH", start=1)}.get(word.get("speaker", ""))
 
 
 class RivaStream(Call):
