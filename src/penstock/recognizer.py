@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.slots.ticket import Ticket
+from penstock.pipeline.slots.ticket import END, POLL, Column, Ticket
 from penstock.pipeline.stages.admission import AdmittingStage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
@@ -143,14 +143,16 @@ class Recognizer:
             answers, unfinished = self._step(requests)
             for place, answer in zip(places, answers, strict=True):
                 answers_of[place].append(answer)
-            going_on = [row for row in sorted(unfinished) if isinstance(answers[row], StreamResult)]
+            going_on = [row for row in unfinished if isinstance(answers[row], StreamResult)]
             places = [places[row] for row in going_on]
             note(sum(parts[-1].audio_processed_s for parts in answers_of if isinstance(parts[-1], StreamResult)))
             requests = [AudioRequest(requests[row].stream_id, NO_SAMPLES) for row in going_on]
         return [parts[0] if len(parts) == 1 else joined(parts) for parts in answers_of]
 
-    def _step(self, requests: list[AudioRequest]) -> tuple[list[StreamResult | StreamError], Collection[int]]:
-        """Results of one pass through the stages, and for which of them an offline model has work left."""
+    def _step(self, requests: list[AudioRequest]) -> tuple[list[StreamResult | StreamError], list[int]]:
+        """Results of one pass through the stages, and for which of them an offline model has work left: for polls until
+        END, and where words are due.
+        """
         features = self._features.process_rows([rows_of(requests, is_batched=True)])[0]
         assert not isinstance(features, StreamError), "rows are answered one by one"
         ticket = Ticket(features.rows, options=features.options, errors=features.errors)
@@ -162,7 +164,10 @@ class Recognizer:
             # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
             decoded = self._decoder.process_tickets([ticket], [encoded.encoded])[0]
             assert not isinstance(decoded, StreamError), "the ticket is that of the frames"
-        return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))], encoded.unfinished
+        flags, covered = ticket.rows[:, Column.FLAGS], ticket.rows[:, Column.COVERED]
+        has_work = ((flags & (POLL | END)) == POLL) | (covered < features.rows[:, Column.COVERED])
+        answers = [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))]
+        return answers, has_work.nonzero()[0].tolist()
 
 
 class Stream:

@@ -1,10 +1,9 @@
 """Requests of one row each for the stages, as a batch of tickets or rows; an answer or an error for each."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -81,46 +80,30 @@ def admit(stage: FeatureStage, requests: Sequence[AudioRequest]) -> list[Feature
     return [found.errors.get(row, reply) for row, reply in enumerate(replies)]
 
 
-_admitted: WeakKeyDictionary[Any, Counter[Lease]] = WeakKeyDictionary()
-"""By stage: the requests of each stream that it has admitted."""
-
-
-def _numbered(
-    stage: Any,
-    requests: Sequence[Any],
-    process: Callable[[list[np.ndarray]], list[Any]],
-) -> list[Any]:
-    """The answers of `process` to the requests' rows, which count the requests that their stream has sent before."""
-    admitted = _admitted.setdefault(stage, Counter())
-    sent = admitted.copy()
+def _rows(stage: EncoderStage | DecoderStage, requests: Sequence[EncoderRequest | DecoderRequest]) -> list[np.ndarray]:
+    """A row [1, 8] for each request, with the number of requests that its stream has sent to the stage before."""
+    guard, sent = stage._guard, Counter[Lease]()
     rows = []
     for request in requests:
-        rows.append(request.row(sent[request.lease])[None])
+        slot, generation = request.lease
+        before = guard._requests[slot] if guard._generations[slot] == generation else 0
+        rows.append(request.row(before + sent[request.lease])[np.newaxis])
         sent[request.lease] += 1
-    answers = process(rows)
-    admitted.update(
-        one.lease for one, answer in zip(requests, answers, strict=True) if not isinstance(answer, StreamError)
-    )
-    return answers
+    return rows
 
 
 def encode(stage: EncoderStage, requests: Sequence[EncoderRequest]) -> list[torch.Tensor | StreamError]:
     """The frames [T, D] of each request."""
-
-    def process(rows: list[np.ndarray]) -> list[torch.Tensor | StreamError]:
-        replies = stage.process_tickets([Ticket(row) for row in rows], [request.chunks.mel for request in requests])
-        return [reply if isinstance(reply, StreamError) else reply.errors.get(0, reply.encoded) for reply in replies]
-
-    return _numbered(stage, requests, process)
+    tickets: list[Ticket | StreamError] = [Ticket(row) for row in _rows(stage, requests)]
+    replies = stage.process_tickets(tickets, [request.chunks.mel for request in requests])
+    return [reply if isinstance(reply, StreamError) else reply.errors.get(0, reply.encoded) for reply in replies]
 
 
 def decode(stage: DecoderStage, requests: Sequence[DecoderRequest]) -> list[StreamResult | StreamError]:
     """The result of each request."""
-
-    def process(rows: list[np.ndarray]) -> list[StreamResult | StreamError]:
-        options = [{} if request.options is None else {0: request.options} for request in requests]
-        tickets = [Ticket(row, options=own) for row, own in zip(rows, options, strict=True)]
-        replies = stage.process_tickets(tickets, [request.encoded for request in requests])
-        return [reply if isinstance(reply, StreamError) else reply.answers[0] for reply in replies]
-
-    return _numbered(stage, requests, process)
+    tickets: list[Ticket | StreamError] = [
+        Ticket(row, options={} if request.options is None else {0: request.options})
+        for row, request in zip(_rows(stage, requests), requests, strict=True)
+    ]
+    replies = stage.process_tickets(tickets, [request.encoded for request in requests])
+    return [reply if isinstance(reply, StreamError) else reply.answers[0] for reply in replies]

@@ -97,7 +97,7 @@ class WindowEncoderStage:
             problem = self._shape_problem(ticket, mel)
             answers.append(problem)
             if problem is None:
-                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}, set()))
+                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
                 self._complete += self._collect(requests[-1])
         self._drop_closed()
         if self._whole_files is None or not any(file.pieces and not file.samples for file in self._files.values()):
@@ -201,8 +201,6 @@ class WindowEncoderStage:
                 request.rows[row, Column.FLAGS] |= END
                 self._guard.end(file.slot, file.generation)
                 del self._files[file.slot]
-            elif request.rows[row, Column.FLAGS] & POLL or request.rows[row, Column.COVERED] < file.due_samples:
-                request.unfinished.add(row)
         for file in self._files.values():
             if file.live is not None:
                 self._guard.count_windows(file.slot, file.generation, file.encoded_windows)
@@ -242,7 +240,7 @@ class WindowEncoderStage:
         rows[:, Column.FLAGS] &= np.where(is_poll, START | END | FINALIZE | POLL | LIVE, START | END | FINALIZE)
         parts = [request.parts[row] for row in sorted(request.parts)]
         frames = copied(torch.cat(parts)) if parts else torch.zeros(0, self._config.d_model)
-        return EncodedRows(frames, request.errors, rows, request.unfinished)
+        return EncodedRows(frames, request.errors, rows)
 
 
 class _Decoding(NamedTuple):
@@ -266,5 +264,3 @@ class _Request(NamedTuple):
     """By row."""
     parts: dict[int, torch.Tensor]
     """Frames [T, D] by row."""
-    unfinished: set[int]
-    """As in `EncodedRows`."""

@@ -3,7 +3,7 @@
 Independent of words and searches.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +33,6 @@ class EncodedRows(NamedTuple):
     """By row rejected here; the decoder finds them in the ledger."""
     rows: np.ndarray | None = None
     """[R, 8] int64, of the decoder's ticket; None: those of the request's."""
-    unfinished: Collection[int] = ()
-    """Rows whose streams have work left that polls bring forward."""
 
 
 class EncoderStage:
