@@ -139,7 +139,7 @@ async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_strea
 
 
 async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
-    """One as a direct one, whose client ends no segments."""
+    """Its options are those of a direct client, which ends no segments."""
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
     monkeypatch.setattr(replicas, "MAX_UNANSWERED_S", 0.5)
     monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)

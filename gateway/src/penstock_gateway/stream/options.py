@@ -136,8 +136,8 @@ def upstream_options(
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
     With `longest_segment_s` there are borders also in silence and in speech without pauses, from which a move can
-    repeat the audio. Those of a stream that is as a direct one are its `extra` alone. endpoint_state: of another stream
-    that names none. GatewayError names a wrong option.
+    repeat the audio. A stream as a direct client's has its `extra` alone. endpoint_state: where the stream names none.
+    GatewayError names a wrong option.
     """
     defaults: dict[str, Any] = {
         **dict.fromkeys(ENDPOINTS, 0),
