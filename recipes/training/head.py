@@ -5,8 +5,9 @@ from abc import abstractmethod
 
 import torch
 
-from penstock.adaptation.ilm import LSTM_NAMES, InternalLm
+from penstock.adaptation.ilm import InternalLm
 from penstock.model.config import TransducerConfig
+from penstock.model.source_tensors import LSTM_NAMES
 from recipes.training.cells import Cells, all_cells
 
 _OWN_LSTM = re.compile(r"lstm\.(\w+_l)(\d+)")

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import sentencepiece
 import torch
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, naming
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.card import copy_card
@@ -69,18 +69,16 @@ def import_nemo(
     origin: added to the bundle's `source`. Raises CheckpointError for everything unsafe, broken or unsupported.
     """
     nemo_path = Path(nemo_path)
-    return write_new_bundle(directory, replace, lambda scratch: _convert(nemo_path, scratch, half, origin or {}))
+
+    def convert(scratch: Path) -> Path:
+        with naming(nemo_path, CheckpointError):
+            return _convert(nemo_path, scratch, half, origin or {})
+
+    return write_new_bundle(directory, replace, convert)
 
 
 def _convert(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
-    """Writes the bundle into a new directory in `scratch`; every CheckpointError names `nemo_path`."""
-    try:
-        return _convert_checked(nemo_path, scratch, half, origin)
-    except CheckpointError as error:
-        raise CheckpointError(f"{nemo_path}: {error.message}") from error
-
-
-def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
+    """Writes the bundle into a new directory in `scratch`."""
     if not nemo_path.is_file():
         raise CheckpointError("is a directory; accepted: a .nemo file" if nemo_path.is_dir() else "no such file")
     bundle, weights = scratch / "bundle", scratch / "weights"
