@@ -1,11 +1,9 @@
 """SearchFactory builds searches from the decoding options: limits, fusion strategy and CUDA graph driver."""
 
-from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, beam_with_driver
 from penstock.decoding.ctc import CtcHead
-from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
-from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping, with_driver
 from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.graphs.program import Driver
