@@ -1,4 +1,4 @@
-"""Programs and their drivers: steps over tensors at fixed addresses, and loops whose conditions are flags there.
+"""Programs: steps over tensors at fixed addresses, and loops whose conditions are flags on the device; their drivers.
 
 A search hands a program to a driver, which runs it. The eager driver needs no CUDA. Independent of searches.
 """

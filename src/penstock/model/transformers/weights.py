@@ -9,7 +9,6 @@ from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
 from penstock.model.source_tensors import (
-    BATCH_NORM,
     LAYER_NAMES,
     LSTM_NAMES,
     NOT_NEEDED,
@@ -18,7 +17,6 @@ from penstock.model.source_tensors import (
     folded_depthwise,
     front_end_tensors,
     prompt_input,
-    prompt_input_sources,
     reject_rest,
     source_shape,
     stored,
@@ -90,20 +88,6 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
             tensors[name] = take(WEIGHTS, remaining, source_of(name, shape, config.encoder.is_offline)).reshape(shape)
     reject_rest(WEIGHTS, remaining)
     return {name: stored(WEIGHTS, name, tensor, half, copy=False) for name, tensor in tensors.items()}
-
-
-def sources_of(config: ModelConfig) -> list[SourceTensor]:
-    """Every tensor of model.safetensors."""
-    sources = prompt_input_sources(_PROMPT_INPUT, config)
-    for name, shape in tensor_shapes(config).items():
-        is_folded = name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm
-        is_made = name.endswith("convolution.depthwise.bias") and not config.encoder.use_bias
-        if not name.startswith("features.") and name not in ("prompt.in.weight", "prompt.table") and not is_made:
-            sources += (source_of(name, shape, config.encoder.is_offline),)
-        if is_folded:
-            place = source_of(name, shape, config.encoder.is_offline).name.replace("depthwise_conv.weight", "norm")
-            sources += tuple(SourceTensor(f"{place}.{part}", shape[:1]) for part in BATCH_NORM)
-    return list(sources)
 
 
 def source_of(name: str, shape: tuple[int, ...], is_offline: bool) -> SourceTensor:

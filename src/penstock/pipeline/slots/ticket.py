@@ -50,7 +50,7 @@ class Column(IntEnum):
     FLAGS = 3
     CHUNKS = 4
     LAST_VALID = 5
-    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`; where a live stream of an offline model starts,
+    """`last_valid_mel_frames` of `penstock.frontend.log_mel.ChunkRows`; where a live stream of an offline model starts,
     its `LiveWindow`, packed."""
     COVERED = 6
     """`covered_samples`, likewise."""
