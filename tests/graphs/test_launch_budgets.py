@@ -37,11 +37,11 @@ from tests.helpers.random_models import head, random_checkpoint, random_encoder,
 META = torch.device("meta")
 BATCH, FRAMES = 128, 7
 SEED = 2
-"""Of a predictor with one layer, as published models have it."""
+"""Gives a predictor with one layer, as published models have it."""
 LAYER, OUTSIDE_OF_LAYERS, WINDOW_LAYER = 34, 90, 44
 GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
 PROGRAMS, BEAM_PROGRAMS = 15, 18
-"""Of a hybrid model with a decoding graph."""
+"""Programs of a hybrid model with a decoding graph."""
 
 
 def launches(function: Callable[[], object]) -> int:
@@ -56,7 +56,7 @@ def meta_is_a_device(monkeypatch) -> None:
 
 
 def encoder_launches(tmp_path, layers: int, dtype: torch.dtype) -> int:
-    """Of a step of the encoder with this number of layers."""
+    """Launches of a step of the encoder with this number of layers."""
     sizes = {"n_layers": layers, "subsampling_factor": 8, "use_bias": True, "has_conv_layer_norm": True}
     checkpoint = random_checkpoint(tmp_path, 1, with_encoder(random_encoder(1), **sizes))
     config = checkpoint.config.encoder
@@ -75,7 +75,7 @@ def test_the_encoder_step(tmp_path, dtype):
 
 
 def window_launches(tmp_path, layers: int, mel_frames: list[int]) -> int:
-    """Of windows of an offline model with this number of layers."""
+    """Launches of windows of an offline model with this number of layers."""
     config = with_encoder(random_offline_encoder(1), n_layers=layers)
     encoder = WindowEncoder(random_checkpoint(tmp_path, 1, config), META, torch.float16)
     mels = [torch.zeros(frames, config.mel_bins, device=META) for frames in mel_frames]
