@@ -14,7 +14,7 @@ from tests.helpers.recognition import NO_SAMPLES
 MODELS = Path(__file__).parents[1] / "models"
 DECODERS = {"an4-rnnt-hybrid": ("greedy", "ctc", "ctc_beam", "alsd", "aes"), "an4-tdt-hybrid": ("greedy",)}
 MOST_EDITS = {"ctc": 4, "ctc_beam": 4, "alsd": 3, "aes": 3}
-"""Of 33 words, where it is more than one: pauses within words, and beams whose best hypothesis changes."""
+"""Edits in 33 words, where there is more than one: pauses within words, and beams whose best hypothesis changes."""
 BLOCK = 1600
 
 
@@ -44,7 +44,7 @@ def test_at_any_interval_at_most_one_word_in_48_differs(model, precision, speech
 
 
 def words(recognizer: StreamingRecognizer, decoder: str, speech: np.ndarray, seconds: int) -> list[str]:
-    """Of the final texts, joined with blanks, where a segment ends every `seconds`; 0: none does."""
+    """Words of the final texts, joined with blanks, where a segment ends every `seconds`; 0: none does."""
     blocks = np.split(speech[: len(speech) // BLOCK * BLOCK], len(speech) // BLOCK)
     with recognizer.open_stream(options={"decoder": decoder}) as stream:
         ends = (seconds and number % (10 * seconds) == 0 for number in range(1, len(blocks)))

@@ -13,7 +13,7 @@ from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import ErrorCode, SettingError, StreamErrorKind
 from penstock.frontend.log_mel import FeatureExtractor
 from penstock.pipeline.slots.table import Lease, StreamTable
-from penstock.pipeline.stream_decoders.transducer import GreedyStreamDecoder
+from penstock.pipeline.stream_decoders.searches import GreedyStreamDecoder
 from tests.helpers.golden import golden_samples
 from tests.helpers.recognition import NO_SAMPLES, Transcription, recognize_alone, recognize_together
 

@@ -32,8 +32,7 @@ from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError, RunError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
-from penstock.serving.launch import LOOPBACK
-from penstock.serving.ports import Ports, claim_ports
+from penstock.serving.launch import LOOPBACK, Ports, claim_ports
 from trials.attacks import OTHER
 from trials.gateway_attack import gateway_flags, samples_of, trial
 

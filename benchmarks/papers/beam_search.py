@@ -7,6 +7,7 @@ from benchmarks.papers.runner import (
     Streams,
     both,
     entries_of,
+    fewest_and_most_streams,
     first,
     measured,
     ratio,
@@ -35,6 +36,7 @@ from penstock.kernels.capability import TORCH
 from penstock.reporting import markdown_table, three_digits
 
 BEAM = 6
+_DEFAULT_BEAM = 4
 _ERRORS = [
     ("greedy", LABEL_LOOPING, ("14.65, 13.14", "2250, 2111", "6.37, 6.24", "2605, 2348")),
     ("AES++", AES, ("14.60, 12.21", "629, 522", "-", "-")),
@@ -123,7 +125,7 @@ def _table_2(rows: Sequence[Row]) -> str:
     lines = []
     for kind in KINDS:
         of_kind = select(rows, kind=kind)
-        for shape, batch in dict.fromkeys((r["shape"], r["batch"]) for r in of_kind):
+        for shape, batch in fewest_and_most_streams(of_kind):
             case = {"shape": shape, "batch": batch}
             greedy, beam, nemo = (
                 _best(of_kind, by=by, decoder=decoder, **case)
@@ -140,7 +142,8 @@ def _table_2(rows: Sequence[Row]) -> str:
 
 def _table_3(speech: Sequence[Row]) -> str:
     lines = []
-    for beam in sorted({r["beam"] for r in speech if r["decoder"] == ALSD}):
+    beams = sorted({r["beam"] for r in speech if r["decoder"] == ALSD})
+    for beam in (beam for beam in beams if beam in (beams[0], _DEFAULT_BEAM, beams[-1])):
         found = [
             _best(speech, by=by, decoder=ALSD, beam=beam, has_lm=lm)
             for by, lm in ((PENSTOCK, False), (PENSTOCK, True), (NEMO, False), (NEMO, True))

@@ -122,6 +122,13 @@ def first(rows: Iterable[Row], **case: object) -> Row | None:
     return next(iter(select(rows, **case)), None)
 
 
+def fewest_and_most_streams(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """Shapes with the smallest and the largest batch, which a page shows."""
+    cases = list(dict.fromkeys((row["shape"], row["batch"]) for row in rows))
+    batches = [batch for _, batch in cases]
+    return [(shape, batch) for shape, batch in cases if batch in (min(batches), max(batches))]
+
+
 def decoder_rtfx(row: Row) -> float:
     """RTFx of what the row timed."""
     return row["audio_s"] / statistics.median(row["rounds_s"])

@@ -21,7 +21,7 @@ from penstock_client.speakers import track
 pytestmark = pytest.mark.anyio
 AUDIO = voices(2, 2, 1, 1, 2)
 SPEAKERS = [1, 1, 1, 1, 2, 2, 2, 2, 1, 1]
-"""Of words of 50 ms."""
+"""Words have 50 ms."""
 PCM = (AUDIO * 32767).astype("<i2").tobytes()
 DIARIZATION = {"enable_speaker_diarization": True, "max_speaker_count": 4}
 BEARER = headers()

@@ -15,7 +15,7 @@ from penstock.commands import serve
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.memory.server_memory import audio_bytes_per_s
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from penstock.serving.settings import ServeOptions, Settings, audio_limit_s
 from penstock.serving.triton_install import TritonInstall
 from tests.helpers.fresh_process import run_penstock

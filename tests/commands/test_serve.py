@@ -14,8 +14,7 @@ from penstock.cli import main
 from penstock.commands import serve
 from penstock.model.bundle_files import CONFIG_FILE
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.serving.launch import ServerOptions
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.settings import ServeOptions, Settings
 from penstock.serving.triton_install import TritonInstall
 from penstock.speakers.importer import import_speakers

@@ -21,8 +21,8 @@ COMPOSE_TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 SERVICES = COMPOSE["services"]
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-SEARCHES = {option.variable for option in declared_tables.searches()}
-"""Variables on the page of beam search."""
+ELSEWHERE = {option.variable for option in declared_tables.elsewhere()}
+"""Variables on the pages of searches, decoding graphs and a stream's options."""
 DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "penstock.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 DEPLOYED_FILES = [path for path in (ROOT / "docker").rglob("*") if path.is_file() and path.suffix != ".pyc"]
@@ -184,13 +184,13 @@ def test_no_variable_is_unknown():
 
 def test_the_guide_has_every_variable_once():
     rows = re.findall(r"^\| `(PENSTOCK_\w+)` \|", GUIDE, re.MULTILINE)
-    served = [option.variable for option in ServeOptions.options() if option.variable not in SEARCHES]
+    served = [option.variable for option in ServeOptions.options() if option.variable not in ELSEWHERE]
     assert rows == [*served, *OTHER_VARIABLES]
 
 
 def test_the_guide_has_every_variable_of_compose():
     used = set(re.findall(r"\$\{(\w+)", COMPOSE_TEXT + (ROOT / "docker/compose.gpu.yaml").read_text(encoding="utf-8")))
-    assert not {name for name in used - SEARCHES if f"`{name}`" not in GUIDE}
+    assert not {name for name in used - ELSEWHERE if f"`{name}`" not in GUIDE}
 
 
 def test_queries_use_metrics_that_exist_and_all_of_our_own():

@@ -37,7 +37,7 @@ from tests.helpers.random_models import head, random_checkpoint, random_encoder,
 META = torch.device("meta")
 BATCH, FRAMES = 128, 7
 SEED = 2
-"""Gives a predictor with one layer, as published models have it."""
+"""With it the predictor has one layer, as in published models."""
 LAYER, OUTSIDE_OF_LAYERS, WINDOW_LAYER = 34, 90, 44
 GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
 PROGRAMS, BEAM_PROGRAMS = 15, 18
@@ -75,7 +75,7 @@ def test_the_encoder_step(tmp_path, dtype):
 
 
 def window_launches(tmp_path, layers: int, mel_frames: list[int]) -> int:
-    """Launches of windows of an offline model with this number of layers."""
+    """Launches for windows of an offline model with this number of layers."""
     config = with_encoder(random_offline_encoder(1), n_layers=layers)
     encoder = WindowEncoder(random_checkpoint(tmp_path, 1, config), META, torch.float16)
     mels = [torch.zeros(frames, config.mel_bins, device=META) for frames in mel_frames]

@@ -38,7 +38,7 @@ from tests.helpers.kernel_inputs import on_device, random_arcs, random_joint, ra
 from tests.helpers.wfst import random_graph
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# Of the nemotron model.
+# Sizes of the nemotron model.
 _LABELS, _JOINT, _WIDTH, _ROWS, _DURATIONS = 1024, 640, 640, 32, 5
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 META = torch.device("meta")

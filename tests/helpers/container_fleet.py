@@ -21,11 +21,11 @@ from trials.server.fleet import IDLE_S, moves_told
 
 REPLICAS = 2
 _TIMEOUT_S = 10
-"""Of gateways, four times the default: beside other programs the only server that is left may be late."""
+"""Timeout of gateways, four times the default: beside other programs the only server that is left may be late."""
 
 
 class ContainerFleet:
-    """Of a composition with an edge: docker/edge/haproxy.cfg and docker/prometheus as they are."""
+    """The services of a composition with an edge: docker/edge/haproxy.cfg and docker/prometheus as they are."""
 
     key: str | None = OTHER
     gateway_fault_s = 0.0

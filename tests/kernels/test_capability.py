@@ -38,7 +38,7 @@ SPILLED_BYTES = {
     ("_convolve_kernel", "odd", 90, "bf16"): 16,
     **{("_attend_kernel", "odd", device, kind): 8 for device in (80, 90) for kind in ("bf16", "fp16")},
 }
-"""Memory of a thread, where registers do not suffice (docs/internals/kernels.md)."""
+"""Bytes that a thread spills where registers do not suffice (docs/internals/kernels.md)."""
 SPILLS_MEASURED_WITH = "3.6.0"
 """The Triton version of these figures; another one distributes registers in its own way."""
 

@@ -16,9 +16,8 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.model.transformers.importer import import_transformers
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
-from penstock.pipeline.results.decoded import Decoded
 from penstock.pipeline.results.results import StreamText
-from penstock.pipeline.results.words import Token
+from penstock.pipeline.results.words import Decoded, Token
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.scoring.ngram.estimation.text import TextTokenizer
 from tests.helpers.nemo_files import CONFIG, nemo_members, tokenizer_member, write_nemo

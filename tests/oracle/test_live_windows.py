@@ -18,7 +18,7 @@ from tests.helpers.oracle.offline_models import EVERYTHING, TRANSDUCERS, UNIFIED
 pytestmark = pytest.mark.oracle
 TOLERANCE = 1e-4
 MENU = [(14, 1, 0), (14, 2, 1), (14, 5, 4), (14, 5, 0)]
-"""Of the unified model, in encoder frames. Without right context the script's buffer is a chunk late."""
+"""Windows of the unified model, in encoder frames. Without right context the script's buffer is a chunk late."""
 
 
 @torch.no_grad()

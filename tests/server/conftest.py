@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.tests.helpers.event_loop import ANYIO_BACKEND
+from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import RunningServer, running_server
 
 
@@ -19,6 +20,13 @@ def server(bundled_model: Path) -> Iterator[RunningServer]:
 def small_server(bundled_model: Path) -> Iterator[RunningServer]:
     """Three streams with an idle timeout of five seconds, within which a busy machine answers a few requests."""
     yield from running_server(bundled_model, max_streams=3, idle_s=5.0)
+
+
+@pytest.fixture(scope="session")
+def gateway(server: RunningServer) -> Iterator[Addresses]:
+    """A gateway's process before `server`. Segments end with their recording, as those of a direct client."""
+    with running_gateway(server) as addresses:
+        yield addresses
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The gateway before a real server: the words of all protocols are those of the direct client, alone and under load."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
@@ -14,7 +14,7 @@ from penstock.frontend.audio_file import read_audio
 from penstock_client import Client
 from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import Addresses, running_gateway
+from trials.server.gateway import Addresses
 from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
@@ -22,13 +22,6 @@ PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ, PART_SAMPLES, OTHER_STREAMS = 16_000, 1600, 15
 DRIVERS = (RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime)
 LIVE = tuple(driver for driver in DRIVERS if driver.is_live)
-
-
-@pytest.fixture(scope="module")
-def gateway(server: RunningServer) -> Iterator[Addresses]:
-    """A gateway's process before the shared server. Segments end with their recording, as those of a direct client."""
-    with running_gateway(server) as addresses:
-        yield addresses
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import tritonclient.http as triton_http
 
 from penstock.frontend.audio_file import read_audio
 from penstock_client import AsyncClient, Client, StreamOptions, Transcript
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import RunningServer
@@ -89,7 +89,7 @@ def test_responses_are_those_of_a_direct_stream(server: RunningServer, gateway: 
 
 
 def transcripts(url: str, protocol: str, **options) -> list[Transcript]:
-    """Of all recordings at the same time, each sent ahead of its answers."""
+    """The transcripts of all recordings at the same time, each sent ahead of its answers."""
 
     def one(path: Path) -> Transcript:
         with Client(url, protocol, timeout_s=60, **options) as client:

@@ -13,7 +13,6 @@ from gateway.tests.contract.drivers import RivaFile
 from penstock.cli import main
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import Client, StreamOptions
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import Addresses, running_gateway
 from trials.server.running import CONTEXT, RunningServer
@@ -71,14 +70,6 @@ def test_of_evaluate(server: RunningServer, bundled_model, recording, expected, 
     assert main(["evaluate", *flags, *options, str(manifest)]) == 0
     (result,) = json.loads(report.read_text())["results"]
     assert [each["hypothesis"] for each in result["utterances"]] == [" ".join(expected[0])]
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_of_a_server(server: RunningServer, recording, expected, protocol):
-    with Client(server.url(protocol), protocol, timeout_s=60) as client:
-        found = client.transcribe(recording, options=StreamOptions(endpoint_silence_ms=SILENCE_MS))
-    texts = [segment.text for segment in found.segments if segment.text]
-    assert (texts, [(word.text, word.start_ms, word.end_ms) for word in found.words]) == expected
 
 
 def test_of_openai_through_a_gateway(gateway: Addresses, recording, expected):

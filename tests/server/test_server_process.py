@@ -22,8 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.errors import PenstockError
 from penstock.serving.health import probe
-from penstock.serving.launch import ServerOptions
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import find_model_processes

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import StreamError
-from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters
 from penstock.serving.metrics import (
     ChunkMetrics,
     DecodedFrames,

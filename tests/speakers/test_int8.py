@@ -26,7 +26,7 @@ from tests.helpers.golden import AN4
 
 pytestmark = pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")
 MAX_MEAN_DIFFERENCE, MAX_CHANGED = {7: 0.006, 8: 0.003}[activation_bits() or 8], 0.02
-"""Largest difference of probabilities to float32, and the share of them on the other side of 0.5."""
+"""Difference of probabilities to float32, and the share of them that is on the other side of 0.5."""
 
 
 @pytest.fixture(autouse=True)

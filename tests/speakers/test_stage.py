@@ -7,13 +7,12 @@ import torch
 from benchmarks.speaker_models import write_speakers
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.program import EagerDriver
-from penstock.pipeline.memory.speaker_memory import speaker_memory
+from penstock.pipeline.memory.server_memory import speaker_memory
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.stages import speakers as speakers_stage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
-from penstock.pipeline.stages.speaker_steps import StreamSteps
-from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage
+from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage, StreamSteps
 from penstock.speakers import network as network_module
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps

@@ -12,7 +12,7 @@ from loadtest.locust_run import processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
 from loadtest.report import report_document, write_report
 from penstock.errors import RunError
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from tests.helpers.loadtest_records import spoken, summary
 from trials import soak
 from trials.soak import Readings, soak_document

@@ -9,7 +9,7 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from trials.server.batch_schedule import END, LISTED, START, Row, request_arrays
 from trials.server.raw_stream import RawStream
 from trials.server.raw_stream import Reply as StreamReply

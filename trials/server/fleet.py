@@ -17,9 +17,8 @@ from pathlib import Path
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from loadtest.processes import GATEWAY, read_usage, server_processes
-from penstock.serving.launch import LOOPBACK, ServerOptions
+from penstock.serving.launch import LOOPBACK, Ports, ServerOptions, claim_ports
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.supervisor import Backoff
 from penstock.serving.triton_install import find_triton

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.serving.information import server_information
-from penstock.serving.launch import ServerOptions
+from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import Settings
 from penstock.serving.triton_install import find_triton

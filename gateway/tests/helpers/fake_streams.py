@@ -10,10 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock_client import Alternative, Word
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
-from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup, Samples, Streams
+from penstock_gateway.stream.events import Event, Final, Partial
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup
 
 FRAME_SAMPLES = 1600
 FRAME_MS = 100
@@ -149,13 +151,10 @@ class FakeStreams:
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
             raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
 
-    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> FakeStream:
         self.group(options.model)
         if self.open_error is not None:
             raise self.open_error
         self.check_room(key)
         self.opened.append(FakeStream(options, key, protocol))
         return self.opened[-1]
-
-
-_: type[Streams] = FakeStreams

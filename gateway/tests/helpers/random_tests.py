@@ -6,10 +6,10 @@ import os
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
-from penstock_gateway.stream.upstream_options import upstream_options
+from penstock_gateway.stream.options import upstream_options
 
 NIGHTLY_MESSAGES = int(os.environ.get("PENSTOCK_RANDOM_MESSAGES", "10000"))
-"""Of the long random tests of a protocol; 100,000 take up to 25 minutes (CONTRIBUTING.md)."""
+"""Cases of the long random tests of a protocol; 100,000 take up to 25 minutes (CONTRIBUTING.md)."""
 
 
 class CheckedStreams(FakeStreams):

@@ -21,7 +21,7 @@ from penstock_client import AsyncClient, ClientError, ConnectionOptions, StreamO
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import service
 from penstock_gateway.kserve.errors import code_of
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from penstock_gateway.kserve.request import InferRequest
 from penstock_gateway.kserve.service import KServeService, _Call
 from penstock_gateway.security.keys import ANONYMOUS
@@ -224,7 +224,7 @@ async def test_a_cancelled_request_counts_whole_or_its_stream_is_lost(serve, ser
 
 
 async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_its_client(serve, server, monkeypatch):
-    """Of one behind a proxy, which sends the calls of several over one connection."""
+    """A client behind a proxy, which sends the calls of several over one connection."""
 
     def context(client):
         metadata = [("x-forwarded-for", client)] if client else []

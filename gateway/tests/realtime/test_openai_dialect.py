@@ -6,13 +6,14 @@ import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
 from gateway.tests.helpers.realtime_events import append, error, send, update
+from penstock_client import Word
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
-from penstock_gateway.stream.events import Final, Partial, Word
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.events import Final, Partial
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup
 
 ITEM = "conversation.item.input_audio_transcription"
 INTERIM = "item.input_audio_transcription.interim"

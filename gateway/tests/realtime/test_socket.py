@@ -141,7 +141,7 @@ async def test_an_append_of_15_mib(gateway, streams):
         reduce(0)
         await sending
         assert (await receive(socket, COMPLETED))["transcript"].startswith("w0 w1 w2")
-    assert gateway.messages.taken_of("anonymous") == 0
+    assert gateway.messages.used_by("anonymous") == 0
 
 
 @pytest.mark.parametrize(("limit", "code"), [("MAX_IDLE_S", 4408), ("MAX_AGE_S", 4010)])

@@ -207,7 +207,7 @@ async def send(gateway, numbers: Iterable[int], messages: int) -> Counter:
         while sent < messages and (calls := [one(number) for number in itertools.islice(left, CALLS)]):
             words, *_ = await asyncio.gather(finals(riva_client.send_all(sound)), *calls)
             assert words == ["w0 w1 w2 ", "w3 w4 "]
-            while not all(stream.is_cancelled for stream in gateway.streams.opened):  # of clients that did not wait
+            while not all(stream.is_cancelled for stream in gateway.streams.opened):  # their clients did not wait
                 await asyncio.sleep(0.005)
             gateway.streams.opened.clear()
     return statuses

@@ -6,12 +6,13 @@ import pytest
 
 from client.tests.helpers.fakes import word
 from gateway.tests.helpers.stream_calls import audio, events_of, named, opened, rejection
+from penstock_client import Word
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.stream import replicas
 from penstock_gateway.stream.admission import Admission
-from penstock_gateway.stream.events import Final, Partial, Word
+from penstock_gateway.stream.events import Final, Partial
 
 pytestmark = pytest.mark.anyio
 

@@ -264,8 +264,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.model.bundle_files import CONFIG_FILE, sha256_of
     from penstock.model.resolve import BUNDLED_MODEL_NOTICE, resolve_or_bundled
     from penstock.model.tokenizer import Tokenizer
-    from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
+    from penstock.pipeline.options.offers import offer_decoders
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
     from penstock.transcription.processes import divide
@@ -336,9 +336,7 @@ def _diarizer(bundle: str, precision: str) -> "Diarizer":
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
     """Rejects what the model or a file does not allow now, and not after the runs before it."""
-    from penstock.pipeline.options.decoder_offer import offer_decoders
-    from penstock.pipeline.options.decoding_files import check_decoding_files
-    from penstock.pipeline.options.language_offer import offer_languages
+    from penstock.pipeline.options.offers import check_decoding_files, offer_decoders, offer_languages
 
     if problem := offer_decoders(checkpoint.config, decoder.decoding).problem_with(decoder.name):
         raise SettingError(problem)

@@ -29,7 +29,7 @@ SIZES = BeamSizes(3)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.blank_scoring.value}-{s.pruning.value}")
 def test_the_plain_search(tmp_path, strategy, algorithm):
-    """An RNN-T, a TDT and a factorized transducer in turn."""
+    """The model is an RNN-T, a TDT and a factorized transducer in turn."""
     durations = ((), (0, 2, 4), IlmPair(0.6, 0.6))[
         (STRATEGIES.index(strategy) + list(BeamAlgorithm).index(algorithm)) % 3
     ]

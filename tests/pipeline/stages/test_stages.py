@@ -150,7 +150,7 @@ def test_the_encoder_may_reuse_the_memory_of_its_output(rig, monkeypatch):
 def test_frames_of_a_batch_are_copied_to_the_host_at_once(rig, monkeypatch):
     """Requests with chunks and without, one of them for several streams; also where the step fails."""
     copied, requests = [], [rig.mel(Lease(slot, 3), slice(count), True) for slot, count in enumerate((2, 0, 1))]
-    rows = np.array([request.row() for request in requests])
+    rows = np.array([request.row(0) for request in requests])
     tickets = [Ticket(rows[:1]), Ticket(rows[1:], is_batched=True)]
     mels = [requests[0].chunks.mel, requests[2].chunks.mel]
     expected = encode(

@@ -1,4 +1,4 @@
-"""Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, and what is rejected."""
+"""Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, words, and what is rejected."""
 
 import contextlib
 import itertools
@@ -13,17 +13,18 @@ from penstock.errors import GraphError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stream_decoders import builder as decoder_builder
+from penstock.pipeline.stream_decoders.wfst import WordWriter
 from penstock.scoring.wfst.graph_file import write_graph
 from penstock.scoring.wfst.words import read_words
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import Arc, make_graph, word_loop
 from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
 from tests.helpers.stage_requests import DecoderRequest, decode
 
@@ -303,3 +304,40 @@ def test_warming_up_counts_nothing(checkpoint, graph):
     stage = Streams(checkpoint, graph).stage
     stage.warm_up(SLOTS)
     assert not any(stage.truncation)
+
+
+SPELLINGS = {"A": [[0], [0, 1]], "B": [[1, 2], [2]], "C": [[3]]}
+A, B, C = 1, 2, 3
+
+
+@pytest.fixture
+def writer() -> WordWriter:
+    return WordWriter(make_graph([Arc(0, 4, 0, 0.0, 0)], {0: 0.0}, 4, SPELLINGS))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "texts", "known"),
+    [
+        ([], [], [], 0),
+        ([0], [], [""], 0),
+        ([0, 1], [A], [" A", ""], 0),
+        ([0, 3], [A, C], [" A", " C"], 1),
+        ([0, 1, 2, 3], [A, B, C], [" A", "", " B", " C"], 3),
+        ([0, 1, 2, 1, 2, 3], [A, B, B, C], [" A", "", " B", " B", "", " C"], 5),
+        ([0, 1], [A, B], [" A", " B"], 1),
+        ([3, 3, 0], [C, C], [" C", " C", ""], 1),
+    ],
+)
+def test_texts_of_tokens(writer, tokens, words, texts, known):
+    assert writer.texts(tokens, words, is_final=False) == (texts, known)
+    assert writer.texts(tokens, words, is_final=True) == (texts, len(tokens))
+
+
+def test_a_path_of_thousands_of_words(writer):
+    assert writer.texts([3] * 3000, [C] * 3000, is_final=True) == ([" C"] * 3000, 3000)
+
+
+def test_spellings_that_begin_others_take_no_time():
+    writer = WordWriter(make_graph([Arc(0, 4, 0, 0.0, 0)], {0: 0.0}, 4, {"A": [[0], [0, 0]], "B": [[1]]}))
+    assert writer.texts([0] * 90, [A] * 90, is_final=True) == ([" A"] * 90, 90)
+    assert writer.texts([0] * 90 + [2], [A] * 60 + [B], is_final=True)[0].count(" A") == 60, "no spellings fit"

@@ -12,7 +12,7 @@ import pybase64
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.events import Event
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.validation import invalid
 
 ServerEvent = dict[str, Any]

@@ -25,7 +25,7 @@ from penstock_client.server_info import FINGERPRINT
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
 from penstock_gateway.stream.discovery import Discovery
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
 PROBE_S = 2.0

@@ -18,16 +18,17 @@ from penstock.graphs.program import Driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.results.word_writer import word_writer
+from penstock.pipeline.options.offers import DecoderOffer
 from penstock.pipeline.stream_decoders.base import StreamDecoder
-from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
-from penstock.pipeline.stream_decoders.lattice_store import LatticeStore
-from penstock.pipeline.stream_decoders.search_factory import SearchFactory
-from penstock.pipeline.stream_decoders.transducer import BeamStreamDecoder, GreedyStreamDecoder
-from penstock.pipeline.stream_decoders.wfst import WfstStreamDecoder
+from penstock.pipeline.stream_decoders.searches import (
+    BeamStreamDecoder,
+    CtcStreamDecoder,
+    GreedyStreamDecoder,
+    SearchFactory,
+)
+from penstock.pipeline.stream_decoders.wfst import LatticeStore, WfstStreamDecoder, word_writer
 from penstock.runtime import available_memory_bytes
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts

@@ -1,17 +1,64 @@
-"""Metrics and access log line of one stream."""
+"""Prometheus metrics, and what is told of one stream: its metrics and its line of the access log."""
 
 import logging
 import time
 
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.request_ids import current_trace_parent
-from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.live_stream import ModelGroup
-from penstock_gateway.tracing import StreamSpan
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.options import ModelGroup
+from penstock_gateway.tracing import StreamSpan, current_trace_parent
+
+_FINAL_BUCKETS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LABELS = ("protocol",)
 log = logging.getLogger("penstock_gateway.access")
 NO_FAILURES = ("finished", "cancelled")
 """Ends of streams without an error."""
+
+
+class Metrics:
+    """Counters, gauges and histograms."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        name, registry = "penstock_gateway_", self.registry
+        self.streams_live = Gauge(f"{name}streams_live", "Streams open on a replica", _LABELS, registry=registry)
+        self.streams_started = Counter(
+            f"{name}streams_started", "Streams accepted by a replica", _LABELS, registry=registry
+        )
+        self.rejected = Counter(
+            f"{name}rejected",
+            "Requests and streams that failed with an error",
+            ("protocol", "reason"),
+            registry=registry,
+        )
+        self.streams_moved = Counter(
+            f"{name}streams_moved", "Streams that went on at another replica", ("reason",), registry=registry
+        )
+        self.replayed_seconds = Counter(
+            f"{name}replayed_seconds", "Audio sent again to another replica", registry=registry
+        )
+        self.replay_bytes = Gauge(
+            f"{name}replay_bytes",
+            "Audio of live streams kept for moves",
+            registry=registry,
+        )
+        self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
+        self.key_requests = Counter(
+            f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry
+        )
+        self.key_audio_seconds = Counter(
+            f"{name}key_audio_seconds", "Audio sent to replicas, by API key", ("key",), registry=registry
+        )
+        self.final_latency = Histogram(
+            f"{name}final_latency_seconds", "From a forced end or the end of the audio to the final text", _LABELS,
+            registry=registry, buckets=_FINAL_BUCKETS,
+        )  # fmt: skip
+        self.partial_latency = Histogram(
+            f"{name}partial_latency_seconds", "From the last audio of a chunk to its text", _LABELS,
+            registry=registry, buckets=_FINAL_BUCKETS,
+        )  # fmt: skip
+        self.replicas_up = Gauge(f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry)
 
 
 class StreamReport:
@@ -57,7 +104,7 @@ class StreamReport:
         self._samples += samples
         self._new_samples += samples
 
-    def take_audio_s(self) -> float:
+    def pop_audio_s(self) -> float:
         """Seconds of audio that were sent since the last call; they are counted for the key, too."""
         seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
         if seconds:

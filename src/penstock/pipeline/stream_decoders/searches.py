@@ -1,4 +1,4 @@
-"""Stream decoders of transducers: label-looping, and the beam searches."""
+"""Stream decoders of greedy and beam search, over transducers and CTC heads, and the searches that they run."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,69 @@ from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.results import BeamReport, NBest
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.ctc import CtcHead
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, beam_with_driver
+from penstock.decoding.ctc import CtcHead, CtcStateStore, CtcTokens, decode_greedily
 from penstock.decoding.greedy.memory import BatchedHyps, GreedyStateStore
-from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors
+from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping, with_driver
+from penstock.decoding.sizes import AesLimits, BeamSizes
+from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors, tree_to_host
 from penstock.decoding.transducer.interface import IlmWeights, TransducerNetwork
+from penstock.graphs.program import Driver
 from penstock.model.config import IlmPair
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.results.decoded import NOTHING, Decoded, TokenAlternative
-from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
-from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, keep_states
+from penstock.pipeline.results.words import NOTHING, Decoded, Token, TokenAlternative
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, TruncationCounters, TruncationLog, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
-from penstock.pipeline.stream_decoders.search_factory import SearchFactory
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
+from penstock_client.options import TRANSDUCER_BEAMS
+
+_EQUATIONS = {"eq2": BlankScoring.LABELS_ONLY, "eq3": BlankScoring.BLANK_TOO}
+
+
+class SearchFactory:
+    """Builds searches from the decoding options: limits, fusion strategy and CUDA graph driver."""
+
+    def __init__(self, decoding: DecodingConfig, driver: Driver, max_batch: int, chunk_encoder_frames: int):
+        """max_batch, chunk_encoder_frames: the largest batch and the chunk length that graphs are captured for."""
+        self._decoding = decoding
+        self._driving = driver, max_batch, chunk_encoder_frames
+
+    def greedy(self, network: TransducerNetwork, fusion: Fusion | None = None) -> GreedySearch | CapturedSearch:
+        """Returns label-looping search."""
+        search = LabelLooping(network, max_symbols=self._decoding.max_symbols, fusion=fusion)
+        return with_driver(search, *self._driving)
+
+    def beam(self, network: BeamNetwork, name: str, fusion: Fusion | None = None) -> BeamSearch | CapturedBeamSearch:
+        """Returns the search `name` of `decoding_config.BEAM_DECODERS`, for states of `beam_sizes(network)`.
+
+        It is captured if the setting `capture_beams` says so: each is memory and seconds at a start.
+        """
+        settings = self._decoding
+        search = BeamSearch(
+            network,
+            BeamAlgorithm(name) if name in TRANSDUCER_BEAMS else BeamAlgorithm.ALSD,
+            fusion,
+            fusion_strategy(settings.lm_fusion),
+            settings.max_symbols,
+            AesLimits(settings.aes_expansions, settings.aes_margin, settings.aes_extra_labels),
+            settings.length_normalization,
+            settings.ctc_beam_label_bonus,
+        )
+        if not settings.capture_beams:
+            return search
+        return beam_with_driver(search, *self._driving, self.beam_sizes(network))
+
+    def beam_sizes(self, network: BeamNetwork) -> BeamSizes:
+        """Capacity of a slot; no hypothesis of a CTC beam lags, so it carries no frames."""
+        sizes = BeamSizes(self._decoding.beam_size)
+        return sizes._replace(carried_encoder_frames=0) if isinstance(network, CtcHead) else sizes
+
+
+def fusion_strategy(name: str) -> FusionStrategy:
+    """Returns the strategy `name` of `decoding_config.LM_FUSIONS`."""
+    equation, _, pruning = name.partition("-")
+    return FusionStrategy(_EQUATIONS[equation], Pruning(pruning))
 
 
 class GreedyStreamDecoder(StreamDecoder):
@@ -131,17 +182,17 @@ def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
     counts = host.lengths.tolist()
     if not any(counts):
         return [[] for _ in counts]
-    return rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), counts)
+    return _rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), counts)
 
 
 def _tokens(lists: TokenLists) -> list[list[Token]]:
     """lists: [B, M] on the host."""
     tokens, lengths = lists
     fields = (tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores)
-    return rows_of_tokens(fields, lengths.tolist())
+    return _rows_of_tokens(fields, lengths.tolist())
 
 
-def rows_of_tokens(fields: tuple[torch.Tensor, ...], counts: list[int]) -> list[list[Token]]:
+def _rows_of_tokens(fields: tuple[torch.Tensor, ...], counts: list[int]) -> list[list[Token]]:
     """fields: of the tokens, each [B, M] on the host; counts: of each row's tokens."""
     longest = max(counts)
     columns = [field[:, :longest].tolist() for field in fields]
@@ -164,3 +215,36 @@ def _alternatives(best: NBest) -> list[list[TokenAlternative]]:
         ]
         for row in range(batch)
     ]
+
+
+class CtcStreamDecoder(StreamDecoder):
+    """Greedy search over the CTC head's log-probabilities."""
+
+    needs_frames = True
+
+    def __init__(self, head: CtcHead, slots: int):
+        self._head = head
+        self._state = CtcStateStore(head, slots)
+
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
+        """Resets to streams without frames."""
+        self._state.reset(copy_to_device(slots, torch.int64, self._head.device))
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
+        """An open token, which was reported, goes on but is not reported again."""
+        self._state.begin_segment(copy_to_device(slots, torch.int64, self._head.device))
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Tokens that ended are stable; one that the next frame may repeat is not."""
+        slots = copy_to_device(chunk.slots, torch.int64, self._head.device)
+        log_probs = self._head.log_probs(chunk.encoded, chunk.prompts)
+        update, states = decode_greedily(log_probs, chunk.lengths, self._state.gather(slots))
+        keep_states(chunk, self._state, slots, states)
+        host = update if update.open.labels.device.type == "cpu" else tree_to_host(update)
+        rows = zip(_ctc_tokens(host.closed), _ctc_tokens(host.open), strict=True)
+        return [Decoded(*row, []) if any(row) else NOTHING for row in rows]
+
+
+def _ctc_tokens(tokens: CtcTokens) -> list[list[Token]]:
+    *fields, lengths = tokens
+    return [[one for one in row if one.timestamp >= 0] for row in _rows_of_tokens(tuple(fields), lengths.tolist())]

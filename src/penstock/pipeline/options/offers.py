@@ -1,9 +1,11 @@
-"""What the decoders of a model and its settings offer to streams; requirements of others. Does not import torch."""
+"""The decoders and languages that a model offers to streams with a server's settings. Does not import torch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import SettingError, shown
+from penstock.model.bundle import Checkpoint
+from penstock.model.bundle_files import sha256_of
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock_client.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
@@ -87,3 +89,64 @@ def _ilm_weights(transducer: TransducerConfig | None, decoding: DecodingConfig) 
         name: (transducer.ilm_greedy if name == GREEDY else transducer.ilm_beam)._replace(**set_by_server)
         for name in TRANSDUCER_DECODERS
     }
+
+
+_NAMED_IN_ERRORS = 10
+
+
+@dataclass(frozen=True)
+class LanguageOffer:
+    """The languages that a stream may choose from; none for a model without language prompts."""
+
+    prompts: Mapping[str, int]
+    """The prompt of each."""
+    default: str = ""
+    """That of a stream that names none; "" without a choice."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The languages, in the checkpoint's order."""
+        return tuple(self.prompts)
+
+    def prompt(self, name: str) -> int:
+        """The prompt of an offered language; 0 for a model without prompts."""
+        return self.prompts.get(name, 0)
+
+    def problem_with(self, name: object) -> str | None:
+        """Why a stream cannot have language `name`, and which it can have; None if it can."""
+        if isinstance(name, str) and name in self.prompts:
+            return None
+        if not self.prompts:
+            return f"language is {shown(name)}, but the model has no language prompts; accepted: nothing"
+        others = len(self.prompts) - _NAMED_IN_ERRORS
+        accepted = ", ".join(self.names[:_NAMED_IN_ERRORS]) + (f" and {others} others" if others > 0 else "")
+        return f"language is {shown(name)}; accepted: {accepted}"
+
+
+NO_LANGUAGES = LanguageOffer({})
+
+
+def offer_languages(model: ModelConfig, decoding: DecodingConfig) -> LanguageOffer:
+    """The languages of a model; SettingError for a default that is none of them."""
+    prompt = model.prompt
+    offer = NO_LANGUAGES if prompt is None else LanguageOffer(prompt.languages, prompt.default)
+    if decoding.language is None:
+        return offer
+    if problem := offer.problem_with(decoding.language):
+        raise SettingError(problem)
+    return LanguageOffer(offer.prompts, decoding.language)
+
+
+def check_decoding_files(decoding: DecodingConfig, checkpoint: Checkpoint) -> None:
+    """Checks the files that the options name by their beginnings.
+
+    LanguageModelError or GraphError for a file that is missing, of another kind, or for another model.
+    """
+    if decoding.lm:
+        from penstock.scoring.ngram.io import check_vocabulary, read_token_names
+
+        check_vocabulary(decoding.lm, read_token_names(checkpoint.tokenizer_path))
+    if decoding.graph:
+        from penstock.scoring.wfst.graph_file import check_graph_file
+
+        check_graph_file(decoding.graph, checkpoint.config.vocabulary_size, sha256_of(checkpoint.tokenizer_path))

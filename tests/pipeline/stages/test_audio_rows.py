@@ -10,8 +10,7 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.slots.ticket import START, Ticket
-from penstock.pipeline.stages.audio_rows import StreamNumber
-from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_samples
+from penstock.pipeline.stages.audio_rows import StreamNumber, read_client, read_rows, read_samples
 from penstock.pipeline.stages.decoder import DecodedRows, DecoderStage
 from penstock.pipeline.stages.features import FeatureStage
 from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
@@ -156,7 +155,7 @@ def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_anything_else(
     options = ResolvedOptions(decoder="ctc", endpoint_silence_ms=400)
 
     def answers(is_batched: bool) -> list[StreamResult | None]:
-        """Of a request per chunk; None where nothing is new."""
+        """The answer to a request per chunk; None where nothing is new."""
         stage, found = DecoderStage(checkpoint, 1, SlotLedger(1)), []
         for number, part in enumerate(frames.split(chunk)):
             row = (0, 1, number, START * (number == 0), 1, 0, (number + 1) * 1000, len(part))

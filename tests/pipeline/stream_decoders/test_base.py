@@ -8,17 +8,17 @@ import torch
 from penstock.decoding.sizes import BeamSizes
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stream_decoders import search_factory
+from penstock.pipeline.stream_decoders import searches
+from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters, TruncationLog
 from tests.helpers.stage_requests import DecoderRequest, decode
 
 
 @pytest.fixture(autouse=True)
 def logged(caplog) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.WARNING, "penstock.pipeline.results.truncation")
+    caplog.set_level(logging.WARNING, "penstock.pipeline.stream_decoders.base")
     return caplog
 
 
@@ -43,7 +43,7 @@ def test_totals_grow_by_what_is_new(logged):
 @pytest.mark.parametrize("decoder", ["alsd", "aes"])
 def test_a_stage_counts_what_its_beams_drop(golden_bundle, monkeypatch, logged, decoder):
     """With room for two labels a hypothesis; streams of the other beam decoder and of greedy search lose nothing."""
-    monkeypatch.setattr(search_factory, "BeamSizes", lambda beam_size: BeamSizes(beam_size, 32, 2))
+    monkeypatch.setattr(searches, "BeamSizes", lambda beam_size: BeamSizes(beam_size, 32, 2))
     checkpoint = golden_bundle("rnnt_hybrid")
     stage = DecoderStage(checkpoint, 3, SlotLedger(3), decoding=DecodingConfig(beam_size=8))
     generator = torch.Generator().manual_seed(1)

@@ -4,9 +4,8 @@ import pytest
 
 from penstock_client import Alternative, StreamResult, Word
 from penstock_gateway.stream import events
-from penstock_gateway.stream.live_stream import LiveStreamOptions
-from penstock_gateway.stream.segments import Segments
-from penstock_gateway.stream.upstream_options import segments_of
+from penstock_gateway.stream.events import Segments
+from penstock_gateway.stream.options import LiveStreamOptions, segments_of
 
 ONE, TWO = Word("one", 0, 300, 0.5), Word("two", 400, 600)
 
@@ -17,12 +16,10 @@ def result(text, words=(), is_final=False, **fields):
 
 def test_partials_have_the_words_so_far_and_finals_begin_a_segment():
     segments = Segments()
-    one, two = events.Word("one", 0, 300, 0.5), events.Word("two", 400, 600, 1.0)
-    assert segments.add(result("one tw", (ONE,), stable_chars=3)) == events.Partial(0, "one tw", 3, (one,), 1.0)
+    assert segments.add(result("one tw", (ONE,), stable_chars=3)) == events.Partial(0, "one tw", 3, (ONE,), 1.0)
     alternative = Alternative("one two", -1.5, (ONE, TWO))
     final = segments.add(result("one two", (TWO,), True, alternatives=(alternative,), end_s=0.8))
-    alternatives = (events.Alternative("one two", -1.5, (one, two)),)
-    assert final == events.Final(0, "one two", (one, two), alternatives, 1.0, 0.8, is_last=False, forced=False)
+    assert final == events.Final(0, "one two", (ONE, TWO), (alternative,), 1.0, 0.8, is_last=False, forced=False)
     forced = segments.add(result("", is_final=True, answers_finalize=True, end_s=1.0))
     assert forced == events.Final(1, "", (), (), 1.0, 1.0, is_last=False, forced=True)
     last = segments.add(result("", is_final=True, is_last=True))

@@ -1,4 +1,4 @@
-"""Decoders follow from the model's heads and the settings, and what is not offered says what it needs."""
+"""Decoders and languages follow from the model and the settings, and what is not offered says what it needs."""
 
 import dataclasses
 
@@ -8,13 +8,14 @@ import torch
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import NO_LANGUAGES, LanguageOffer, offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.serving.information import server_information
 from penstock_client.options import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 from tests.helpers.stage_requests import DecoderRequest, decode
@@ -121,3 +122,35 @@ def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, de
     assert len({str(tokens) for tokens in together[0]}) == len(pairs)
     for slot, pair in enumerate(pairs):
         assert segments((pair,)) == [[segment[slot]] for segment in together]
+
+
+def test_a_model_offers_its_languages(golden_bundle):
+    model = golden_bundle("prompt_hybrid").config
+    offer = offer_languages(model, DecodingConfig())
+    assert (offer.names, offer.default) == (("en-US", "en", "de-DE", "no", "auto"), "auto")
+    assert [offer.prompt(name) for name in offer.names] == [0, 0, 3, 4, 5]
+    assert offer_languages(model, DecodingConfig(language="no")).default == "no"
+    assert offer_languages(golden_bundle("rnnt_hybrid").config, DecodingConfig()) == NO_LANGUAGES
+
+
+@pytest.mark.parametrize(
+    ("count", "accepted"),
+    [
+        (1, "l0"),
+        (10, "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9"),
+        (12, "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 others"),
+    ],
+)
+def test_at_most_ten_languages_are_named(count, accepted):
+    offer = LanguageOffer({f"l{i}": i for i in range(count)}, "l0")
+    assert offer.problem_with("l0") is None
+    assert offer.problem_with("x") == f"language is 'x'; accepted: {accepted}"
+    assert offer.problem_with(["l0"]) == f"language is ['l0']; accepted: {accepted}"
+
+
+def test_an_unknown_default_is_rejected_before_the_server_starts(golden_bundle):
+    checkpoint = golden_bundle("prompt_hybrid")
+    context = checkpoint.config.encoder.contexts[0]
+    assert server_information(checkpoint, context, DecodingConfig(), 4, 30.0)["languages"] == "en-US,en,de-DE,no,auto"
+    with pytest.raises(SettingError, match="language is 'xx'; accepted: en-US"):
+        server_information(checkpoint, context, DecodingConfig(language="xx"), 4, 30.0)

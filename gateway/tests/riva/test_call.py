@@ -1,7 +1,9 @@
 import pytest
 
-from penstock_gateway.riva.result_mapping import ResultFormat, final_result, interim_result, is_answer, offline_result
-from penstock_gateway.stream.events import Alternative, Final, Partial, Word
+from penstock_client import Alternative, Word
+from penstock_gateway.riva.call import final_result, interim_result, is_answer, offline_result
+from penstock_gateway.riva.request_mapping import ResultFormat
+from penstock_gateway.stream.events import Final, Partial
 
 FORM = ResultFormat(language="en-US", max_alternatives=1, has_words=True)
 WORDS = (Word("market", 480, 800, 0.75), Word("street", 800, 1200, 0.5))
@@ -49,6 +51,11 @@ def test_alternatives_keep_their_order():
     assert (first.transcript, second.transcript) == ("market street ", "mark it ")
     assert len(first.words) == 2 and not second.words  # as in Riva, only the first has words
     assert second.confidence == 0.25
+
+
+def test_a_word_whose_server_sends_no_confidence_has_all():
+    (alternative,) = final_result(final("hi", words=(Word("hi", 0, 80),)), FORM).alternatives
+    assert alternative.confidence == alternative.words[0].confidence == 1.0
 
 
 def test_an_empty_segment_is_an_answer_only_to_a_forced_end():

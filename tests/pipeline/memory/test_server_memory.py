@@ -9,7 +9,7 @@ from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.model.config import FACTORIZED
-from penstock.pipeline.memory.stream_memory import bytes_per_stream
+from penstock.pipeline.memory.server_memory import bytes_per_stream
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from tests.helpers.random_models import random_checkpoint
 
