@@ -13,7 +13,7 @@ AN4 ?= an4
 TRAIN_OUT ?= build/train-demo
 NOISE ?=
 STREAMS ?= 8
-# Of trials and benchmarks; never the environment's.
+# Which trial or benchmark; never the environment's.
 NAME :=
 MINUTES ?= $(or $(minutes-$(NAME)),2)
 SEED ?= 1
@@ -164,18 +164,18 @@ client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-# Of each NAME, what runs; without one, encoder and recognizer, also beside NeMo. `papers` measures the tables of the
+# What runs for each NAME; without one, the encoder beside NeMo, then the recognizer. `papers` measures the tables of the
 # papers (docs/papers.md). `side-by-side` has the bundled model in one process beside the same weights in NeMo and
 # sherpa-onnx; `side-by-side-large` writes 17 GB of models once, 15 minutes, and then takes 12.
 ORACLE_PYTHON := $(ORACLE_VENV)/bin/python
 SIDE := build/$(NAME)
-benchmark- = $(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_PYTHON) --model $(MODEL)
+benchmark- = both() { $(ORACLE_PYTHON) -m benchmarks.encoder "$$@" --json build/benchmark/encoder.json; encoder=$$?; $(BIN)/python -m benchmarks.recognizer --model $(MODEL) "$$@" --json build/benchmark/recognizer.json && return $$encoder; }; both
 benchmark-gateway-load = $(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
 benchmark-host-budget = $(BIN)/python -m benchmarks.host_budget
 benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)
-benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) scripts/export_sherpa.py $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
+benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) -m benchmarks.exports sherpa $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
 benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.large $(SIDE) --json $(SIDE)/large.json
-benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m scripts.random_offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
+benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m benchmarks.exports offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
 benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.speakers $(SIDE) --json $(SIDE)/speakers.json
 benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter gateway-load host-budget,$(NAME)),,oracle-setup) ## [1 min to 1 h] NAME: gateway-load, host-budget, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: encoder and recognizer
 	$($@-$(NAME)) $(BENCHMARK_ARGS)
@@ -223,7 +223,7 @@ train-demo: $(ORACLE_VENV)/.train ## [hours] train the bundled models on the rel
 # After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
 bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundled streaming models
 	$(ORACLE_VENV)/bin/python scripts/make_golden.py --bundled
-	$(BIN)/python -m recipes.an4.figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
+	$(BIN)/python -m scripts.bundled_figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
 
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
 lock: ## [5 min] resolve the locked versions again

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.generated_text import replace_parts
+from benchmarks.results import replace_parts
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
 from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
@@ -21,7 +21,7 @@ from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
 from penstock_gateway.riva.request_mapping import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
-VALUES = ("meaning", "accepted (default)")
+VALUES = ("meaning", "accepted; **default**")
 """The last columns of a table of options."""
 MAKER = "scripts/declared_tables.py"
 
@@ -133,8 +133,8 @@ def _values(option: Option) -> tuple[str, str]:
     """Meaning with a link to the option's page, and the accepted values with the default, as in VALUES."""
     meaning = f"{option.help} ([more]({option.page}))" if option.page else option.help
     accepted = "1, 0" if option.is_switch else re.sub(r"(?:integers|numbers) from (\S+ to)", r"\1", option.accepted)
-    default = option.default_text if option.default in (None, (), "") else f"`{option.default_text}`"
-    return _cell(meaning), _cell(f"{accepted} ({default})" if default else accepted)
+    default = f"; **{option.default_text}**" if option.default_text else ""
+    return _cell(meaning), _cell(f"{accepted}{default}")
 
 
 def _cell(text: str) -> str:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.papers.inputs import BATCH, LM_WEIGHT, PieceLm, RandomRun, RandomWindows, Speech, encoder_frames
 from benchmarks.papers.runner import (
     Row,
+    Settings,
     Streams,
     both,
     entries_of,
@@ -15,9 +17,6 @@ from benchmarks.papers.runner import (
     total_rtfx,
     wer_percent,
 )
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speech import BATCH, LM_WEIGHT, PieceLm, Speech
-from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
 from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TDT
 from benchmarks.systems import (
@@ -42,7 +41,7 @@ _ERRORS = [
     ("AES++", AES, ("14.60, 12.21", "629, 522", "-", "-")),
     ("ALSD++", ALSD, ("14.57, 11.43", "1917, 1780", "5.87, 4.43", "2495, 2279")),
 ]
-"""Of SPGI: WER without and with the language model, RTFx; RNN-T of 1,000 hours, then TDT of 24,000."""
+"""WER on SPGI without and with the language model, RTFx; RNN-T of 1,000 hours, then TDT of 24,000."""
 _BATCHES = {
     1: ((29, 17, 99, 30), (32, 27, 145, 76)),
     4: ((89, 61, 242, 106), (105, 89, 439, 246)),

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.papers.runner import Row, both, fewest_and_most_streams, first, ratio
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
+from benchmarks.papers.inputs import RandomRun, RandomWindows, encoder_frames
+from benchmarks.papers.runner import Row, Settings, both, fewest_and_most_streams, first, ratio
 from benchmarks.random_models import KINDS, RNNT, TDT
 from benchmarks.systems import EACH_TIME, FRAME_LOOPING, LABEL_LOOPING, NEMO, PENSTOCK, PRECOMPUTED
 from penstock.kernels.capability import TORCH

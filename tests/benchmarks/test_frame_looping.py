@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
+from benchmarks.penstock_decoders import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.memory import fresh_states
 from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.networks import open_network

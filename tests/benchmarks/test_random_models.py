@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from benchmarks.papers.speed import SHAPES, RandomWindows, Shape
+from benchmarks.papers.inputs import SHAPES, RandomWindows, Shape
 from benchmarks.random_models import (
     ALL_KINDS,
     ENCODER_FRAME_MS,

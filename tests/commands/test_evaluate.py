@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock.cli import main
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError

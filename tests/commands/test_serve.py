@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock.cli import main
 from penstock.commands import serve
 from penstock.model.bundle_files import CONFIG_FILE

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
+from benchmarks.penstock_decoders import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.memory import fresh_states
 from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping
+from benchmarks.penstock_decoders import FrameLooping
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.memory import BeamBuffers
 from penstock.decoding.beam.memory import fresh_states as fresh_beams

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.tests.helpers.event_loop import ANYIO_BACKEND
-from trials.server.gateway import Addresses, running_gateway
-from trials.server.running import RunningServer, running_server
+from loadtest.fresh_gateway import RunningGateway
+from trials.server.running import RunningServer, running_gateway, running_server
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def small_server(bundled_model: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="session")
-def gateway(server: RunningServer) -> Iterator[Addresses]:
+def gateway(server: RunningServer) -> Iterator[RunningGateway]:
     """A gateway's process before `server`. Segments end with their recording, as those of a direct client."""
     with running_gateway(server) as addresses:
         yield addresses

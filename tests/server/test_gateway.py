@@ -10,11 +10,11 @@ import pytest
 
 from gateway.tests.contract.call import Call
 from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
+from loadtest.fresh_gateway import RunningGateway
 from penstock.frontend.audio_file import read_audio
 from penstock_client import Client
 from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import Addresses
 from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
@@ -31,7 +31,7 @@ def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
         return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in PATHS}
 
 
-async def check(gateway: Addresses, direct, driver: type[Call], path: Path, pace: float = 0) -> None:
+async def check(gateway: RunningGateway, direct, driver: type[Call], path: Path, pace: float = 0) -> None:
     """A call in parts of 100 ms at a pace: 0 is full speed, 1 real time, 4 four times as fast."""
     samples, call = read_audio(path, RATE_HZ), driver(gateway, key=None)
     begin_s = asyncio.get_running_loop().time()
@@ -45,7 +45,7 @@ async def check(gateway: Addresses, direct, driver: type[Call], path: Path, pace
     assert outcome.words == direct[path] * driver.has_words
 
 
-async def check_all(gateway: Addresses, direct, drivers=DRIVERS, pace: float = 0) -> None:
+async def check_all(gateway: RunningGateway, direct, drivers=DRIVERS, pace: float = 0) -> None:
     """All recordings at the same time."""
     await asyncio.gather(*(check(gateway, direct, driver, path, pace) for driver in drivers for path in PATHS))
 
@@ -78,7 +78,7 @@ async def test_words_beside_other_streams(gateway, direct):
 
 
 @pytest.fixture
-async def client(gateway: Addresses) -> AsyncIterator[httpx2.AsyncClient]:
+async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=120) as client:
         yield client
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import websockets
 
+from loadtest.fresh_gateway import RunningGateway
 from penstock.frontend.audio_file import read_audio
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import Addresses
 from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
@@ -70,13 +70,13 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(gateway: Addresses, pace: float) -> AsyncIterator[Connection]:
+async def connected(gateway: RunningGateway, pace: float) -> AsyncIterator[Connection]:
     url = f"ws://{gateway.http}/v1/realtime?intent=transcription"
     async with websockets.connect(url, open_timeout=60, max_queue=None) as socket:
         yield Connection(socket, pace)
 
 
-async def riva_words(gateway: Addresses, path: Path, pace: float = 0):
+async def riva_words(gateway: RunningGateway, path: Path, pace: float = 0):
     async with connected(gateway, pace) as client:
         session = {"input_audio_params": {"sample_rate_hz": RATE_HZ, "num_channels": 1}}
         await client.send("transcription_session.update", session=session)
@@ -87,7 +87,7 @@ async def riva_words(gateway: Addresses, path: Path, pace: float = 0):
     return [(w["word"], w["start_time"], w["end_time"]) for w in completed["words_info"]["words"]]
 
 
-async def vllm_words(gateway: Addresses, path: Path, pace: float = 0):
+async def vllm_words(gateway: RunningGateway, path: Path, pace: float = 0):
     """Without times, which the dialect does not have."""
     async with connected(gateway, pace) as client:
         await client.send("session.update", model="")
@@ -108,7 +108,7 @@ async def test_words(gateway, direct, pace):
 
 
 async def items_in_pauses(
-    gateway: Addresses, append_samples: int, pace: float = 0
+    gateway: RunningGateway, append_samples: int, pace: float = 0
 ) -> list[list[tuple[str, float, float]]]:
     """The words of each item where turn detection ends them; a commit after the last pause has no words."""
     async with connected(gateway, pace) as client:

@@ -13,6 +13,7 @@ import websockets
 from tritonclient.utils import InferenceServerException
 
 from gateway.tests.contract.drivers import OpenAIFile, RivaFile, RivaStream
+from loadtest.fresh_gateway import RunningGateway
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock.serving.health import probe
@@ -21,9 +22,8 @@ from penstock_client.batched.client import BatchedClient
 from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
-from trials.server.gateway import Addresses, running_gateway
 from trials.server.raw_stream import RawStream
-from trials.server.running import RunningServer, running_server
+from trials.server.running import RunningServer, running_gateway, running_server
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 RATE_HZ, SLOTS = 16_000, 8
@@ -66,7 +66,7 @@ def served(checkpoint) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
-def gateway(served) -> Iterator[Addresses]:
+def gateway(served) -> Iterator[RunningGateway]:
     with running_gateway(served) as addresses:
         yield addresses
 
@@ -190,7 +190,7 @@ async def test_segments_are_those_of_the_process(served, files, recognizer):
         ]
 
 
-async def realtime_texts(gateway: Addresses, parts: Sequence[np.ndarray]) -> list[str]:
+async def realtime_texts(gateway: RunningGateway, parts: Sequence[np.ndarray]) -> list[str]:
     """The text of each part, which the client ends by `commit`."""
     async with websockets.connect(f"ws://{gateway.http}/v1/realtime?intent=transcription") as socket:
         audio = {"format": {"type": "audio/pcm", "rate": RATE_HZ}, "turn_detection": None}
@@ -222,7 +222,7 @@ async def test_live_streams_through_a_gateway(served, checkpoint, files):
     assert [found[0].text, found[1]] == [texts[0], texts[1:]] and found[2].text
 
 
-async def kserve_tokens(gateway: Addresses, samples: np.ndarray, name: str) -> Tokens:
+async def kserve_tokens(gateway: RunningGateway, samples: np.ndarray, name: str) -> Tokens:
     audio = triton.InferInput("AUDIO", [1, len(samples)], "FP32")
     audio.set_data_from_numpy(samples[None])
     async with triton.InferenceServerClient(gateway.grpc) as client:
@@ -230,7 +230,7 @@ async def kserve_tokens(gateway: Addresses, samples: np.ndarray, name: str) -> T
     return b" ".join(reply.as_numpy("TEXT")[0]).decode(), reply.as_numpy("TOKENS")[0].tolist()
 
 
-async def check_gateway(gateway: Addresses, samples: np.ndarray, tokens: Tokens, name: str) -> None:
+async def check_gateway(gateway: RunningGateway, samples: np.ndarray, tokens: Tokens, name: str) -> None:
     for driver in (OpenAIFile, RivaFile):
         assert (await driver.of(gateway, samples, key=None)).text == tokens[0]
     if len(samples) <= 30 * RATE_HZ:

@@ -11,7 +11,7 @@ import torch
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock.frontend.audio_file import read_audio
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer

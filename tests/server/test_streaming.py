@@ -14,8 +14,8 @@ from penstock.recognizer import StreamingRecognizer
 from penstock.transcription.files import FileTranscriber
 from penstock_client import Client, ServerFullError, StreamNotOpenError
 from tests.helpers.golden import golden_utterances
-from trials.server.resources import wait_until_free, wait_until_full
-from trials.server.running import CONTEXT, RunningServer
+from trials.server.resources import read_metrics, wait_until_free
+from trials.server.running import CONTEXT, RunningServer, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -110,7 +110,8 @@ def test_clients_killed_in_mid_stream_give_their_slots_back(small_server: Runnin
         subprocess.Popen([*command, *map(str, UTTERANCES)], stdout=subprocess.DEVNULL)  # long enough for all to start
         for _ in range(small_server.max_streams)
     ]
-    wait_until_full(small_server, timeout_s=60)
+    slots = small_server.max_streams
+    wait_until(lambda: read_metrics(small_server)["streams_live"] == slots, 60.0, "slots are free")
     for client in clients:
         client.kill()
         client.wait(timeout=60)

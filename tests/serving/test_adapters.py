@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock import StreamingRecognizer
 from penstock.errors import DeviceLostError
 from penstock.model.bundle import Checkpoint

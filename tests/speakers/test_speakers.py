@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.speaker_models import speaker_documents, write_speakers
+from benchmarks.transformers_models import speaker_documents, write_speakers
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.speakers.bundle import SpeakerCheckpoint

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.program import EagerDriver
 from penstock.pipeline.memory.server_memory import speaker_memory

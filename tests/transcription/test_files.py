@@ -66,7 +66,7 @@ def test_a_result_is_given_as_soon_as_those_before_it(golden_bundle, paths):
     assert len(opened) < len(paths)
     assert recognizer.table.live_streams > 0
     transcripts.close()
-    assert recognizer.table.live_streams == 0, "streams of files that nobody waits for are closed"
+    assert recognizer.table.live_streams == 0, "abandoned files close their streams"
 
 
 @pytest.mark.parametrize("place", [0, 4, 9])

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.fresh_server import ReadyServer
-from loadtest.locust_run import processes_for
+from loadtest.locust_run import ReadyServer, processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
 from loadtest.report import report_document, write_report
 from penstock.errors import RunError

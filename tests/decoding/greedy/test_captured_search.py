@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping
+from benchmarks.penstock_decoders import FrameLooping
 from penstock.decoding.greedy.memory import GreedyBuffers, GreedyStates, fresh_states
 from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.tensors import graph_buckets

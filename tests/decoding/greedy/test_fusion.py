@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping
+from benchmarks.penstock_decoders import FrameLooping
 from penstock.decoding.greedy.memory import GreedyStates, fresh_states
 from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork

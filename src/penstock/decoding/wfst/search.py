@@ -179,7 +179,7 @@ class WfstSearch(ChunkDecoder):
         boosts: StreamBoosts | None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, ChunkLinks | None]:
-        """`decode_with_links` with sizes of an shapes; never waits for the host where they are fixed."""
+        """`decode_with_links` for tensors of `shapes`; never waits for the host if they are fixed."""
         log_probs, lengths, is_end = chunk
         batch, frames, _ = log_probs.shape
         # 1) begin: costs of labels, and what rows take which frame

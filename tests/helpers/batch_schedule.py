@@ -7,19 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-START, END, FINALIZE = 1, 2, 4
+from penstock_client.batched.wire import END, FINALIZE, START, Row
+from trials.server.raw_stream import LISTED
+
 SINGLE = ("SEGMENT", "TEXT", "IS_FINAL")
-LISTED = ("WORDS", "WORD_START_MS", "WORD_END_MS"), ("TOKENS", "TIMESTAMPS"), ("ALTERNATIVES",)
-
-
-@dataclass(frozen=True)
-class Row:
-    """The next part of one stream's audio."""
-
-    number: int
-    samples: np.ndarray
-    flags: int
-    options: str | None = None
 
 
 @dataclass
@@ -69,19 +60,6 @@ def split(entries: list, chance: random.Random, mean: float) -> Iterator[list]:
         size = 1 + int(chance.expovariate(1 / mean))
         yield entries[start : start + size]
         start += size
-
-
-def request_arrays(rows: list[Row], as_pcm: bool) -> dict[str, np.ndarray]:
-    """The inputs of one request. as_pcm: samples as int16."""
-    options = list(dict.fromkeys(row.options for row in rows if row.options is not None))
-    samples = np.concatenate([row.samples for row in rows])
-    table = [
-        (row.number, len(row.samples), row.flags, -1 if row.options is None else options.index(row.options))
-        for row in rows
-    ]
-    audio = {"PCM": np.round(samples * 32768).astype(np.int16)[None]} if as_pcm else {"AUDIO": samples[None]}
-    texts = np.array([[text.encode() for text in options]], np.object_).reshape(1, -1)
-    return {**audio, "ROWS": np.array([table], np.int64), "OPTIONS": texts}
 
 
 def add_reply(transcripts: dict[int, Transcript], rows: list[Row], output: Callable[[str], np.ndarray]) -> None:

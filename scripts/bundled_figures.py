@@ -1,6 +1,6 @@
 """Measures the bundled streaming models anew, and writes their tables in docs/ and in their cards.
 
-    python -m recipes.an4.figures an4/dev.jsonl an4/train.jsonl [--speech-free "NAME=MANIFEST" ...]
+    python -m scripts.bundled_figures an4/dev.jsonl an4/train.jsonl [--speech-free "NAME=MANIFEST" ...]
 
 `make bundled-figures` also makes the golden data of tests from their weights. Rates of one run follow from the weights
 alone, but for the last bits of a CPU.
@@ -17,19 +17,19 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.generated_text import replace_parts
+from benchmarks.results import replace_parts
 from penstock.reporting import markdown_table
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 MODELS = {"RNN-T": "an4-rnnt-hybrid", "TDT": "an4-tdt-hybrid"}
 CONTEXTS = ("[70,13]", "[70,6]", "[70,1]", "[70,0]")
 ORDERS = 10
 ALSD, AES = "alsd:beam=4", "aes:beam=4"
-_MAKER = "recipes/an4/figures.py"
+_MAKER = "scripts/bundled_figures.py"
 JOINED = ("--join", "7", "--pause", "1", "--endpoint-silence-ms", "800", "--endpoint-state")
 Results = dict[tuple[str, str], dict[str, Any]]
-"""Of one model, by context and decoder, as in the JSON of `penstock evaluate`."""
+"""Results of one model, by context and decoder, as in the JSON of `penstock evaluate`."""
 
 
 class Bench:
@@ -51,7 +51,10 @@ class Bench:
         }
 
     def joined(self, model: str, state: str) -> list[Results]:
-        """Of each order of the utterances, joined seven at a time; state: of the decoder after endpoints."""
+        """Results for each order of the utterances, joined seven at a time.
+
+        state: the decoder's after endpoints, carry or reset.
+        """
         lines = self._dev.read_text(encoding="utf-8").splitlines()
         return [
             self._evaluate(model, self._order(lines, seed), "70,6 70,1", ["greedy", ALSD, "ctc"], *JOINED, state)

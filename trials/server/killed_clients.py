@@ -1,10 +1,11 @@
-"""A client process of a gateway that uses one protocol until it is killed. One is started per kill."""
+"""Clients in processes of their own that stream until they are killed; one is started per kill."""
 
 import asyncio
 import io
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from itertools import cycle
 from multiprocessing.connection import Connection
 
 import httpx2
@@ -14,14 +15,42 @@ import soxr
 
 from loadtest.fresh_gateway import RunningGateway
 from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
-from penstock_client import AsyncClient, AsyncStream, ClientError
+from penstock_client import AsyncClient, AsyncStream, BatchedClient, ClientError
+from trials.server.raw_stream import RawStream
 
 RIVA, REALTIME, CAPTIONS, KSERVE = "riva", "realtime", "captions", "kserve"
 UPLOAD, STREAMED_UPLOAD = "upload", "streamed upload"
 KINDS = (RIVA, REALTIME, CAPTIONS, KSERVE, UPLOAD, STREAMED_UPLOAD)
 RATE_HZ = 16_000
 _REPEATS = 45
-"""Of the audio, which makes it longer than a client lives."""
+"""They make the audio longer than a client lives."""
+
+
+def stream_until_killed(url: str, name: str, samples: np.ndarray, going: Connection) -> None:
+    """Streams `samples` endlessly, in requests of 100 ms."""
+    stream = RawStream(url, name)
+    for number, start in enumerate(cycle(range(0, len(samples), 1600))):
+        stream.send(samples[start : start + 1600], start=number == 0)
+        if number == 0:
+            going.send("going")
+        time.sleep(0.02)
+
+
+def stream_batched_until_killed(url: str, streams: int, samples: np.ndarray, going: Connection) -> None:
+    """Streams `samples` endlessly in each of several streams, over one call of `asr_batch`."""
+
+    async def stream() -> None:
+        async with BatchedClient(url) as client:
+            opened = [await client.open_stream() for _ in range(streams)]
+            for one in opened:
+                await one.accepted()
+            going.send("going")
+            for start in cycle(range(0, len(samples), 1600)):
+                for one in opened:
+                    await one.push(samples[start : start + 1600])
+                await asyncio.sleep(0.02)
+
+    asyncio.run(stream())
 
 
 def use_gateway_until_killed(gateway: RunningGateway, kind: str, samples: np.ndarray, going: Connection) -> None:
@@ -35,11 +64,11 @@ async def _use(gateway: RunningGateway, kind: str, samples: np.ndarray, going: C
     if kind in (UPLOAD, STREAMED_UPLOAD):
         going.send("going")
         return await _upload(gateway, samples, kind == STREAMED_UPLOAD)
-    is_going = False
-    async for _ in live_texts(gateway, kind, samples):
-        if not is_going:
-            going.send("going")
-        is_going = True
+    texts = live_texts(gateway, kind, samples)
+    await anext(texts)
+    going.send("going")
+    async for _ in texts:
+        pass
 
 
 def live_texts(gateway: RunningGateway, kind: str, samples: np.ndarray) -> Texts:

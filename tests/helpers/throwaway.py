@@ -1,7 +1,5 @@
-"""A model repository with one small model `asr` that loads quickly, and the processes of a server."""
+"""A model repository with one small model `asr` that loads quickly."""
 
-import os
-import time
 from pathlib import Path
 
 CONFIG = """
@@ -48,26 +46,3 @@ def write_repository(directory: Path) -> Path:
     (directory / "asr" / "config.pbtxt").write_text(CONFIG)
     (directory / "asr" / "1" / "model.py").write_text(MODEL)
     return directory
-
-
-def processes(group: int) -> list[int]:
-    """Returns the process ids of a process group without zombies."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            state, _, process_group = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # gone meanwhile
-            continue
-        if int(process_group) == group and state != "Z":
-            found.append(int(entry))
-    return found
-
-
-def wait_until_gone(group: int, timeout_s: float = 60.0) -> bool:
-    """Returns True as soon as no process of the group is left, False after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while processes(group):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

@@ -1,7 +1,7 @@
 """Trains a Transducer head on the frozen encoder of a bundle, in minutes and without NeMo (docs/factorized.md).
 
-    python -m scripts.train_head --model models/an4-rnnt-hybrid --train an4/train.jsonl --out build/an4-ft
-    python -m scripts.train_head --init build/an4-ft --epochs 0 --mwer 90 --model ... --train ... --out build/an4-mwer
+    python -m recipes.training.train_head --model models/an4-rnnt-hybrid --train an4/train.jsonl --out build/an4-ft
+    python -m recipes.training.train_head --init build/an4-ft --epochs 0 --mwer 90 --model ... --train ... --out ...
 
 Frames are computed once: of the recordings and of augmented copies, in the given contexts. A tenth of the
 speakers is held out of the training; the pair of weights of the internal language model is chosen on them.
@@ -11,14 +11,15 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.adaptation.ilm import InternalLm
+from penstock.adaptation.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, every_tenth_held_out, train_ilm
 from penstock.decoding.transducer.interface import head_of
 from penstock.errors import CheckpointError, CorpusError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
@@ -34,18 +35,16 @@ from penstock.model.config import (
 )
 from penstock.model.new_bundle import check_new_bundle
 from penstock.model.tokenizer import Tokenizer
-from recipes.an4.synthesis import sound_effect
 from recipes.training.augmentation import AugmentationConfig, Augmenter
 from recipes.training.batches import Recording, read_recordings
-from recipes.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
-from recipes.training.factorized_head import FactorizedHead
-from recipes.training.head import TransducerHead
-from recipes.training.head_bundle import write_head_bundle
-from recipes.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
-from recipes.training.mwer import MwerLoss
-from recipes.training.nbest import NBestSearch
-from recipes.training.standard_head import StandardHead
+from recipes.training.encoded import EncodedBatch, EncodedUtterance, FrozenEncoder, collate, draw_batches
+from recipes.training.heads import FactorizedHead, StandardHead, TransducerHead, write_head_bundle
+from recipes.training.mwer import MwerLoss, NBestSearch
+from recipes.training.sounds import sound_effect
+from recipes.training.trainer import WeightAverage
 
+Loss = Callable[[EncodedBatch], torch.Tensor]
+"""The scalar loss of a batch."""
 HEADS = {STANDARD: StandardHead, FACTORIZED: FactorizedHead}
 PAIRS = tuple(
     IlmPair(*pair) for pair in ((1, 0), (1, 0.2), (1, 0.3), (0.6, 0), (0.6, 0.2), (0.6, 0.4), (0.6, 0.6), (0.3, 0.4))
@@ -55,6 +54,87 @@ _EFFECTS = 100
 _HELD_OUT_EVERY = 10
 _MIN_MEL_FRAMES = 16
 _BEAM_SIZE = 4
+
+
+@dataclass(frozen=True)
+class HeadTraining:
+    """Hyperparameters of one run."""
+
+    steps: int
+    peak_learning_rate: float = 2e-3
+    warm_up: float = 0.05
+    """Share of the steps; then half a cosine to a hundredth of the peak."""
+    weight_decay: float = 1e-2
+    gradient_norm: float = 2.0
+    trains_ilm: bool = False
+    """False: the internal language model is frozen, its weights keep every bit."""
+    averaged: float = 0.2
+    """Share of the steps that the moving average of the weights is about. The average is the result."""
+
+
+def pretrain_ilm(ilm: InternalLm, sentences: Sequence[Sentence], seed: int = 0) -> TrainedIlm:
+    """Trains an internal language model by eq. 3, before its head is trained; every tenth sentence is held out."""
+    return train_ilm(ilm, *every_tenth_held_out(sentences), IlmTraining(seed=seed))
+
+
+def transducer_loss_of(head: TransducerHead, ilm_weight: float = 0.0) -> Loss:
+    """Eq. 1 + ilm_weight * eq. 3 of each utterance, divided by the root of its label count plus one, averaged over the
+    batch.
+
+    ilm_weight: 0 without an internal language model, else ValueError.
+    """
+    ilm = head.ilm
+    if ilm_weight and ilm is None:
+        raise ValueError(f"ilm_weight: {ilm_weight:g}; accepted: 0, the head has no internal language model")
+
+    def loss(batch: EncodedBatch) -> torch.Tensor:
+        found = head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
+        if ilm_weight and ilm is not None:
+            found = found - ilm_weight * ilm.log_probability(batch.labels, batch.label_counts)
+        return (found / (batch.label_counts + 1).sqrt()).mean()
+
+    return loss
+
+
+def train_head(
+    head: TransducerHead,
+    batches: Iterator[EncodedBatch],
+    loss: Loss,
+    config: HeadTraining,
+    report: Callable[[int, float], None] = lambda step, value: None,
+) -> None:
+    """Trains the head's weights that require a gradient; it is left with their moving average, in evaluation mode.
+
+    report: called with step and loss of each step. A step with a non-finite gradient is skipped.
+    """
+    if head.ilm is not None:
+        head.ilm.requires_grad_(config.trains_ilm)
+    trained = [p for p in head.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.98), weight_decay=config.weight_decay)
+    average = WeightAverage(head, 1 - 1 / max(config.averaged * config.steps, 1))
+    head.train()
+    for step in range(config.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = _learning_rate(step, config)
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(next(batches))
+        value.backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained, config.gradient_norm)
+        if bool(torch.isfinite(norm)):
+            optimizer.step()
+            average.update(head)
+        report(step + 1, float(value.detach()))
+    average.swap(head)
+    head.eval()
+
+
+def _learning_rate(step: int, config: HeadTraining) -> float:
+    """The rate in the step with this number, from 0."""
+    warm_up = config.warm_up * config.steps
+    if step < warm_up:
+        return config.peak_learning_rate * (step + 1) / (warm_up + 1)
+    share = (step - warm_up) / max(config.steps - warm_up, 1)
+    return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
 
 class Corpus(NamedTuple):
@@ -69,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        train(_arguments(arguments), " ".join(["scripts.train_head", *arguments]))
+        train(_arguments(arguments), " ".join(["recipes.training.train_head", *arguments]))
     except (PenstockError, OSError, ValueError) as error:
         print(f"train_head: error: {error}", file=sys.stderr)
         return 1
@@ -221,7 +301,7 @@ def choose_pair(
 
 
 def word_error_rate(search: NBestSearch, tokenizer: Tokenizer, utterances: Sequence[EncodedUtterance]) -> float:
-    """Of the best hypotheses."""
+    """WER of the best hypotheses, 0 to 1 and more."""
     counts = EditCounts()
     ordered = sorted(utterances, key=lambda u: len(u.frames))
     for at in range(0, len(ordered), 32):
