@@ -33,17 +33,15 @@ from benchmarks.systems import (
     joined_labels,
     setup_errors,
 )
-from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, beam_with_driver
 from penstock.decoding.ctc import CtcHead, CtcTokens, decode_greedily
 from penstock.decoding.ctc import fresh_states as fresh_ctc_states
-from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
 from penstock.decoding.greedy.memory import IS_SEARCHING, BatchedHyps, GreedyWorkspace, fresh_states
-from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping, with_driver
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.tensor_tree import tree_to_host
 from penstock.decoding.transducer.interface import IlmWeights, Prediction, PredictorState, Scores, TransducerNetwork

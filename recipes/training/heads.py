@@ -13,10 +13,11 @@ from pathlib import Path
 import torch
 from torch.nn.functional import logsigmoid
 
-from penstock.adaptation.ilm import LSTM_NAMES, InternalLm
+from penstock.adaptation.ilm import InternalLm
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.config import IlmPair, TransducerConfig
 from penstock.model.new_bundle import write_new_bundle
+from penstock.model.source_tensors import LSTM_NAMES
 from recipes.training import lattice
 from recipes.training.lattice import Cells, all_cells
 

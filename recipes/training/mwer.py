@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists
-from penstock.decoding.beam.memory import fresh_states
+from penstock.decoding.beam.memory import fresh_states, with_choices
 from penstock.decoding.beam.results import NBest
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.sizes import BeamSizes
@@ -106,7 +106,7 @@ class NBestSearch:
         # As much room as labels can need, so that no hypothesis is pruned for it.
         sizes = BeamSizes(self._beam_size, 0, self._search.algorithm.max_labels(frames))
         pairs = self._network.ilm_weights([self.pair] * batch)
-        states = fresh_states(self._network, batch, sizes, ilm=pairs)
+        states = with_choices(fresh_states(self._network, batch, sizes), ilm=pairs)
         is_end = torch.ones(batch, dtype=torch.bool, device=encoded.device)
         projected = self._network.project_encoder(encoded)
         update, states = self._search.decode(projected, frame_counts, is_end, states)

@@ -1,7 +1,8 @@
 """Errors that reach a user. Each says what was wrong, where, and what is accepted, after a code for programs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 
 
@@ -56,6 +57,15 @@ class PenstockError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
+
+
+@contextmanager
+def naming(thing: object, *kinds: type[PenstockError]) -> Iterator[None]:
+    """Puts the name of what is read, such as a file, in front of the messages of these kinds of errors."""
+    try:
+        yield
+    except kinds as error:
+        raise type(error)(f"{thing}: {error.message}") from error
 
 
 class SettingError(PenstockError):

@@ -4,21 +4,15 @@ import math
 
 import pytest
 
-from penstock.decoding.confidence import Aggregation, token_confidence, word_confidence
-
-HALF, TENTH = math.log(0.5), math.log(0.1)
+from penstock.decoding.confidence import word_confidence
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [(Aggregation.MIN, 0.1), (Aggregation.PROD, 0.025), (Aggregation.MEAN, 0.025 ** (1 / 3))],
-)
-def test_aggregation(aggregation, expected):
-    assert word_confidence([HALF, TENTH, HALF], aggregation) == pytest.approx(expected)
+def test_the_lowest_probability_counts():
+    assert word_confidence([math.log(0.5), math.log(0.1), math.log(0.5)]) == pytest.approx(0.1)
 
 
 def test_a_log_probability_rounded_above_0_is_certain():
-    assert token_confidence(1e-7) == 1.0
+    assert word_confidence([1e-7]) == 1.0
 
 
 def test_a_word_has_tokens():

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from benchmarks.penstock_decoders import FrameLooping, UnprojectedNetwork
-from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.memory import fresh_states
-from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.errors import PenstockError

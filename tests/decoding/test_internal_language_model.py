@@ -7,12 +7,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding.beam.captured_search import CapturedBeamSearch
 from penstock.decoding.beam.memory import BeamStateStore
-from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.greedy.captured_search import CapturedSearch
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch
 from penstock.decoding.greedy.memory import GreedyStates, GreedyStateStore, fresh_states
-from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import FactorizedNetwork
 from penstock.graphs.full_graph import FullGraphDriver

@@ -3,7 +3,6 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -181,14 +180,11 @@ def test_table():
 class StandIn:
     """Answers each file with its name, at most `max_live` at a time; `failures` are raised, each once."""
 
-    def __init__(self, max_live: int = 1000, failures: dict[str, Exception] | None = None, has_languages: bool = False):
-        self.max_live, self.failures, self.has_languages = max_live, dict(failures or {}), has_languages
+    def __init__(self, max_live: int = 1000, failures: dict[str, Exception] | None = None):
+        self.max_live, self.failures = max_live, dict(failures or {})
         self.live, self.peak_live, self.lock = 0, 0, threading.Lock()
         self.boosted_phrases: list[object] = []
         self.languages: list[str | None] = []
-
-    def server_info(self) -> SimpleNamespace:
-        return SimpleNamespace(languages=("en-US", "de-DE") if self.has_languages else ())
 
     def transcribe(self, audio: str, request_ms: float, options: StreamOptions | None = None) -> Transcript:
         with self.lock:
@@ -221,9 +217,9 @@ def test_all_utterances_are_recognized_concurrently():
 
 @pytest.mark.parametrize("has_languages", [True, False])
 def test_an_utterance_s_language_is_sent_to_a_model_with_a_choice(has_languages):
-    client = StandIn(has_languages=has_languages)
+    client = StandIn()
     first, second = utterances(2)
-    list(recognize_through_server(client, [replace(first, language="de-DE"), second], streams=1))
+    list(recognize_through_server(client, [replace(first, language="de-DE"), second], 1, has_languages))
     assert client.languages == ["de-DE" if has_languages else None, None]
 
 

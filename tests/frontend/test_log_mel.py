@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.frontend.log_mel import FeatureExtractor, MelChunks
+from penstock.frontend.log_mel import FeatureExtractor
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.golden import SIGNALS, golden_cases, golden_samples
 from tests.helpers.reference.log_mel import FLOAT32, FLOAT64, LogMelReference, log_mel_reference
-from tests.helpers.streaming import cut, extract, make_extractor, real_frames
+from tests.helpers.streaming import MelChunks, cut, extract, make_extractor, real_frames
 
 FRONT_ENDS = {case.front_end: case for case in golden_cases()}
 NO_SAMPLES = np.zeros(0, np.float32)

@@ -4,15 +4,13 @@ import pytest
 import torch
 
 from benchmarks.penstock_decoders import FrameLooping
-from penstock.decoding.beam.captured_search import CapturedBeamSearch
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.memory import BeamBuffers
 from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
-from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.greedy.captured_search import CapturedSearch
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch
 from penstock.decoding.greedy.memory import GreedyBuffers, GreedyStates, fresh_states
-from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors import tensor_tree
 from penstock.decoding.tensors.tensor_tree import leaves

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists
-from penstock.decoding.beam.memory import BeamStates, fresh_states
+from penstock.decoding.beam.memory import BeamStates, fresh_states, with_choices
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.interface import TransducerNetwork
@@ -62,7 +62,7 @@ def start(network: TransducerNetwork, batch: int, sizes: BeamSizes, choices: Cho
         zeros = torch.zeros(batch, dtype=torch.int64)
         fusion = FusionStates(zeros, zeros, torch.tensor(choices.weights))
     ilm = () if choices.pairs is None else network.ilm_weights(choices.pairs)
-    return fresh_states(network, batch, sizes, beam_sizes, fusion, ilm)
+    return with_choices(fresh_states(network, batch, sizes), beam_sizes, fusion, ilm)
 
 
 def search_whole(

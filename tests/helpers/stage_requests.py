@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from penstock.errors import StreamError
-from penstock.frontend.log_mel import MelChunks
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.table import Lease
@@ -18,6 +17,7 @@ from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
+from tests.helpers.streaming import MelChunks
 
 
 class FeatureReply(NamedTuple):

@@ -2,17 +2,26 @@
 
 import random
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.frontend.chunk_geometry import chunk_geometry
-from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
+from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, EncoderConfig
 
 NAN = float("nan")
+
+
+class MelChunks(NamedTuple):
+    """One row of `ChunkRows`: the chunks that the samples of one request completed."""
+
+    mel: torch.Tensor
+    last_valid_mel_frames: int
+    covered_samples: int
 
 
 def cut(total: int, sizes: int | random.Random, most: int = 4000) -> Iterator[slice]:
@@ -43,7 +52,8 @@ def extract(
     lengths = np.array([len(part) for part in samples])
     first = np.array(is_first or [False] * len(slots))
     found = extractor.extract(np.array(slots), np.concatenate(samples), lengths, first, np.array(is_last))
-    return [found.row(number) for number in range(len(slots))]
+    mels = found.mel.split(found.chunks.tolist())
+    return list(map(MelChunks, mels, found.last_valid_mel_frames.tolist(), found.covered_samples.tolist()))
 
 
 def real_frames(replies: list[MelChunks], virtual_mel_frames: int) -> torch.Tensor:

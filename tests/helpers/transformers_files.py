@@ -16,7 +16,11 @@ from safetensors.torch import load_file, save_file
 from benchmarks import sentencepiece_proto
 from benchmarks.transformers_models import renamed
 from penstock.errors import CheckpointError
+from penstock.model.bundle import tensor_shapes
+from penstock.model.config import ModelConfig
+from penstock.model.source_tensors import BATCH_NORM, SourceTensor, prompt_input_sources
 from penstock.model.transformers.importer import import_transformers
+from penstock.model.transformers.weights import source_of
 from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, saved, tokenizer_member, write_nemo
 
 LEFT, RIGHTS = 6, (2, 0, 5)
@@ -252,3 +256,17 @@ def _merges(pieces: tuple[sentencepiece_proto.Piece, ...], vocabulary: dict[str,
         found += [(piece.score, len(left), len(right), left, right) for left, right in known]
     found.sort(key=lambda entry: entry[:3], reverse=True)
     return [[left, right] for *_, left, right in found]
+
+
+def sources_of(config: ModelConfig) -> list[SourceTensor]:
+    """Every tensor of model.safetensors."""
+    sources = prompt_input_sources("prompt_projector.linear_1", config)
+    for name, shape in tensor_shapes(config).items():
+        is_folded = name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm
+        is_made = name.endswith("convolution.depthwise.bias") and not config.encoder.use_bias
+        if not name.startswith("features.") and name not in ("prompt.in.weight", "prompt.table") and not is_made:
+            sources += (source_of(name, shape, config.encoder.is_offline),)
+        if is_folded:
+            place = source_of(name, shape, config.encoder.is_offline).name.replace("depthwise_conv.weight", "norm")
+            sources += tuple(SourceTensor(f"{place}.{part}", shape[:1]) for part in BATCH_NORM)
+    return list(sources)

@@ -13,7 +13,8 @@ import torch
 
 from penstock.decoding.transducer.networks import open_network
 from penstock.errors import SettingError
-from penstock.kernels import available, blocks, capability, why_unavailable
+from penstock.kernels import blocks, capability
+from penstock.kernels.capability import available, why_unavailable
 from penstock.kernels.contracts import JointWeights
 from penstock.kernels.joint import FusedJoint, choose_labels
 from penstock.model.bundle import Checkpoint
@@ -117,7 +118,7 @@ def test_the_trial_reports_what_fails(monkeypatch, problem):
 def test_triton_is_imported_only_for_kernels():
     code = """
 import sys, torch
-from penstock.kernels import available
+from penstock.kernels.capability import available
 from penstock.decoding.transducer.networks import open_network
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.scoring.ngram.lm import NgramLm

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.model.source_tensors import LSTM_NAMES
+
 Sentence = Sequence[int]
 """Labels 0 .. V-1."""
 PREFIX = "predictor."
@@ -19,13 +21,6 @@ MAX_LABELS = 256
 """A longer sentence is divided; each part is scored from the start of a sentence."""
 HELD_OUT_EVERY = 10
 """One sentence of a text in this number is held out."""
-LSTM_NAMES = {
-    "input_weight": "weight_ih_l",
-    "hidden_weight": "weight_hh_l",
-    "input_bias": "bias_ih_l",
-    "hidden_bias": "bias_hh_l",
-}
-"""Names in a bundle, and torch's before the number of the layer."""
 _SCORED_AT_ONCE = 128
 _SAMPLED_AT_ONCE = 1024
 _MEASURED_SENTENCES = 1000

@@ -375,12 +375,12 @@ def _through_server(
     streams = args.streams or _SERVER_STREAMS
     with connect(args.url, lambda: print(_FULL, file=sys.stderr, flush=True)) as client:
         manifests = [str(path) for path in args.manifests]
-        alphabet = server_info(client).alphabet  # empty where the model writes every character
-        normalizer = _normalizer(args, not alphabet or writes_sentences("".join(alphabet)))
+        info = server_info(client)  # its alphabet is empty where the model writes every character
+        normalizer = _normalizer(args, not info.alphabet or writes_sentences("".join(info.alphabet)))
         utterances, left_out = _keep_words(utterances, normalizer)
         hardware, made = describe_hardware(), _streams_made(args)
         made |= {"normalizer": str(normalizer), "left_out": left_out}
         conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
         options = _endpoint_options(args) | {"window": _window(args)}
-        outcomes = recognize_through_server(client, utterances, streams, options)
+        outcomes = recognize_through_server(client, utterances, streams, bool(info.languages), options)
         yield conditions, collect(Variant(), utterances, outcomes, normalizer)

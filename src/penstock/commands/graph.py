@@ -1,15 +1,13 @@
 """`penstock graph`: builds a decoding graph from a language model of words, and describes one."""
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import GraphError, LanguageModelError, SettingError
+from penstock.commands.lm import add_model, open_checkpoint
+from penstock.errors import GraphError, LanguageModelError, naming
 
 if TYPE_CHECKING:
     from penstock.scoring.wfst.building.lexicon import Entries
@@ -35,7 +33,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
         help="build a decoding graph from a language model of words",
         description="Compiles a language model of words and their spellings into one graph over CTC labels.",
     )
-    parser.add_argument("--model", default=os.environ.get("PENSTOCK_MODEL"), help="bundle, .nemo file or hub id")
+    add_model(parser)
     parser.add_argument("--lm", required=True, type=Path, metavar="ARPA", help="ARPA file of words, plain or gzip")
     words = parser.add_mutually_exclusive_group()
     words.add_argument("--words", type=Path, metavar="FILE", help="one word a line: only these, not all of the model")
@@ -53,9 +51,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
 
 def run_build(args: argparse.Namespace) -> int:
     """Prints the size of every part and the time."""
-    from penstock.model.bundle import Checkpoint
     from penstock.model.bundle_files import sha256_of
-    from penstock.model.resolve import resolve_model
     from penstock.model.tokenizer import Tokenizer
     from penstock.reporting import check_writable
     from penstock.scoring.ngram.arpa import read_arpa
@@ -69,17 +65,15 @@ def run_build(args: argparse.Namespace) -> int:
     for flag, path in (("--out", args.out), ("--openfst", args.openfst)):
         if path:
             check_writable(path, args.force, flag)
-    if not args.model:
-        raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
-    tokenizer_path = Checkpoint(resolve_model(args.model)).tokenizer_path
+    tokenizer_path = open_checkpoint(args.model).tokenizer_path
     tokenizer = Tokenizer(tokenizer_path)
     arpa, word_list = read_arpa(args.lm), args.words or args.lexicon
-    with _naming(args.lm):
+    with naming(args.lm, GraphError, LanguageModelError):
         known = lm_words(arpa.words, tokenizer)
     entries = _entries(args, known)
-    with _naming(word_list or args.lm):
+    with naming(word_list or args.lm, GraphError, LanguageModelError):
         lexicon = build_lexicon(entries, known, tokenizer)
-    with _naming(args.lm):
+    with naming(args.lm, GraphError, LanguageModelError):
         digest = sha256_of(tokenizer_path)
         compiled = compile_graph(arpa, lexicon, args.topology, tokenizer.size, digest, print)
     if len(entries) < len(known):
@@ -105,15 +99,6 @@ def run_info(args: argparse.Namespace) -> int:
     print(f"model: {graph.vocabulary_size} tokens, tokenizer SHA-256 {graph.tokenizer_sha256}")
     print(f"size: {graph.describe_size()}")
     return 0
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Errors name the file that they are about."""
-    try:
-        yield
-    except (GraphError, LanguageModelError) as error:
-        raise type(error)(f"{path}: {error.message}") from error
 
 
 def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":

@@ -28,7 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     _add_compile(parts)
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declares `--model`."""
     parser.add_argument("--model", default=os.environ.get("PENSTOCK_MODEL"), help="bundle, .nemo file or hub id")
 
 
@@ -60,7 +61,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
         action="store_true",
         help="a model of words, for `penstock graph build`; without --model",
     )
-    _add_model(parser)
+    add_model(parser)
     parser.set_defaults(run=run_build)
 
 
@@ -72,7 +73,7 @@ def _add_compile(parts: argparse._SubParsersAction) -> None:
     )
     _add_force(parser)
     parser.add_argument("--tokens", choices=("pieces", "offset"), help="notation of tokens in ARPA (default: detected)")
-    _add_model(parser)
+    add_model(parser)
     parser.set_defaults(run=run_compile)
 
 
@@ -112,7 +113,7 @@ def _open_text(args: argparse.Namespace, names: "TokenNames | None" = None) -> "
 
     if args.words:
         return WordText(names.pieces if names else None)
-    checkpoint = _checkpoint(args.model)
+    checkpoint = open_checkpoint(args.model)
     return TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.textless_labels)
 
 
@@ -132,7 +133,7 @@ def run_compile(args: argparse.Namespace) -> int:
 
     check_name(args.out)
     check_writable(args.out, args.force, "--out")
-    names = read_token_names(_checkpoint(args.model).tokenizer_path)
+    names = read_token_names(open_checkpoint(args.model).tokenizer_path)
     tables = read_tables(args.arpa, names, TokenFormat(args.tokens) if args.tokens else None)
     save_tables(tables, args.out, names)
     arcs, states = len(tables.arc_keys) + len(tables.root_scores), len(tables.backoff_scores)
@@ -140,7 +141,8 @@ def run_compile(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checkpoint(model: str | None) -> "Checkpoint":
+def open_checkpoint(model: str | None) -> "Checkpoint":
+    """The model of `--model`; SettingError without one."""
     from penstock.model.bundle import Checkpoint
     from penstock.model.resolve import resolve_model
 

@@ -172,7 +172,7 @@ def _check_files(args: argparse.Namespace, values: ServeOptions) -> None:
         if path and not os.path.isfile(path):
             raise SettingError(f"{option.source(option.given(args))}: no such file: {path}")
     if values.lm:
-        from penstock.scoring.ngram.file_check import check_lm_file
+        from penstock.scoring.ngram.io import check_lm_file
 
         check_lm_file(Path(values.lm))
 

@@ -6,14 +6,14 @@ which no stream has: writes to it race, and nothing reads it.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded
-from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Program, Runner
-from penstock.runtime import check_device_works
+from penstock.graphs.program import Driver, EagerDriver, GraphError, Program, Runner, prepare_or_run_eagerly
 
 BUCKETS = (64, 128, 256, 512, 1024)
 """Batch sizes."""
@@ -58,13 +58,8 @@ class CapturedStep:
         self.max_batch = min(self._spare, last)
         """Rows of one step."""
         sizes = [size for size in reversed(BUCKETS) if size <= last]
-        try:
-            self._buckets = self._prepare(sizes, driver)
-        except CAPTURE_ERRORS as error:
-            check_device_works(state.chunks_seen.device, error)
-            _log.warning("encoder: CUDA graphs `%s` failed, its steps run eagerly: %s", driver.name, error)
-            driver = EagerDriver()
-            self._buckets = self._prepare(sizes, driver)
+        prepare = partial(self._prepare, sizes)
+        driver = prepare_or_run_eagerly(prepare, driver, state.chunks_seen.device, "encoder")
         state.clear()
         _log.info("CUDA graphs `%s`: the encoder step has %d batch sizes", driver.name, len(sizes))
         self.driver_name = driver.name
@@ -84,15 +79,14 @@ class CapturedStep:
         return Encoded(*(values[:batch].clone() for values in bucket.encoded))
 
     @torch.inference_mode()
-    def _prepare(self, sizes: list[int], driver: Driver) -> dict[int, _Bucket]:
-        """The buckets. Overwrites the state. Raises GraphError for a bucket whose graph is not the network's step."""
-        buckets = {}
+    def _prepare(self, sizes: list[int], driver: Driver) -> None:
+        """Makes the buckets. Overwrites the state. Raises GraphError where a graph is not the network's step."""
+        self._buckets: dict[int, _Bucket] = {}
         for size in sizes:
             bucket = self._bucket(size, driver)
             if not isinstance(driver, EagerDriver):
                 self._check(bucket)
-            buckets[size] = bucket
-        return buckets
+            self._buckets[size] = bucket
 
     def _bucket(self, size: int, driver: Driver) -> _Bucket:
         state, config = self._state, self._state.config

@@ -55,7 +55,7 @@ class SegmentFrames:
         self._begin_frames = np.zeros(streams, np.int64)  # those before the segment
         self._rules = np.zeros((3, streams), np.int64)  # silence_ms, no_speech_ms, longest_s
         self._at_end_tokens = np.zeros(streams, bool)
-        self._stable_end = np.zeros(streams, np.int64)  # of the last label that will not change, in frames; 0 before
+        self._stable_end = np.zeros(streams, np.int64)  # where the last label that stays ends, in frames; 0 before
 
     def open(self, stream: int, rules: EndpointRules) -> None:
         """A stream begins."""

@@ -300,16 +300,16 @@ def recognize_through_server(
     client: "Client",
     utterances: Sequence[Utterance],
     streams: int,
+    has_languages: bool = False,
     more_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete, with `streams` concurrent streams.
 
-    more_options: fields of the client's `StreamOptions`.
+    has_languages: those of the utterances are sent. more_options: fields of the client's `StreamOptions`.
     A failed stream yields an outcome with its error. Raises ServerError for an unreachable server.
     """
     from penstock_client import ServerUnreachableError
 
-    has_languages = any(utterance.language for utterance in utterances) and bool(server_info(client).languages)
     pool = ThreadPoolExecutor(streams)  # not a context manager, which would wait for the running streams
     jobs = [
         pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, more_options)

@@ -20,18 +20,6 @@ MAX_MEL_FRAMES = 1024
 """Frames of one transform of chunks: its temporaries, 6 KB a frame, stay in the cache."""
 
 
-class MelChunks(NamedTuple):
-    """The chunks that the samples of one request completed."""
-
-    mel: torch.Tensor
-    """[C, N, F] float32, C whole chunks of N mel frames. A stream's first chunk opens with `virtual_mel_frames`
-    frames from before its first sample, whose content is undefined."""
-    last_valid_mel_frames: int
-    """Frames of the last chunk that hold audio, virtual ones included: N, fewer at the end; 0 without chunks."""
-    covered_samples: int
-    """Samples from the stream's start that its chunks so far cover; all of them at the end of a segment."""
-
-
 class MelSource(Protocol):
     """A bundle of a recognizer or of a speaker model."""
 
@@ -189,21 +177,16 @@ class ChunkRows(NamedTuple):
     """The chunks that R rows of samples completed."""
 
     mel: torch.Tensor
-    """[C, N, F] float32, the chunks of all rows, one row after another; of each as in `MelChunks`."""
+    """[C, N, F] float32, C whole chunks of N mel frames, one row after another. A stream's first chunk opens with
+    `virtual_mel_frames` frames from before its first sample, whose content is undefined."""
     chunks: np.ndarray
     """[R] int64, how many of them belong to each row."""
     last_valid_mel_frames: np.ndarray
-    """[R] int64, as in `MelChunks`."""
+    """[R] int64, frames of the row's last chunk that hold audio, virtual ones included; 0 without chunks."""
     covered_samples: np.ndarray
-    """[R] int64, as in `MelChunks`."""
+    """[R] int64, samples from the stream's start that its chunks so far cover; all of them at the end of a segment."""
     has_open: np.ndarray
     """[R] bool, the last chunk of the row is unfinished; where the stream goes on, it comes again with more audio."""
-
-    def row(self, number: int) -> MelChunks:
-        """Those of one row."""
-        end = int(self.chunks[: number + 1].sum())
-        mel = self.mel[end - int(self.chunks[number]) : end]
-        return MelChunks(mel, int(self.last_valid_mel_frames[number]), int(self.covered_samples[number]))
 
 
 class FeatureExtractor:

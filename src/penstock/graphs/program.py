@@ -1,14 +1,16 @@
-"""Programs and their drivers: steps over tensors at fixed addresses, and loops whose conditions are flags there.
+"""Programs: steps over tensors at fixed addresses, and loops whose conditions are flags on the device; their drivers.
 
 A search hands a program to a driver, which runs it. The eager driver needs no CUDA. Independent of searches.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, Union
 
 import torch
 
 from penstock.errors import ErrorCode, PenstockError
+from penstock.runtime import check_device_works
 
 Step = Callable[[], None]
 """Reads and writes tensors at fixed addresses and never synchronizes with the host: it can be captured and replayed."""
@@ -20,6 +22,7 @@ CAPTURE_ERRORS = (RuntimeError, OSError, AttributeError, TypeError)
 of another version."""
 
 _WARM_UP_ROUNDS = 2
+_log = logging.getLogger(__name__)
 
 
 class While(NamedTuple):
@@ -115,3 +118,22 @@ def warm_up(steps: list[Step], stream: torch.cuda.Stream) -> None:
         for step in steps * _WARM_UP_ROUNDS:
             step()
     stream.synchronize()
+
+
+def prepare_or_run_eagerly(
+    prepare: Callable[[Driver], None], driver: Driver, device: torch.device, what: str
+) -> Driver:
+    """Prepares programs with the driver; where a graph fails, all of them with the eager one, with a warning.
+
+    what: whose programs they are. Returns the driver that they run with. Raises DeviceLostError if the device cannot be
+    used any more.
+    """
+    try:
+        prepare(driver)
+        return driver
+    except CAPTURE_ERRORS as error:
+        check_device_works(device, error)
+        _log.warning("%s: CUDA graphs `%s` failed, its steps run eagerly: %s", what, driver.name, error)
+    eager = EagerDriver()
+    prepare(eager)
+    return eager

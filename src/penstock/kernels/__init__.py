@@ -1,5 +1,1 @@
-"""Kernels of the decoder in the Triton language, each with its PyTorch reference."""
-
-from penstock.kernels.capability import available, why_unavailable
-
-__all__ = ["available", "why_unavailable"]
+"""Kernels of the decoder and of the encoder in the Triton language, each with its PyTorch reference."""

@@ -10,7 +10,7 @@ import torch
 
 from penstock.kernels.blocks import sigmoid, tl, triton
 
-_MIN_BLOCK = 16  # of a tensor-core product
+_MIN_BLOCK = 16  # the least of a tensor-core product
 _WARPS, _WARPS_OF_ONE_FRAME = 4, 8  # the fastest of 2, 4 and 8 on an H200
 
 _NUMBERS = 1024

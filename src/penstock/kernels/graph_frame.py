@@ -61,7 +61,7 @@ class FrameMemory:
         self.pieces = torch.zeros_like(self.followed.keys)
         self.cells: Cells = empty_cells(batch, cells, device)
         self.histogram = empty_histogram(batch, device)
-        # Of the arcs, then of the closure entries.
+        # The least cost of the arcs of each row, then of its closure entries.
         self.least = torch.full((2, batch), NO_COST, dtype=torch.int32, device=device)
 
     @staticmethod

@@ -4,7 +4,7 @@ import re
 
 import sentencepiece
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, naming
 from penstock.model.config import PromptConfig
 from penstock.model.section import Section
 
@@ -31,10 +31,8 @@ def read_languages(section: Section, key: str, prompts: int, hidden: int) -> Pro
     if _UNKNOWN in languages:
         section.reject(key, _UNKNOWN, "no such language", "its meaning as a default is not known")
     default = _AUTO if _AUTO in languages else next(iter(languages))
-    try:
+    with naming(section.path(key), CheckpointError):
         return PromptConfig(prompts, hidden, languages, default)
-    except CheckpointError as error:
-        raise CheckpointError(f"{section.path(key)}: {error.message}") from error
 
 
 def tag_labels(tokenizer_model: bytes) -> tuple[int, ...]:

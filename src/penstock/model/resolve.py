@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
-from penstock.errors import CheckpointError, ModelNotFoundError, split_code
+from penstock.errors import CheckpointError, ModelNotFoundError, naming, split_code
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, encoder_shapes
 from penstock.model.bundle_files import sha256_of
 from penstock.model.hub import fetch, parse_source
@@ -102,9 +102,8 @@ def _import_to_cache(source: str, key: str, *options: str) -> Path:
 
 def _content_key(path: Path, digest: Callable[[Path], str]) -> str:
     try:
-        return digest(path)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error.message}") from error
+        with naming(path, CheckpointError):
+            return digest(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -18,6 +18,29 @@ NOT_NEEDED = re.compile(r".*\.num_batches_tracked")
 """Names of tensors that change nothing at inference."""
 _IGNORED = re.compile(r"vad_head\..*")
 """Names of the tensors of a head beside those of recognition: Parakeet Ultra's, for voice activity."""
+LAYER_NAMES = {
+    "feed_forward1.norm": "norm_feed_forward1",
+    "feed_forward1.up": "feed_forward1.linear1",
+    "feed_forward1.down": "feed_forward1.linear2",
+    "feed_forward2.norm": "norm_feed_forward2",
+    "feed_forward2.up": "feed_forward2.linear1",
+    "feed_forward2.down": "feed_forward2.linear2",
+    "attention.norm": "norm_self_att",
+    "attention": "self_attn",
+    "convolution.norm": "norm_conv",
+    "convolution.pointwise1": "conv.pointwise_conv1",
+    "convolution.pointwise2": "conv.pointwise_conv2",
+    "convolution.depthwise": "conv.depthwise_conv",
+    "norm_out": "norm_out",
+}
+"""Parts of an encoder layer in a bundle, and their names in NeMo and in Transformers."""
+LSTM_NAMES = {
+    "input_weight": "weight_ih_l",
+    "hidden_weight": "weight_hh_l",
+    "input_bias": "bias_ih_l",
+    "hidden_bias": "bias_hh_l",
+}
+"""Tensors of an LSTM layer in a bundle, and the beginning of their names in torch."""
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 _BATCH_NORM_EPSILON = 1e-5  # the default of torch, NeMo and Transformers
 

@@ -20,6 +20,16 @@ def writes_sentences(characters: str) -> bool:
     return has_end and characters.lower() != characters != characters.upper()
 
 
+def load_sentencepiece(path: str | Path) -> sentencepiece.SentencePieceProcessor:
+    """Opens a SentencePiece model; CheckpointError if the file is none."""
+    model = sentencepiece.SentencePieceProcessor()
+    try:
+        model.LoadFromSerializedProto(Path(path).read_bytes())
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
+    return model
+
+
 class Tokenizer:
     """The pieces of a SentencePiece model.
 
@@ -27,12 +37,7 @@ class Tokenizer:
     """
 
     def __init__(self, path: str | Path):
-        model = sentencepiece.SentencePieceProcessor()
-        try:
-            model.LoadFromSerializedProto(Path(path).read_bytes())
-        except (OSError, RuntimeError) as error:
-            raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
-        self._model = model
+        self._model = model = load_sentencepiece(path)
         self.size = model.get_piece_size()
         self.unknown = model.unk_id()
         self._pieces: list[str | bytes] = [self._piece(model, i) for i in range(self.size)]

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Program, Runner
-from penstock.runtime import check_device_works
+from penstock.graphs.program import Driver, EagerDriver, GraphError, Program, Runner, prepare_or_run_eagerly
 from penstock.speakers.diarizer import SpeakerSteps
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
@@ -42,13 +41,7 @@ class CapturedStep:
         self._spare = len(steps.cache.cached) - 1
         self.max_batch = min(self._spare, BUCKETS[-1])
         """Rows of one step."""
-        try:
-            self._prepare(driver)
-        except CAPTURE_ERRORS as error:
-            check_device_works(steps.cache.cached.device, error)
-            _log.warning("speakers: CUDA graphs `%s` failed, steps run eagerly: %s", driver.name, error)
-            driver = EagerDriver()
-            self._prepare(driver)
+        driver = prepare_or_run_eagerly(self._prepare, driver, steps.cache.cached.device, "speakers")
         _log.info("CUDA graphs `%s`: the speaker step has %d batch sizes", driver.name, len(self._buckets))
 
     @torch.inference_mode()

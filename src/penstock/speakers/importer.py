@@ -3,7 +3,7 @@
 from pathlib import Path
 from shutil import copytree
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, naming
 from penstock.model.new_bundle import place_new_bundle
 from penstock.model.section import MAX_LAYERS, Section
 from penstock.model.source_tensors import SourceTensor, StateDict, front_end_tensors, reject_rest, stored, take
@@ -59,14 +59,12 @@ def import_speakers(
     """
 
     def convert(scratch: Path) -> Path:
-        try:
+        with naming(source, CheckpointError):
             config = read_speaker_config(source)
             tensors = convert_speaker_tensors(load_state_dict(source), config, half)
             provenance = {"sha256": content_sha256(source), "class": SPEAKER_MODEL_TYPE, **(origin or {})}
             checkpoint = write_speaker_checkpoint(scratch / "bundle", config, tensors, provenance)
             return (store_int8(checkpoint) if is_int8 else checkpoint).directory
-        except CheckpointError as error:
-            raise CheckpointError(f"{source}: {error.message}") from error
 
     place_new_bundle(directory, replace, convert)
     return SpeakerCheckpoint(directory)

@@ -6,10 +6,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding.beam.captured_search import CapturedBeamSearch, joined
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.memory import BeamBuffers, BeamStates, BeamWorkspace
-from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, joined
 from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors import graph_buckets
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors

@@ -5,9 +5,8 @@ import random
 import pytest
 import torch
 
-from penstock.decoding.beam.captured_search import CapturedBeamSearch
 from penstock.decoding.beam.memory import BeamStateStore
-from penstock.decoding.beam.search import BeamSearch
+from penstock.decoding.beam.search import BeamSearch, CapturedBeamSearch
 from penstock.decoding.ctc import CtcHead
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.tensor_tree import leaves

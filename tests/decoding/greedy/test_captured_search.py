@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from benchmarks.penstock_decoders import FrameLooping
-from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.memory import GreedyBuffers, GreedyStates, fresh_states
-from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.tensors import graph_buckets
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer.interface import TransducerNetwork, max_labels

@@ -10,9 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
 from penstock.encoder.window import attention
 from penstock.encoder.window import encoder as window_encoder
-from penstock.encoder.window.attention import Band, Chunks, parse_attention
+from penstock.encoder.window.attention import Band, Chunks, RowGroup, Strip, parse_attention
 from penstock.encoder.window.encoder import WindowEncoder
-from penstock.encoder.window.strip import RowGroup, Strip
 from penstock.errors import SettingError
 from tests.helpers.offline_models import random_offline_encoder
 from tests.helpers.random_models import random_checkpoint, with_encoder

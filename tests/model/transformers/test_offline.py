@@ -7,9 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from penstock.model.transformers.importer import import_transformers
-from penstock.model.transformers.weights import sources_of
 from tests.helpers.offline_models import offline_bundle, write_offline_transformers
-from tests.helpers.transformers_files import assert_rejected, change_json, change_weights
+from tests.helpers.transformers_files import assert_rejected, change_json, change_weights, sources_of
 
 
 @pytest.mark.parametrize(("kind", "parts"), [("tdt", ("encoder.", "predictor.")), ("ctc", ("encoder.", "ctc."))])

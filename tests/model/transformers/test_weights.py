@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from penstock.model.transformers.config import read_transformers_config
-from penstock.model.transformers.weights import load_state_dict, sources_of
+from penstock.model.transformers.weights import load_state_dict
 from tests.helpers.transformers_files import (
     PLAIN,
     WITH_PROMPTS,
     assert_rejected,
     change_weights,
+    sources_of,
     transformers_state,
     write_transformers,
 )

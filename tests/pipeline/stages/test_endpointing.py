@@ -25,7 +25,7 @@ from tests.helpers.stage_requests import DecoderRequest, decode
 FRAME_SAMPLES = 1280
 CHUNK_SAMPLES = 7 * FRAME_SAMPLES
 VIRTUAL_SAMPLES = 7 * 160
-"""The samples of an encoder frame that audio does not fill: see `MelChunks.covered_samples`."""
+"""The samples of an encoder frame that audio does not fill: see `ChunkRows.covered_samples`."""
 ENDPOINTS = {"endpoint_silence_ms": 400, "endpoint_no_speech_ms": 800, "endpoint_longest_s": 5}
 SILENCE = {"endpoint_silence_ms": 600}
 DECODERS = (

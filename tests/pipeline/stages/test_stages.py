@@ -9,7 +9,6 @@ import torch
 from penstock.decoding.greedy.search import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
-from penstock.frontend.log_mel import MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.stream_options import ResolvedOptions
@@ -25,7 +24,7 @@ from penstock.pipeline.stages.features import FeatureStage
 from penstock.runtime import check_device_works
 from tests.helpers.golden import golden_case
 from tests.helpers.stage_requests import DecoderRequest, EncoderRequest, FeatureReply, admit, decode, encode
-from tests.helpers.streaming import mel_chunks
+from tests.helpers.streaming import MelChunks, mel_chunks
 
 CONTEXT = AttentionContext(6, 1)
 SIGNAL = "long"  # its last chunk is not full

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from penstock.scoring.automaton import Automaton, Transitions
 from penstock.scoring.boosting.arena import NO_PHRASES, PhraseArena
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.layout import build_table
 from penstock.scoring.boosting.phrases import TokenPhrase
-from penstock.scoring.boosting.trie import PhraseTrie
+from penstock.scoring.boosting.table import PhraseTrie, build_table
 from tests.helpers.phrases import (
     NumberTokenizer,
     as_list,

@@ -244,7 +244,7 @@ class BatchedBeamHyps:
     def trace_back_within(self, bound: int) -> TokenLists:
         """Equals `trace_back(bound)` in log2(bound) steps, by pointer doubling; without a host copy of the lengths."""
         path = self.nodes.clamp(min=0).unsqueeze(2)
-        ancestors = self.parents.flatten(1).clamp(min=0)  # of each node, at the paths' length before it
+        ancestors = self.parents.flatten(1).clamp(min=0)  # each node's, at the paths' length before it
         while path.shape[2] < bound:
             path = torch.cat([path, ancestors.gather(1, path.flatten(1)).view(path.shape)], dim=2)
             if path.shape[2] < bound:

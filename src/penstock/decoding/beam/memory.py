@@ -88,15 +88,8 @@ class BeamStateStore(StateStore[BeamStates]):
         )
 
 
-def fresh_states(
-    network: BeamNetwork,
-    batch: int,
-    sizes: BeamSizes,
-    beam_sizes: torch.Tensor | None = None,
-    fusion: FusionStates | None = None,
-    ilm: IlmWeights = (),
-) -> BeamStates:
-    """`batch` beams of one empty hypothesis; beam_sizes, fusion and ilm as in `BeamStateStore.reset`.
+def fresh_states(network: BeamNetwork, batch: int, sizes: BeamSizes) -> BeamStates:
+    """`batch` beams of one empty hypothesis, with the checkpoint's weights of the internal language model.
 
     ValueError for an unsupported size.
     """
@@ -138,13 +131,16 @@ def fresh_states(
         forced_blanks=integers(),
         pruned_hypotheses=integers(),
     )
-    if not ilm and not isinstance(network, CtcHead):
-        ilm = network.ilm_weights([network.config.ilm_beam or IlmPair()] * batch)
-    return with_choices(states, beam_sizes, fusion, ilm)
+    if isinstance(network, CtcHead):
+        return states
+    return with_choices(states, ilm=network.ilm_weights([network.config.ilm_beam or IlmPair()] * batch))
 
 
 def with_choices(
-    states: BeamStates, beam_sizes: torch.Tensor | None, fusion: FusionStates | None, ilm: IlmWeights
+    states: BeamStates,
+    beam_sizes: torch.Tensor | None = None,
+    fusion: FusionStates | None = None,
+    ilm: IlmWeights = (),
 ) -> BeamStates:
     """Sets the choices of each stream, [B]; None and () keep the present ones."""
     beam_size = states.hypotheses.scores.shape[1]

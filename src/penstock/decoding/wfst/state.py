@@ -220,7 +220,7 @@ class StartStates:
         costs, least = self._costs(choice)
         entries = np.array(self._kept(costs))
         words = self._words[entries]
-        places = np.flatnonzero(words != NO_WORD)  # of tokens with a node
+        places = np.flatnonzero(words != NO_WORD)  # tokens with a node
         count, node_count = len(entries), len(places)
         tokens, nodes = states.tokens, states.nodes
         tokens.states[row, :count] = torch.from_numpy(self._targets[entries])

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 
 from penstock.encoder.int8 import Int8Choice, speech_mel
 from penstock.encoder.modules import Convolution, FeedForward, Norm, StridedLayers, Tensors, subset
-from penstock.encoder.window.attention import Band, Reach, RowsOfReach, WindowAttention, rows_of_reaches
-from penstock.encoder.window.strip import Strip
+from penstock.encoder.window.attention import Band, Reach, RowsOfReach, Strip, WindowAttention, rows_of_reaches
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import EncoderConfig
 from penstock.runtime import prepare_device, trim_heap

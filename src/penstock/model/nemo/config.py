@@ -215,7 +215,7 @@ def _predictor(decoder: Section) -> tuple[int, int, int]:
 
 
 def _is_empty(section: Section, key: str) -> bool:
-    """Whether the file has no values there, so that `settled` takes them from the tensors."""
+    """Whether the file has no values there, so that the importer takes them from the tensors."""
     return section.get(key) in (None, {})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import sentencepiece
 import torch
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, naming
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.card import copy_card
@@ -18,40 +18,12 @@ from penstock.model.new_bundle import write_new_bundle
 from penstock.model.section import MAX_LAYERS, MAX_YAML_BYTES, parse_yaml
 from penstock.model.source_tensors import StateDict
 
+MAX_TOKENIZER_BYTES = 64 << 20
 _EMBEDDING = "decoder.prediction.embed.weight"
 _LSTM = "decoder.prediction.dec_rnn.lstm.weight_ih_l{}"
 _JOINT = "joint.enc.weight"
 _JOINT_OUTPUT_AFTER_DROPOUT = "joint.joint_net.2.weight"
 _BIAS = "encoder.layers.0.self_attn.linear_q.bias"
-MAX_TOKENIZER_BYTES = 64 << 20
-
-
-def settled(config: NemoConfig, state: StateDict) -> NemoConfig:
-    """Returns the configuration with biases, and sizes of an empty `prednet` or `jointnet`, as the tensors have them.
-
-    Raises CheckpointError with NeMo's name of a tensor that is missing.
-    """
-    model = config.model
-    if USE_BIAS in config.unsettled:
-        model = replace(model, encoder=replace(model.encoder, use_bias=_BIAS in state))
-    transducer = model.transducer
-    if transducer is not None and PREDNET in config.unsettled:
-        layers = next(layer for layer in range(MAX_LAYERS + 1) if _LSTM.format(layer) not in state)
-        transducer = replace(
-            transducer, predictor_hidden=_width(state, _EMBEDDING, axis=1), predictor_layers=max(layers, 1)
-        )
-    if transducer is not None and JOINTNET in config.unsettled:
-        transducer = replace(transducer, joint_hidden=_width(state, _JOINT, axis=0))
-        config = config._replace(joint_has_dropout=_JOINT_OUTPUT_AFTER_DROPOUT in state)
-    return config._replace(model=replace(model, transducer=transducer))
-
-
-def _width(state: StateDict, name: str, axis: int) -> int:
-    tensor = state.get(name)
-    if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2 or not tensor.shape[axis]:
-        found = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
-        raise CheckpointError(f"the tensor {name} is {found}, expected two axes")
-    return tensor.shape[axis]
 
 
 def import_nemo(
@@ -69,18 +41,16 @@ def import_nemo(
     origin: added to the bundle's `source`. Raises CheckpointError for everything unsafe, broken or unsupported.
     """
     nemo_path = Path(nemo_path)
-    return write_new_bundle(directory, replace, lambda scratch: _convert(nemo_path, scratch, half, origin or {}))
+
+    def convert(scratch: Path) -> Path:
+        with naming(nemo_path, CheckpointError):
+            return _convert(nemo_path, scratch, half, origin or {})
+
+    return write_new_bundle(directory, replace, convert)
 
 
 def _convert(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
-    """Writes the bundle into a new directory in `scratch`; every CheckpointError names `nemo_path`."""
-    try:
-        return _convert_checked(nemo_path, scratch, half, origin)
-    except CheckpointError as error:
-        raise CheckpointError(f"{nemo_path}: {error.message}") from error
-
-
-def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
+    """Writes the bundle into a new directory in `scratch`."""
     if not nemo_path.is_file():
         raise CheckpointError("is a directory; accepted: a .nemo file" if nemo_path.is_dir() else "no such file")
     bundle, weights = scratch / "bundle", scratch / "weights"
@@ -90,7 +60,7 @@ def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[st
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
     state = load_state_dict(weights)
-    config = _with_labels(settled(config, state), state, tokenizer)
+    config = _with_labels(_settled(config, state), state, tokenizer)
     tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
@@ -123,3 +93,31 @@ def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
         size = "decoder.vocab_size" if config.model.transducer else "decoder.num_classes"
         raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as {size}")
     return data
+
+
+def _settled(config: NemoConfig, state: StateDict) -> NemoConfig:
+    """Returns the configuration with biases, and sizes of an empty `prednet` or `jointnet`, as the tensors have them.
+
+    Raises CheckpointError with NeMo's name of a tensor that is missing.
+    """
+    model = config.model
+    if USE_BIAS in config.unsettled:
+        model = replace(model, encoder=replace(model.encoder, use_bias=_BIAS in state))
+    transducer = model.transducer
+    if transducer is not None and PREDNET in config.unsettled:
+        layers = next(layer for layer in range(MAX_LAYERS + 1) if _LSTM.format(layer) not in state)
+        transducer = replace(
+            transducer, predictor_hidden=_width(state, _EMBEDDING, axis=1), predictor_layers=max(layers, 1)
+        )
+    if transducer is not None and JOINTNET in config.unsettled:
+        transducer = replace(transducer, joint_hidden=_width(state, _JOINT, axis=0))
+        config = config._replace(joint_has_dropout=_JOINT_OUTPUT_AFTER_DROPOUT in state)
+    return config._replace(model=replace(model, transducer=transducer))
+
+
+def _width(state: StateDict, name: str, axis: int) -> int:
+    tensor = state.get(name)
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2 or not tensor.shape[axis]:
+        found = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
+        raise CheckpointError(f"the tensor {name} is {found}, expected two axes")
+    return tensor.shape[axis]

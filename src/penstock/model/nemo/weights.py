@@ -16,6 +16,8 @@ from penstock.model.config import FeatureConfig
 from penstock.model.nemo.archive import HeaderReader
 from penstock.model.nemo.config import MelBand, NemoConfig
 from penstock.model.source_tensors import (
+    LAYER_NAMES,
+    LSTM_NAMES,
     SourceTensor,
     StateDict,
     folded_depthwise,
@@ -40,34 +42,15 @@ _UNPICKLING_ERRORS = (
 )  # fmt: skip
 
 _LAYER_NAMES = {
-    "feed_forward1.norm": "norm_feed_forward1",
-    "feed_forward1.up": "feed_forward1.linear1",
-    "feed_forward1.down": "feed_forward1.linear2",
-    "feed_forward2.norm": "norm_feed_forward2",
-    "feed_forward2.up": "feed_forward2.linear1",
-    "feed_forward2.down": "feed_forward2.linear2",
-    "attention.norm": "norm_self_att",
+    **LAYER_NAMES,
     "attention.query": "self_attn.linear_q",
     "attention.key": "self_attn.linear_k",
     "attention.value": "self_attn.linear_v",
     "attention.out": "self_attn.linear_out",
     "attention.position": "self_attn.linear_pos",
-    "attention": "self_attn",
-    "convolution.norm": "norm_conv",
-    "convolution.pointwise1": "conv.pointwise_conv1",
-    "convolution.pointwise2": "conv.pointwise_conv2",
-    "convolution.depthwise": "conv.depthwise_conv",
     "convolution.depthwise_norm": "conv.batch_norm",
-    "norm_out": "norm_out",
 }
-_LAST_NAMES = {
-    "position_bias_u": "pos_bias_u",
-    "position_bias_v": "pos_bias_v",
-    "input_weight": "weight_ih_l",
-    "hidden_weight": "weight_hh_l",
-    "input_bias": "bias_ih_l",
-    "hidden_bias": "bias_hh_l",
-}
+_LAST_NAMES = {**LSTM_NAMES, "position_bias_u": "pos_bias_u", "position_bias_v": "pos_bias_v"}
 _NAMES = {
     "encoder.subsampling.first": "encoder.pre_encode.conv.0",
     "encoder.subsampling.out": "encoder.pre_encode.out",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, naming
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.card import copy_card
 from penstock.model.languages import end_labels, tag_labels
@@ -33,7 +33,7 @@ def import_transformers(
 def _convert(source: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
     """Writes the bundle into a new directory in `scratch`; every CheckpointError names `source`."""
     bundle = scratch / "bundle"
-    try:
+    with naming(source, CheckpointError):
         config = read_transformers_config(source)
         tokenizer = convert_tokenizer(source, config.model.vocabulary_size)
         model = replace(config.model, end_tokens=end_labels(tokenizer))
@@ -43,6 +43,4 @@ def _convert(source: Path, scratch: Path, half: bool, origin: dict[str, str]) ->
         provenance = {"sha256": content_sha256(source), "class": config.class_name, **origin}
         write_checkpoint(bundle, model, tensors, tokenizer, provenance)
         copy_card(source, bundle)
-    except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error.message}") from error
     return bundle

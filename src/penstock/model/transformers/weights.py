@@ -9,14 +9,14 @@ from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
 from penstock.model.source_tensors import (
-    BATCH_NORM,
+    LAYER_NAMES,
+    LSTM_NAMES,
     NOT_NEEDED,
     SourceTensor,
     StateDict,
     folded_depthwise,
     front_end_tensors,
     prompt_input,
-    prompt_input_sources,
     reject_rest,
     source_shape,
     stored,
@@ -26,34 +26,15 @@ from penstock.model.transformers.files import WEIGHTS, weight_files
 
 _ACCEPTED_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LAYER_NAMES = {
-    "feed_forward1.norm": "norm_feed_forward1",
-    "feed_forward1.up": "feed_forward1.linear1",
-    "feed_forward1.down": "feed_forward1.linear2",
-    "feed_forward2.norm": "norm_feed_forward2",
-    "feed_forward2.up": "feed_forward2.linear1",
-    "feed_forward2.down": "feed_forward2.linear2",
-    "attention.norm": "norm_self_att",
+    **LAYER_NAMES,
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
     "attention.value": "self_attn.v_proj",
     "attention.out": "self_attn.o_proj",
     "attention.position": "self_attn.relative_k_proj",
-    "attention": "self_attn",
-    "convolution.norm": "norm_conv",
-    "convolution.pointwise1": "conv.pointwise_conv1",
-    "convolution.pointwise2": "conv.pointwise_conv2",
-    "convolution.depthwise": "conv.depthwise_conv",
     "convolution.depthwise_norm": "conv.norm",
-    "norm_out": "norm_out",
 }
-_LAST_NAMES = {
-    "position_bias_u": "bias_u",
-    "position_bias_v": "bias_v",
-    "input_weight": "weight_ih_l",
-    "hidden_weight": "weight_hh_l",
-    "input_bias": "bias_ih_l",
-    "hidden_bias": "bias_hh_l",
-}
+_LAST_NAMES = {**LSTM_NAMES, "position_bias_u": "bias_u", "position_bias_v": "bias_v"}
 _NAMES = {
     "encoder.subsampling.first": "encoder.subsampling.conv_in",
     "encoder.subsampling.out": "encoder.subsampling.linear",
@@ -107,20 +88,6 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
             tensors[name] = take(WEIGHTS, remaining, source_of(name, shape, config.encoder.is_offline)).reshape(shape)
     reject_rest(WEIGHTS, remaining)
     return {name: stored(WEIGHTS, name, tensor, half, copy=False) for name, tensor in tensors.items()}
-
-
-def sources_of(config: ModelConfig) -> list[SourceTensor]:
-    """Every tensor of model.safetensors."""
-    sources = prompt_input_sources(_PROMPT_INPUT, config)
-    for name, shape in tensor_shapes(config).items():
-        is_folded = name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm
-        is_made = name.endswith("convolution.depthwise.bias") and not config.encoder.use_bias
-        if not name.startswith("features.") and name not in ("prompt.in.weight", "prompt.table") and not is_made:
-            sources += (source_of(name, shape, config.encoder.is_offline),)
-        if is_folded:
-            place = source_of(name, shape, config.encoder.is_offline).name.replace("depthwise_conv.weight", "norm")
-            sources += tuple(SourceTensor(f"{place}.{part}", shape[:1]) for part in BATCH_NORM)
-    return list(sources)
 
 
 def source_of(name: str, shape: tuple[int, ...], is_offline: bool) -> SourceTensor:

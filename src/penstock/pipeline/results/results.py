@@ -117,7 +117,7 @@ class StreamText:
     ) -> StreamResult:
         """Adds what a request decoded and returns the result; after a final result the next segment begins.
 
-        covered_samples: as in `penstock.frontend.log_mel.MelChunks`. next_start_samples: where the frames of the next
+        covered_samples: as in `penstock.frontend.log_mel.ChunkRows`. next_start_samples: where the frames of the next
         segment begin; by default there. open_word: the last stable tokens, whose text is that of the next segment.
         """
         self._unchanged = None

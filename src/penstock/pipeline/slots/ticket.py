@@ -50,7 +50,7 @@ class Column(IntEnum):
     FLAGS = 3
     CHUNKS = 4
     LAST_VALID = 5
-    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`."""
+    """`last_valid_mel_frames` of `penstock.frontend.log_mel.ChunkRows`."""
     COVERED = 6
     """`covered_samples`, likewise."""
     FRAMES = 7

@@ -76,7 +76,7 @@ class Endpoints:
         """Labels that are no words but mean an end."""
         self.silent_tokens = self.end_tokens | marks
         self._frame_samples = config.encoder_frame_samples
-        # Frames of a chunk's last hop that its audio does not fill: see `MelChunks.covered_samples`.
+        # Frames of a chunk's last hop that its audio does not fill: see `ChunkRows.covered_samples`.
         virtual_mel_frames = 0 if config.encoder.is_offline else config.encoder.subsampling_factor - 1
         self._virtual_samples = virtual_mel_frames * config.features.hop_samples
         self._segments = SegmentFrames(slots, config.encoder_frame_ms)

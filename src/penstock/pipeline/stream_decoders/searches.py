@@ -4,16 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.results import BeamReport, NBest
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, beam_with_driver
 from penstock.decoding.ctc import CtcHead, CtcStateStore, CtcTokens, decode_greedily
-from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
 from penstock.decoding.greedy.memory import BatchedHyps, GreedyStateStore
-from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping, with_driver
 from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors, tree_to_host
 from penstock.decoding.transducer.interface import IlmWeights, TransducerNetwork

@@ -12,7 +12,7 @@ import torch
 
 from penstock.runtime import send_to_device
 from penstock.scoring.automaton import AllTransitions, Transitions
-from penstock.scoring.boosting.layout import CONTINUES_WORD, ENDS_WORD, PhraseTable, block_labels
+from penstock.scoring.boosting.table import CONTINUES_WORD, ENDS_WORD, PhraseTable, block_labels
 
 NO_PHRASES = 0
 """The state of a stream without phrases: every label scores 0 and leads back to it."""

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import sentencepiece
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from penstock.errors import CheckpointError, LanguageModelError, OutputError, SettingError
-from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN, ArpaError, read_arpa, read_words
-from penstock.scoring.ngram.file_check import FORMAT, FORMAT_VERSION, SUFFIX, check_metadata
+from penstock.errors import LanguageModelError, OutputError, SettingError, naming
+from penstock.model.tokenizer import load_sentencepiece
+from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN, ArpaError, check_arpa, read_arpa, read_words
 from penstock.scoring.ngram.tables import NgramTables, build_tables, check_tables
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
     from penstock.scoring.ngram.lm import NgramLm
 
+SUFFIX = ".safetensors"
+_FORMAT, _FORMAT_VERSION = "penstock-ngram-lm", "1"
 NEMO_TOKEN_OFFSET = 100
 _SPECIAL = (BEGIN, END, UNKNOWN)
 _FLOATS = {"arc_scores", "root_scores", "backoff_scores", "final_scores"}
@@ -79,6 +80,17 @@ def read_tables(path: str | Path, names: TokenNames, token_format: TokenFormat |
         raise ArpaError(f"{path}: {error.message}") from error
 
 
+def check_lm_file(path: Path) -> None:
+    """LanguageModelError names a file that, by its beginning, is neither ARPA nor the compiled form of this version."""
+    if path.suffix != SUFFIX:
+        return check_arpa(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            _check_metadata(path, file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise LanguageModelError(f"{path}: cannot be read: {error}") from error
+
+
 def check_vocabulary(path: str | Path, names: TokenNames) -> None:
     """LanguageModelError unless the tokens of a file are `names`; reads no n-grams but an ARPA file's 1-grams."""
     path = Path(path)
@@ -105,7 +117,7 @@ def save_tables(tables: NgramTables, path: str | Path, names: TokenNames) -> Non
     """Writes the compiled form; SettingError unless `path` ends in `.safetensors`, by which it is recognized."""
     path = Path(path)
     check_name(path)
-    metadata = {"format": FORMAT, "version": FORMAT_VERSION, "tokens": json.dumps(names.pieces)}
+    metadata = {"format": _FORMAT, "version": _FORMAT_VERSION, "tokens": json.dumps(names.pieces)}
     try:
         path.write_bytes(save(tables._asdict(), metadata))
     except (SafetensorError, OSError) as error:
@@ -116,7 +128,7 @@ def _read_saved(path: Path, names: TokenNames) -> NgramTables:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            check_metadata(path, metadata)
+            _check_metadata(path, metadata)
             _check_tokens(path, metadata, names)
             arrays = {name: np.array(file.get_tensor(name)) for name in NgramTables._fields}
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a number type that numpy lacks
@@ -125,13 +137,17 @@ def _read_saved(path: Path, names: TokenNames) -> NgramTables:
         if array.dtype != (np.float32 if name in _FLOATS else np.int64):
             raise LanguageModelError(f"{path}: {name} is {array.dtype}")
     tables = NgramTables(**arrays)
-    try:
+    with naming(path, LanguageModelError):
         check_tables(tables)
-    except LanguageModelError as error:
-        raise LanguageModelError(f"{path}: {error.message}") from error
     if len(tables.root_scores) != len(names.pieces):
         raise LanguageModelError(f"{path}: {len(tables.root_scores)} labels, the model has {len(names.pieces)}")
     return tables
+
+
+def _check_metadata(path: Path, metadata: dict[str, str]) -> None:
+    """LanguageModelError unless the metadata are those of the compiled form."""
+    if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _FORMAT_VERSION):
+        raise LanguageModelError(f"{path}: not a language model of this version of Penstock")
 
 
 def _check_tokens(path: Path, metadata: dict[str, str], names: TokenNames) -> None:
@@ -155,16 +171,6 @@ def read_token_names(tokenizer_path: str | Path, textless: Sequence[int] = ()) -
         unknown_label=next((label for label in range(size) if model.is_unknown(label)), -1),
         control_labels=frozenset([*textless, *(label for label in range(size) if model.is_control(label))]),
     )
-
-
-def load_sentencepiece(path: str | Path) -> sentencepiece.SentencePieceProcessor:
-    """Opens a SentencePiece model; CheckpointError if the file is none."""
-    model = sentencepiece.SentencePieceProcessor()
-    try:
-        model.LoadFromSerializedProto(Path(path).read_bytes())
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
-    return model
 
 
 def find_labels(words: Sequence[str], names: TokenNames, token_format: TokenFormat | None = None) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from penstock.errors import GraphError, OutputError, SettingError, cut, shown
+from penstock.errors import GraphError, OutputError, SettingError, cut, naming, shown
 
 Topology = Literal["normal", "compact"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
@@ -198,13 +198,12 @@ def check_name(path: Path) -> None:
 def check_graph_file(path: str | Path, vocabulary_size: int, tokenizer_sha256: str) -> None:
     """GraphError unless the file is a graph for this model, by its metadata; reads no arrays."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-        _check_format(metadata)
-        built_for = int(metadata.get("vocabulary_size", 0)), metadata.get("tokenizer_sha256", "")
-        _check_model(built_for, (vocabulary_size, tokenizer_sha256))
-    except GraphError as error:
-        raise GraphError(f"{path}: {error.message}") from error
+        with naming(path, GraphError):
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+            _check_format(metadata)
+            built_for = int(metadata.get("vocabulary_size", 0)), metadata.get("tokenizer_sha256", "")
+            _check_model(built_for, (vocabulary_size, tokenizer_sha256))
     except (SafetensorError, OSError, ValueError) as error:
         raise GraphError(f"{path}: cannot be read: {error}") from error
 
@@ -236,15 +235,14 @@ def read_graph(path: str | Path, memory_limit_bytes: int | None = None, memory_p
     """
     path = Path(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            _check_format(metadata)
-            _check_size(memory_per_file * path.stat().st_size, memory_limit_bytes)
-            arrays = {name: np.array(file.get_tensor(name)) for name in ARRAYS}
-        graph = _graph_from(metadata, arrays)
-        graph.check()
-    except GraphError as error:
-        raise GraphError(f"{path}: {error.message}") from error
+        with naming(path, GraphError):
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                _check_format(metadata)
+                _check_size(memory_per_file * path.stat().st_size, memory_limit_bytes)
+                arrays = {name: np.array(file.get_tensor(name)) for name in ARRAYS}
+            graph = _graph_from(metadata, arrays)
+            graph.check()
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a number type that numpy lacks
         raise GraphError(f"{path}: cannot be read: {error}") from error
     return graph

@@ -8,8 +8,9 @@ from typing import BinaryIO
 
 from penstock.errors import CorpusError
 from penstock.model.languages import without_tags
+from penstock.model.tokenizer import load_sentencepiece
 from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN
-from penstock.scoring.ngram.io import TokenNames, load_sentencepiece, read_token_names
+from penstock.scoring.ngram.io import TokenNames, read_token_names
 
 STANDARD_INPUT = "-"
 MAX_LINE_BYTES = 16 << 20

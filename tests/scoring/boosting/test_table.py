@@ -5,9 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from penstock.scoring.boosting.layout import build_table
 from penstock.scoring.boosting.phrases import TokenPhrase
-from penstock.scoring.boosting.trie import PhraseTrie
+from penstock.scoring.boosting.table import PhraseTrie, build_table
 from tests.helpers.phrases import random_boosts
 
 
