@@ -10,18 +10,10 @@ from tritonclient.utils import InferenceServerException
 
 from penstock import StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
-from tests.helpers.batch_schedule import (
-    LISTED,
-    Row,
-    Transcript,
-    add_reply,
-    cut_into_rows,
-    request_arrays,
-    shuffle_rows,
-    split,
-)
+from penstock_client.batched.wire import Row
+from tests.helpers.batch_schedule import Transcript, add_reply, cut_into_rows, shuffle_rows, split
 from tests.helpers.golden import golden_utterances
-from trials.server.raw_stream import BatchedConnection, inputs_of
+from trials.server.raw_stream import LISTED, BatchedConnection, inputs_of, request_arrays
 from trials.server.resources import read_metrics
 from trials.server.running import CONTEXT, RunningServer
 
