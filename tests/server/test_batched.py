@@ -10,6 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from penstock import StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
+from penstock_client.batched.rows import Row
 from tests.helpers.batch_schedule import (
     LISTED,
     Row,
@@ -20,7 +21,7 @@ from tests.helpers.batch_schedule import (
     split,
 )
 from tests.helpers.golden import golden_utterances
-from trials.server.raw_stream import BatchedConnection, inputs_of, request_arrays
+from trials.server.raw_stream import LISTED, BatchedConnection, inputs_of, request_arrays
 from trials.server.resources import read_metrics
 from trials.server.running import CONTEXT, RunningServer
 

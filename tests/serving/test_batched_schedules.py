@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import StreamingRecognizer
+from penstock_client.batched.rows import Row
 from tests.helpers.batch_schedule import (
     Row,
     Transcript,
