@@ -36,9 +36,10 @@ NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tes
 	$(patsubst %,--ignore=tests/decoding/wfst/test_%.py,boosting captured_search lattice state) \
 	--deselect=tests/decoding/test_large_vocabulary.py::test_a_step_takes_no_more_than_stated \
 	--deselect=tests/encoder/test_encoder.py::test_signals_are_handled_after_encoders_are_freed
-# In double precision, where no rounding decides, or of stored weights: `make test-nightly` alone has them.
+# In double precision, where no rounding decides, of stored weights, or like others: `make test-nightly` alone has them.
 NUMERIC_AT_NIGHT := $(patsubst %,--ignore=tests/decoding/beam/test_%.py,search aes fusion) \
-	--ignore=tests/decoding/test_internal_language_model.py --ignore=tests/encoder/test_stored_int8.py
+	--ignore=tests/decoding/greedy/test_fusion.py --ignore=tests/decoding/test_internal_language_model.py \
+	--ignore=tests/encoder/test_stored_int8.py
 # They wait for nothing, so one process per core.
 TEST_NUMERIC = $(BIN)/python -m pytest -q -n $$(nproc) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS) $(NUMERIC_AT_NIGHT)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.

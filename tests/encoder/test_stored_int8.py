@@ -42,7 +42,7 @@ def imported(source, directory) -> Checkpoint:
     return Checkpoint(directory)
 
 
-@pytest.mark.parametrize("name", ["an4-rnnt-hybrid", "an4-offline"])
+@pytest.mark.parametrize("name", ["an4-rnnt-hybrid", pytest.param("an4-offline", marks=pytest.mark.nightly)])
 def test_a_stored_choice_is_as_exact_as_one_at_the_start(bundled_model, converts_all, monkeypatch, tmp_path, name):
     source = Checkpoint(bundled_model.parent / name)
     monkeypatch.setattr(int8, "activation_bits", lambda: 7)

@@ -30,7 +30,13 @@ DECODERS = (
     {"decoder": "ctc_beam"},
 )
 NAMES = ["greedy", "boosted", "alsd", "aes", "ctc", "ctc_beam"]
-of_each_decoder = pytest.mark.parametrize("options", DECODERS, ids=NAMES)
+of_each_decoder = pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=[pytest.mark.nightly] * (name in ("boosted", "aes")))
+        for name, options in zip(NAMES, DECODERS, strict=True)
+    ],
+)
 
 
 @pytest.fixture(scope="module")
