@@ -23,14 +23,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.encoder import encoder_steps, nemo_encoder_steps
 from benchmarks.measure import time_interleaved
 from benchmarks.papers.runner import Streams, entries_of, measured
 from benchmarks.penstock_decoders import penstock_systems
-from benchmarks.random_bundle import write_random_bundle
-from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerSizes
-from benchmarks.systems import CHUNKS, NEMO, Selection, System, Unavailable, decoding_errors, split_chunks
-from benchmarks.workload import Workload, random_workload
-from penstock.encoder.encoder import TORCH, StreamingEncoder
+from benchmarks.random_models import KINDS, TransducerSizes, write_random_bundle
+from benchmarks.systems import (
+    CHUNKS,
+    NEMO,
+    Selection,
+    System,
+    Unavailable,
+    Workload,
+    decoding_errors,
+    random_workload,
+    split_chunks,
+)
+from penstock.encoder.encoder import TORCH
 from penstock.encoder.precision import AUTO, FLOAT16, INT8, PRECISIONS, TF32, number_type, prepare_precision
 from penstock.errors import DeviceLostError, StreamError
 from penstock.kernels.capability import FUSED
@@ -76,11 +85,11 @@ class Sizes(NamedTuple):
     device: str
     is_tiny: bool
     precisions: Sequence[str]
-    """Of the encoder."""
+    """Those that the encoder computes in."""
     rights: Sequence[int]
     """Frames of right context."""
     counts: Sequence[int]
-    """Of streams in the trials."""
+    """Numbers of streams in the trials."""
     trial_s: float
 
 
@@ -101,35 +110,17 @@ def encoder(lines: Lines, sizes: Sizes) -> None:
                 def task(context=context, case=case, precision=precision, engine=engine) -> None:
                     prepare_precision(precision, device)
                     dtype = number_type(precision, device)
-                    step_of = _encoder_steps(size, context, max(buckets), dtype, device, engine)
+                    made = (size, context, max(buckets), dtype, device)
+                    step_of = nemo_encoder_steps(*made) if engine == NEMO else encoder_steps(*made, engine)
                     for rows in buckets:
                         tasks = {"eager": step_of(rows)}
                         if device.startswith("cuda") and engine != NEMO:  # it has no captured step
                             tasks["captured"] = _captured(tasks["eager"])
-                        for launch, timing in time_interleaved(tasks, repeats, 3, device).items():
-                            ms = 1e3 * timing.seconds.median
+                        for launch, seconds in time_interleaved(tasks, repeats, 3, device).items():
+                            ms = 1e3 * statistics.median(seconds)
                             lines.add("encoder step", {**case, "rows": rows, "launch": launch}, ms=ms)
 
                 lines.attempt("encoder step", case, task)
-
-
-def _encoder_steps(
-    size: str, context: AttentionContext, streams: int, dtype: torch.dtype, device: str, engine: str
-) -> Callable[[int], Callable[[], object]]:
-    """Returns what makes a step of the first n streams."""
-    if engine == NEMO:
-        from benchmarks.encoder import nemo_encoder_steps
-
-        return nemo_encoder_steps(size, context, streams, dtype, device)
-    source = RandomEncoder(ENCODERS[size], context, device=device)
-    encoder = StreamingEncoder(source, context, streams, device, dtype, engine)
-    encoder.state.kv_pages.normal_()
-    encoder.state.conv_tails.normal_()
-    encoder.state.chunks_seen.fill_(10 * encoder.state.pages_per_slot)
-    frames = _FACTOR * context.chunk_encoder_frames
-    slots, mel = torch.arange(streams, device=device), source.mel(1, streams, frames)[0]
-    valid = torch.full((streams,), frames, device=device)
-    return lambda rows: lambda: encoder.step(slots[:rows], mel[:rows], valid[:rows])
 
 
 def _captured(step: Callable[[], object]) -> Callable[[], object]:
@@ -328,9 +319,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="cuda or cpu (cuda)")
     parser.add_argument("--tiny", action="store_true", help="small sizes: whether it runs at all")
     names = {"metavar": "N,..."}
-    parser.add_argument("--precisions", **names, type=lambda text: text.split(","), help="of the encoder (all)")
+    parser.add_argument("--precisions", **names, type=lambda text: text.split(","), help="encoder precisions (all)")
     parser.add_argument("--rights", **names, type=_counts, default=RIGHTS, help="frames of right context (0,3,13)")
-    parser.add_argument("--streams", **names, type=_counts, default=STREAMS, help="of the trials, ascending")
+    parser.add_argument("--streams", **names, type=_counts, default=STREAMS, help="streams of the trials, ascending")
     parser.add_argument("--trial-s", metavar="N", type=float, default=30.0, help="seconds of each trial (30)")
     chosen = parser.parse_args(arguments)
     check_device(chosen.device, "--device")

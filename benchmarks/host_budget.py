@@ -21,21 +21,20 @@ from penstock.encoder.encoder import Encoded, StreamingEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, parse_context
-from penstock.pipeline.results.decoded import NOTHING, Decoded
-from penstock.pipeline.slots.latency import LatencyTable
-from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.results.words import NOTHING, Decoded
+from penstock.pipeline.slots.ledger import LatencyTable, SlotLedger
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Ticket, TicketSigner
-from penstock.pipeline.stages.batched_rows import read_rows
+from penstock.pipeline.stages.audio_rows import read_rows
 from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stages.decoder_rows import ResultChanges
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
 from penstock.pipeline.stream_decoders.base import Chunk
-from penstock.pipeline.stream_decoders.transducer import GreedyStreamDecoder
+from penstock.pipeline.stream_decoders.searches import GreedyStreamDecoder
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
 from penstock.serving.metrics import ChunkMetrics, decoded_frames
-from penstock.serving.result_changes import ResultChanges
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 STAGES = ("read", "features", "encoder", "decoder")

@@ -21,11 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.baselines import SherpaOnnx
-from benchmarks.measure import paired_ratio, ratios_to
-from benchmarks.offline import PenstockOffline, SherpaOffline, cases
-from benchmarks.random_bundle import random_tokenizer
-from benchmarks.recognizer import MANIFEST, SAMPLE_RATE_HZ, Penstock, in_words, read_recordings, timed_rounds
+from benchmarks.baselines import PenstockOffline, SherpaOffline, SherpaOnnx, cases, onnx_session
+from benchmarks.measure import paired_ratio, ratios_to, timed_rounds
+from benchmarks.random_models import random_tokenizer
+from benchmarks.recognizer import MANIFEST, SAMPLE_RATE_HZ, Penstock, in_words, read_recordings
 from benchmarks.results import Ratios, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import FLOAT32, INT8, open_encoder
 from penstock.model.bundle import Checkpoint
@@ -65,12 +64,7 @@ class OnnxEncoder:
     """A batch of streams of NeMo's export, with the caches that its own steps return."""
 
     def __init__(self, path: Path, context: AttentionContext, precision: str):
-        import onnxruntime
-
-        self.name = f"ONNX {precision}"
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.name, self._session = f"ONNX {precision}", onnx_session(path)
         self._names = [put.name for put in self._session.get_inputs()]
         self._left, self._caches = context.left, [np.empty(0)]
 
@@ -97,16 +91,16 @@ def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parts = {"encoder": measure_encoder, "streams": measure_streams, "files": measure_files, "memory": None}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directory", type=Path, metavar="DIR", help="of the models")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder of the models")
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="all of them by default")
     parser.add_argument("--contexts", nargs="+", choices=CONTEXTS, default=CONTEXTS, metavar="L,R")
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32], metavar="N", help="concurrent streams")
-    parser.add_argument("--cases", nargs="+", default=["short", "long", "equal"], help="of files (all of them)")
+    parser.add_argument("--cases", nargs="+", default=["short", "long", "equal"], help="cases of files (all of them)")
     parser.add_argument("--files", type=int, default=16, metavar="N", help="files of 15 s at once (16)")
-    parser.add_argument("--rounds", type=int, default=2, help=f"of cases of less than {_LONG_S:.0f} s (2)")
+    parser.add_argument("--rounds", type=int, default=2, help=f"rounds of cases of less than {_LONG_S:.0f} s (2)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
-    parser.add_argument("--layers", type=int, default=24, metavar="N", help="of the encoders (24)")
-    parser.add_argument("--width", type=int, default=1024, metavar="N", help="of the encoders (1024)")
+    parser.add_argument("--layers", type=int, default=24, metavar="N", help="encoder layers (24)")
+    parser.add_argument("--width", type=int, default=1024, metavar="N", help="encoder width (1024)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
     arguments = parser.parse_args(argv)
     prepare_process(arguments.threads)
@@ -146,12 +140,11 @@ def _write_model(
     kind: str, folder: Path, contexts: list[AttentionContext | None], arguments: argparse.Namespace
 ) -> None:
     """contexts: to export with; the bundle has all of `CONTEXTS`, and the same weights each time."""
+    from benchmarks.exports import export_sherpa, quantize
     from benchmarks.nemo_models import build_model
-    from benchmarks.nemo_specs import ModelSpec
+    from benchmarks.nemo_specs import ModelSpec, float_signals
     from benchmarks.random_models import OFFLINE
-    from benchmarks.signals import make_signals
     from penstock.model.nemo.importer import import_nemo
-    from scripts.export_sherpa import export, quantize
 
     spec = ModelSpec(
         kind, 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=_MEL_BINS, d_model=arguments.width, n_heads=8,
@@ -164,7 +157,7 @@ def _write_model(
             spec, durations=(0, 1, 2, 3, 4), norm="batch_norm", contexts=[-1, -1], encoder=OFFLINE,
             preprocessor={"normalize": "per_feature"},
         )  # fmt: skip
-    signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+    signals = float_signals()
     folder.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode(False), tempfile.TemporaryDirectory(dir=folder) as workspace:
         model = build_model(spec, Path(workspace), signals)
@@ -172,7 +165,7 @@ def _write_model(
         import_nemo(f"{workspace}/model.nemo", folder / "bundle", replace=True)
         for context in contexts:
             files = _exported(folder, FLOAT32, context)
-            export(model, context and list(context), files)
+            export_sherpa(model, context and list(context), files)
             quantize(files, _exported(folder, INT8, context))
 
 

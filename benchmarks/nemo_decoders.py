@@ -32,8 +32,9 @@ from benchmarks.systems import (
     System,
     Unavailable,
     Variant,
+    joined_labels,
 )
-from penstock.decoding.beam.sizes import AesLimits
+from penstock.decoding.sizes import AesLimits
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import TransducerConfig
 
@@ -58,49 +59,35 @@ class NemoLabelLooping(System):
 
     def labels(self, decoded: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
         """Labels of all chunks."""
-        streams: list[list[int]] = [[] for _ in decoded[0][1]]
-        for labels, lengths in decoded:
-            for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
-                stream += row[:length]
-        return streams
+        return joined_labels(decoded)
 
 
-class NemoFrameLooping(System):
+class NemoWhole(System):
+    """A decoder of whole utterances, whose hypotheses are on the host when it ends."""
+
+    def __init__(self, variant: Variant, decode: Callable[[Chunk], list]):
+        super().__init__(variant)
+        self._decode = decode
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list:
+        """NeMo's hypotheses."""
+        (chunk,) = chunks
+        return self._decode(chunk)
+
+    def labels(self, decoded: list) -> list[list[int]]:
+        """Labels of each."""
+        return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in decoded]
+
+
+def _frame_looping(infer: GreedyBatchedRNNTInfer) -> Callable[[Chunk], list]:
     """`greedy_batch` without loop_labels, which builds its hypotheses while decoding."""
-
-    def __init__(self, variant: Variant, infer: GreedyBatchedRNNTInfer):
-        super().__init__(variant)
-        self._infer = infer
-
-    @torch.inference_mode()
-    def decode(self, chunks: list[Chunk]) -> list:
-        """NeMo's hypotheses."""
-        (chunk,) = chunks
-        (found,) = self._infer(encoder_output=chunk.frames.transpose(1, 2), encoded_lengths=chunk.lengths)
-        return found
-
-    def labels(self, decoded: list) -> list[list[int]]:
-        """Labels of each."""
-        return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in decoded]
+    return lambda chunk: infer(encoder_output=chunk.frames.transpose(1, 2), encoded_lengths=chunk.lengths)[0]
 
 
-class NemoBeam(System):
+def _beam(computer: Any) -> Callable[[Chunk], list]:
     """`malsd_batch` or `maes_batch`; the best hypothesis of each stream is copied to the host."""
-
-    def __init__(self, variant: Variant, computer: Any):
-        super().__init__(variant)
-        self._computer = computer
-
-    @torch.inference_mode()
-    def decode(self, chunks: list[Chunk]) -> list:
-        """NeMo's hypotheses."""
-        (chunk,) = chunks
-        hyps, *_ = self._computer(chunk.frames, chunk.lengths)
-        return hyps.to_hyps_list(score_norm=True)
-
-    def labels(self, decoded: list) -> list[list[int]]:
-        """Labels of each."""
-        return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in decoded]
+    return lambda chunk: computer(chunk.frames, chunk.lengths)[0].to_hyps_list(score_norm=True)
 
 
 class NemoLm(NamedTuple):
@@ -144,7 +131,7 @@ def _without_names(checkpoint: Checkpoint, selection: Selection, lm: NemoLm | No
                 if config.is_tdt:
                     yield Unavailable(variant, "NeMo has no batched frame-looping for TDT")
                 else:
-                    yield _try(variant, lambda e, g=has_graphs: NemoFrameLooping(e, parts.greedy(False, g)))
+                    yield _try(variant, lambda e, g=has_graphs: NemoWhole(e, _frame_looping(parts.greedy(False, g))))
             else:
                 yield from _beams(parts, decoder, driver, selection)
 
@@ -159,7 +146,7 @@ def _beams(parts: "_Parts", decoder: str, driver: str, selection: Selection) -> 
             yield Unavailable(variant, "not set up with a language model")
             continue
         make = parts.alsd if decoder == ALSD else parts.aes
-        yield _try(variant, lambda e, m=make, g=driver == "graphs": NemoBeam(e, m(e.beam, g)))
+        yield _try(variant, lambda e, m=make, g=driver == "graphs": NemoWhole(e, _beam(m(e.beam, g))))
 
 
 def _try(variant: Variant, make: Callable[[Variant], System]) -> System | Unavailable:

@@ -91,7 +91,7 @@ def write_tokenizer(directory: Path, trained: bytes) -> Path:
 
 
 def _train(byte_fallback: bool, tags: tuple[str, ...]) -> bytes:
-    """Of a few hundred bytes, without normalization table."""
+    """A SentencePiece model of a few hundred bytes, without normalization table."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_SENTENCES.splitlines()), model_writer=model, model_type="bpe",

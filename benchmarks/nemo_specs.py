@@ -1,7 +1,17 @@
-"""Configurations of the tiny NeMo models that nemo_models.py builds; does not import NeMo."""
+"""Configurations of the tiny NeMo models that nemo_models.py builds, and the signals that they are built on.
+
+Does not import NeMo. Signals are deterministic: voiced bursts of gliding pitch, hiss and pauses, of three lengths.
+"""
 
 import dataclasses
 from dataclasses import dataclass
+
+import numpy as np
+
+LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
+_TAGS = ("<en-US>", "<de-DE>", "<nb-NO>", "<yue-Hk>")
+SAMPLE_RATE_HZ = 16000
+LENGTHS_SAMPLES = {"medium": 21923, "short": 4967, "long": 51200}
 
 
 @dataclass(frozen=True)
@@ -86,8 +96,6 @@ SPECS = (
 )  # fmt: skip
 
 
-LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
-_TAGS = ("<en-US>", "<de-DE>", "<nb-NO>", "<yue-Hk>")
 PROMPT_SPECS = (
     ModelSpec(
         "prompt_hybrid", seed=9, contexts=[[56, 3], [56, 0], [56, 6], [56, 13]], joint_hidden=16, languages=LANGUAGES,
@@ -109,3 +117,39 @@ EOU_SPEC = ModelSpec(
     contexts=[70, 1], joint_dropout=0.2, tags=("<EOU>", "<EOB>"),
 )  # fmt: skip
 """The architecture of parakeet_realtime_eou_120m-v1."""
+
+
+def float_signals() -> dict[str, np.ndarray]:
+    """`make_signals` as float32 samples, -1 .. 1."""
+    return {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+
+
+def make_signals() -> dict[str, np.ndarray]:
+    """Name -> 16-bit samples."""
+    return {name: _speech_like(seed, length) for seed, (name, length) in enumerate(LENGTHS_SAMPLES.items())}
+
+
+def _speech_like(seed: int, length: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    samples = 0.003 * generator.standard_normal(length)
+    start = int(generator.integers(200, 1500))
+    while start < length:
+        burst = _burst(generator, int(generator.integers(1500, 6000)))[: length - start]
+        samples[start : start + len(burst)] += burst
+        start += len(burst) + int(generator.integers(0, 3000))
+    return np.round(np.clip(samples, -1, 1) * 32767).astype(np.int16)
+
+
+def _burst(generator: np.random.Generator, length: int) -> np.ndarray:
+    """Harmonics under two moving formants, or hiss."""
+    envelope = np.sin(np.pi * np.arange(length) / length) ** 0.5 * generator.uniform(0.05, 0.4)
+    if generator.random() < 0.3:
+        return envelope * 0.3 * generator.standard_normal(length)
+    pitch_hz = np.linspace(generator.uniform(90, 200), generator.uniform(90, 200), length)
+    phase = 2 * np.pi * np.cumsum(pitch_hz) / SAMPLE_RATE_HZ
+    formants = [np.linspace(*generator.uniform(low, high, 2), length) for low, high in ((250, 900), (900, 3200))]
+    voice = np.zeros(length)
+    for harmonic in range(1, 30):
+        gain = sum(np.exp(-(((harmonic * pitch_hz - formant) / 250) ** 2)) for formant in formants)
+        voice += gain * np.sin(harmonic * phase)
+    return envelope * voice / 3

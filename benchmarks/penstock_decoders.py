@@ -1,102 +1,165 @@
-"""Searches of this project with every driver of the device."""
+"""Searches of this project with every driver of the device, and the baselines of label-looping.
+
+`FrameLooping` is arXiv 2406.03791, Algorithm 1, for RNN-T and TDT. All streams of a batch are at the same frame. A
+stream that emits a label stalls the others, and predictor and joint run for all streams in every step. A TDT stream is
+idle until the batch reaches the frame it jumped to, so the result is exact. The two loops of the paper are one: time
+advances in the step in which no stream emits a label. State and labels are those of label-looping.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
 from benchmarks.systems import (
     AES,
     ALSD,
     BOOSTED,
     CTC,
-    CTC_BEAM,
     EACH_TIME,
     FRAME_LOOPING,
     LABEL_LOOPING,
-    LM,
     PENSTOCK,
     PRECOMPUTED,
+    BoostedStreams,
     Chunk,
+    FusedStreams,
     Selection,
     System,
     Unavailable,
     Variant,
+    joined_labels,
     setup_errors,
 )
-from benchmarks.workload import BoostedStreams, FusedStreams, LmStreams
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import fresh_states as fresh_beams
-from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.ctc.state import fresh_states as fresh_ctc_states
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.ctc import CtcHead, CtcTokens, decode_greedily
+from penstock.decoding.ctc import fresh_states as fresh_ctc_states
 from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.search import GreedySearch
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.tensors.host_copy import tree_to_host
-from penstock.decoding.transducer.interface import TransducerNetwork
-from penstock.decoding.transducer.networks import open_network
+from penstock.decoding.greedy.memory import IS_SEARCHING, BatchedHyps, GreedyWorkspace, fresh_states
+from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.tensors.tensor_tree import tree_to_host
+from penstock.decoding.transducer.interface import IlmWeights, Prediction, PredictorState, Scores, TransducerNetwork
+from penstock.decoding.transducer.networks import StandardNetwork, open_network
 from penstock.errors import StreamError
+from penstock.graphs.program import Program, While
 from penstock.graphs.select import missing_for_graphs, missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from penstock.model.bundle import Checkpoint
 
-_GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
-_FUSED: dict[str, Callable[..., FusedStreams]] = {BOOSTED: BoostedStreams, LM: LmStreams}
 _BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
+
+
+class FrameLooping(GreedySearch):
+    """Greedy search, one frame after another for all streams together."""
+
+    def _program(self, workspace: GreedyWorkspace) -> Program:
+        time = torch.zeros(1, dtype=torch.int64, device=workspace.lengths.device)
+        emit = partial(self._emit, workspace)
+        loop = While(
+            IS_SEARCHING,
+            (partial(self._search_frame, workspace, time), emit, partial(self._move_on, workspace, time)),
+        )
+        begin = partial(self._begin, workspace)
+        return Program(workspace.flags, (begin, time.zero_, loop, partial(self._finish, workspace)))
+
+    def _search_frame(self, workspace: GreedyWorkspace, time: torch.Tensor) -> None:
+        """Scores the common frame `time` [1] int64; streams with blank there advance."""
+        # 1) score the common frame: [B, 1, J]
+        is_active = _is_active(workspace, time)
+        frames = workspace.projected_frames.index_select(1, time.clamp(max=workspace.max_frames - 1))
+        states = workspace.states
+        choice = self.network.choose(frames, states.projected_predictions, ilm=states.ilm)
+        # 2) store the choice: [B]
+        is_blank = choice.is_blank.squeeze(1)
+        workspace.label.copy_(choice.label.squeeze(1))
+        workspace.score.copy_(choice.score.squeeze(1))
+        workspace.jump.copy_(self._advance(choice.duration, choice.is_blank).squeeze(1))
+        if workspace.label_scores is not None:
+            workspace.label_scores.copy_(choice.labels.squeeze(1))
+        # 3) advance where it is blank
+        torch.logical_and(is_active, ~is_blank, out=workspace.is_label)
+        workspace.frame += workspace.jump * (is_active & is_blank)
+
+    def _move_on(self, workspace: GreedyWorkspace, time: torch.Tensor) -> None:
+        time += ~_is_active(workspace, time).any()
+        torch.any(time < workspace.lengths, out=workspace.is_searching)
+
+
+def _is_active(workspace: GreedyWorkspace, time: torch.Tensor) -> torch.Tensor:
+    """[B] bool, True for streams at the frame `time` [1]."""
+    return (workspace.frame == time) & (time < workspace.lengths)
+
+
+class UnprojectedNetwork(StandardNetwork):
+    """Computes both projections anew for each pair that is scored: the baseline of precomputed projections.
+
+    Its "projected" frames are encoder frames [B, T, D], its "projected" predictions the LSTM's output [N, H].
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        super().__init__(checkpoint, device, dtype, TORCH)
+        self.frame_width = checkpoint.tensors("joint.encoder.weight")["joint.encoder.weight"].shape[1]
+
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """Does not project; for models without language prompts."""
+        return encoded.to(self.dtype)
+
+    def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
+        """Runs the LSTM without the projection."""
+        return Prediction(*self._lstm.step(labels, state))
+
+    def score(
+        self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: IlmWeights = ()
+    ) -> Scores:
+        """Projects both, then scores."""
+        frames = self._projection(projected_frames.flatten(0, -2).unsqueeze(0))[0]
+        predictions = self._predictor_projection(projected_predictions.flatten(0, -2))
+        return super().score(
+            frames.unflatten(0, projected_frames.shape[:-1]),
+            predictions.unflatten(0, projected_predictions.shape[:-1]),
+        )
+
+
+_GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
 
 
 class GreedySystem(System):
     """Greedy search; labels are copied to the host after every chunk."""
-
-    def __init__(self, variant: Variant, network: TransducerNetwork, search: GreedySearch | CapturedSearch):
-        super().__init__(variant)
-        self._network, self._search = network, search
-
-    @torch.inference_mode()
-    def decode(self, chunks: list[Chunk]) -> list[BatchedHyps]:
-        """The labels of each chunk."""
-        states, found = self.start_states(len(chunks[0].lengths)), []
-        for chunk in chunks:
-            hyps, states = self._search.decode(self._network.project_encoder(chunk.frames), chunk.lengths, states)
-            found.append(hyps.to_host())
-        return found
-
-    def start_states(self, batch: int) -> GreedyStates:
-        """Hypotheses without labels."""
-        return fresh_states(self._network, batch)
-
-    def labels(self, decoded: list[BatchedHyps]) -> list[list[int]]:
-        """Labels of all chunks."""
-        return _joined([(hyps.labels, hyps.lengths) for hyps in decoded])
-
-
-class FusedSystem(GreedySystem):
-    """Label-looping with a language model or with one phrase list per stream."""
 
     def __init__(
         self,
         variant: Variant,
         network: TransducerNetwork,
         search: GreedySearch | CapturedSearch,
-        streams: FusedStreams,
+        streams: FusedStreams | None = None,
     ):
-        """search: with the streams' fusion."""
-        super().__init__(variant, network, search)
-        self._streams = streams
+        """streams: with a language model or phrase lists, whose fusion the search has."""
+        super().__init__(variant)
+        self._network, self._search, self._streams = network, search, streams
 
-    def start_states(self, batch: int) -> GreedyStates:
-        """Hypotheses at the start of their automata."""
-        return self._streams.start_states(self._network, batch)
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list[BatchedHyps]:
+        """The labels of each chunk."""
+        batch, found = len(chunks[0].lengths), []
+        states = fresh_states(self._network, batch)
+        if self._streams is not None:
+            states = states._replace(fusion=self._streams.start(batch))
+        for chunk in chunks:
+            hyps, states = self._search.decode(self._network.project_encoder(chunk.frames), chunk.lengths, states)
+            found.append(hyps.to_host())
+        return found
+
+    def labels(self, decoded: list[BatchedHyps]) -> list[list[int]]:
+        """Labels of all chunks."""
+        return joined_labels([(hyps.labels, hyps.lengths) for hyps in decoded])
 
 
 class BeamSystem(System):
@@ -128,7 +191,7 @@ class BeamSystem(System):
 
     def labels(self, decoded: list[TokenLists]) -> list[list[int]]:
         """Stable labels, then the rest."""
-        return _joined([(lists.tokens.labels, lists.lengths) for lists in decoded])
+        return joined_labels([(lists.tokens.labels, lists.lengths) for lists in decoded])
 
 
 class CtcSystem(System):
@@ -149,31 +212,32 @@ class CtcSystem(System):
 
     def labels(self, decoded: list[CtcTokens]) -> list[list[int]]:
         """Labels of all chunks."""
-        return _joined([(tokens.labels, tokens.lengths) for tokens in decoded])
-
-
-def _joined(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
-    """Pieces of labels [B, M] with their lengths [B] -> each stream's labels."""
-    streams: list[list[int]] = [[] for _ in pieces[0][1]]
-    for labels, lengths in pieces:
-        for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
-            stream += row[:length]
-    return streams
+        return joined_labels([(tokens.labels, tokens.lengths) for tokens in decoded])
 
 
 def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
     """Every selected system, or why it is unavailable."""
     networks = _Networks(checkpoint, selection.device)
     for decoder in selection.decoders:
-        if decoder in _FUSED:
-            yield from _fused(decoder, checkpoint, networks, selection)
-        elif decoder in (CTC, CTC_BEAM):
-            yield from _ctc(decoder, checkpoint, selection)
+        if decoder == BOOSTED:
+            plain = Variant(PENSTOCK, decoder, "no_graphs")
+            try:
+                streams = BoostedStreams(checkpoint, selection.max_batch, selection.device)
+            except StreamError as error:
+                yield Unavailable(plain, str(error))
+                continue
+            for variant in _variants(plain, selection, selection.kernels):
+                yield from _greedy(variant, networks, selection._replace(spans=(plain.span,)), streams)
+        elif decoder == CTC:
+            yield from _ctc(checkpoint, selection)
         elif decoder in _BEAM:
             for beam in selection.beams:
                 plain = Variant(PENSTOCK, decoder, "no_graphs", beam, has_lm=selection.streams is not None)
+                fusion = None if selection.streams is None else selection.streams.fusion
                 for variant in _variants(plain, selection, (TORCH,)):
-                    yield from _beam(variant, networks, selection)
+                    network = networks.get(variant)
+                    search = BeamSearch(network, _BEAM[decoder], fusion)
+                    yield from _beam(variant, network, search, BeamSizes(beam), selection)
         else:
             # A factorized transducer has one implementation: no fused kernels, and no version without projections.
             is_factorized = checkpoint.config.transducer is not None and checkpoint.config.transducer.is_factorized
@@ -182,7 +246,7 @@ def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[S
             for projections, kernels in standard[:1] if is_factorized or has_lm else standard:
                 plain = Variant(PENSTOCK, decoder, "no_graphs", projections=projections, has_lm=has_lm)
                 for variant in _variants(plain, selection, (TORCH,) if is_factorized else kernels):
-                    yield from _greedy(variant, networks, selection)
+                    yield from _greedy(variant, networks, selection, selection.streams)
 
 
 def _variants(variant: Variant, selection: Selection, kernels: Sequence[str]) -> Iterator[Variant]:
@@ -203,23 +267,15 @@ class _Networks:
         """Builds the network on first use."""
         key = variant.projections, variant.kernels
         if key not in self._made:
-            self._made[key] = self._make(*key)
+            self._made[key] = (
+                UnprojectedNetwork(self._checkpoint, self._device)
+                if variant.projections == EACH_TIME
+                else open_network(self._checkpoint, self._device, kernels=variant.kernels)
+            )
         return self._made[key]
 
-    def _make(self, projections: str, kernels: str) -> TransducerNetwork:
-        if projections == EACH_TIME:
-            return UnprojectedNetwork(self._checkpoint, self._device)
-        return open_network(self._checkpoint, self._device, kernels=kernels)
 
-
-def _beam(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
-    """One search for all spans."""
-    network, sizes = networks.get(variant), BeamSizes(variant.beam)
-    fusion = None if selection.streams is None else selection.streams.fusion
-    yield from _beam_spans(variant, network, BeamSearch(network, _BEAM[variant.decoder], fusion), sizes, selection)
-
-
-def _beam_spans(
+def _beam(
     variant: Variant, network: BeamNetwork, search: BeamSearch, sizes: BeamSizes, selection: Selection
 ) -> Iterator[System | Unavailable]:
     driven = _driven(variant, selection, lambda *where: beam_with_driver(search, *where, sizes))
@@ -230,59 +286,32 @@ def _beam_spans(
         yield BeamSystem(replace(variant, span=span), network, driven, sizes, selection.streams)
 
 
-def _ctc(decoder: str, checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
+def _ctc(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
+    """Without drivers: it has no loop that graphs could save."""
+    plain = Variant(PENSTOCK, CTC, "no_graphs")
     if checkpoint.config.ctc is None:
-        yield Unavailable(Variant(PENSTOCK, decoder, "no_graphs"), "the model has no CTC head")
+        yield Unavailable(plain, "the model has no CTC head")
         return
     head = CtcHead(checkpoint, selection.device)
-    if decoder == CTC:  # it has no loop that graphs could save
-        for span in selection.spans:
-            yield CtcSystem(Variant(PENSTOCK, CTC, "no_graphs", span=span), head)
-        return
-    for beam in selection.beams:
-        for variant in _variants(Variant(PENSTOCK, CTC_BEAM, "no_graphs", beam), selection, (TORCH,)):
-            sizes = BeamSizes(beam, carried_encoder_frames=0)
-            yield from _beam_spans(variant, head, BeamSearch(head), sizes, selection)
+    for span in selection.spans:
+        yield CtcSystem(replace(plain, span=span), head)
 
 
-def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
-    """One search for all spans: capturing is expensive."""
-
-    streams = selection.streams
+def _greedy(
+    variant: Variant, networks: _Networks, selection: Selection, streams: FusedStreams | None
+) -> Iterator[System | Unavailable]:
+    """One search for all spans: capturing is expensive. streams: with phrases or a language model."""
 
     def drive(*where) -> GreedySearch | CapturedSearch:
-        fusion = None if streams is None else streams.fusion
-        return with_driver(_GREEDY[variant.decoder](networks.get(variant), fusion=fusion), *where)
+        search = _GREEDY.get(variant.decoder, LabelLooping)
+        return with_driver(search(networks.get(variant), fusion=streams and streams.fusion), *where)
 
     driven = _driven(variant, selection, drive)
     if isinstance(driven, Unavailable):
         yield driven
         return
     for span in selection.spans:
-        named, network = replace(variant, span=span), networks.get(variant)
-        yield (
-            GreedySystem(named, network, driven) if streams is None else FusedSystem(named, network, driven, streams)
-        )
-
-
-def _fused(
-    decoder: str, checkpoint: Checkpoint, networks: _Networks, selection: Selection
-) -> Iterator[System | Unavailable]:
-    plain = Variant(PENSTOCK, decoder, "no_graphs")
-    try:
-        streams = _FUSED[decoder](checkpoint, selection.max_batch, selection.device)
-    except StreamError as error:
-        yield Unavailable(plain, str(error))
-        return
-    for variant in _variants(plain, selection, selection.kernels):
-
-        def drive(*where, variant=variant) -> GreedySearch | CapturedSearch:
-            return with_driver(LabelLooping(networks.get(variant), fusion=streams.fusion), *where)
-
-        driven = _driven(variant, selection, drive)
-        yield (
-            driven if isinstance(driven, Unavailable) else FusedSystem(variant, networks.get(variant), driven, streams)
-        )
+        yield GreedySystem(replace(variant, span=span), networks.get(variant), driven, streams)
 
 
 def _driven(variant: Variant, selection: Selection, drive: Callable) -> Any:

@@ -1,22 +1,27 @@
-"""Models with random weights, for benchmarks without a trained model: encoder, Transducer network and tokenizer.
+"""Models with random weights, for benchmarks without a trained model: encoder, Transducer network, tokenizer, bundle.
 
 Each stands in for the part of a `Checkpoint` that its user reads. The Transducer emits about as many labels as a
 trained model.
 """
 
+import io
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
+from pathlib import Path
 from string import ascii_lowercase
+from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
+import sentencepiece
 import torch
 
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
-from penstock.model.bundle import tensor_shapes
+from penstock.model.bundle import tensor_shapes, write_checkpoint
 from penstock.model.config import (
     FACTORIZED,
     STANDARD,
@@ -27,6 +32,7 @@ from penstock.model.config import (
     ModelConfig,
     TransducerConfig,
 )
+from penstock.model.source_tensors import front_end_tensors
 
 RNNT, TDT = "rnnt", "tdt"
 KINDS = (RNNT, TDT)
@@ -54,6 +60,7 @@ _CALIBRATION_STREAMS, _CALIBRATION_ENCODER_FRAMES = 16, 60
 _MIN_BLANK_RATE, _BISECTIONS = 0.3, 6
 _PIECE_LETTERS = 3
 """Letters per piece, all alike, so that a word is cut into pieces in one way only."""
+_WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
 
 
 class EncoderSizes(NamedTuple):
@@ -90,39 +97,12 @@ TRANSDUCERS = {
 """The bundled models' width, NeMo's large models, and the vocabulary of `nemotron-3.5-asr-streaming-0.6b`."""
 
 
-@dataclass(frozen=True)
-class _EncoderOnly:
-    encoder: EncoderConfig
+class _RandomHead:
+    """Named tensors of a head for frames of width `d_model`, and a generator that has drawn them."""
 
-
-@dataclass(frozen=True)
-class _TransducerOnly:
-    transducer: TransducerConfig
-    ctc: None = None
-    prompt: None = None
-
-
-@dataclass(frozen=True)
-class _CtcOnly:
-    ctc: CtcConfig
-    transducer: None = None
-    prompt: None = None
-
-
-class RandomCtc:
-    """The part of a `Checkpoint` that a `CtcHead` reads."""
-
-    def __init__(self, sizes: "TransducerSizes", seed: int = 0):
-        """sizes: width of the frames and labels; about one frame in four has a label."""
-        self.config = _CtcOnly(CtcConfig(sizes.vocabulary_size))
-        self._d_model, self._generator = sizes.d_model, torch.Generator().manual_seed(seed)
-        weight = torch.randn(sizes.vocabulary_size + 1, sizes.d_model, generator=self._generator)
-        logits = self.frames(1, _SAMPLES)[0] @ weight.t()
-        bias = torch.zeros(sizes.vocabulary_size + 1)
-        bias[-1] = (logits[:, :-1].amax(dim=1) - logits[:, -1]).quantile(
-            1 - LABELS_PER_SECOND * ENCODER_FRAME_MS / 1000
-        )
-        self._tensors = {"ctc.weight": weight, "ctc.bias": bias}
+    def __init__(self, d_model: int, seed: int):
+        self._d_model, self._generator = d_model, torch.Generator().manual_seed(seed)
+        self._tensors: dict[str, torch.Tensor] = {}
 
     def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
         """`Checkpoint.tensors`."""
@@ -131,6 +111,22 @@ class RandomCtc:
     def frames(self, batch: int, encoder_frames: int) -> torch.Tensor:
         """Random encoder output [B, T, D] float32; every call draws new values."""
         return torch.randn(batch, encoder_frames, self._d_model, generator=self._generator)
+
+
+class RandomCtc(_RandomHead):
+    """The part of a `Checkpoint` that a `CtcHead` reads."""
+
+    def __init__(self, sizes: "TransducerSizes", seed: int = 0):
+        """sizes: width of the frames and labels; about one frame in four has a label."""
+        super().__init__(sizes.d_model, seed)
+        self.config = SimpleNamespace(ctc=CtcConfig(sizes.vocabulary_size), transducer=None, prompt=None)
+        weight = torch.randn(sizes.vocabulary_size + 1, sizes.d_model, generator=self._generator)
+        logits = self.frames(1, _SAMPLES)[0] @ weight.t()
+        bias = torch.zeros(sizes.vocabulary_size + 1)
+        bias[-1] = (logits[:, :-1].amax(dim=1) - logits[:, -1]).quantile(
+            1 - LABELS_PER_SECOND * ENCODER_FRAME_MS / 1000
+        )
+        self._tensors = {"ctc.weight": weight, "ctc.bias": bias}
 
 
 class RandomEncoder:
@@ -149,8 +145,8 @@ class RandomEncoder:
         Raises CheckpointError for a context that no encoder can have.
         """
         self.features = replace(FEATURES, mel_bins=mel_bins, is_normalized=context is None)
-        self.config = _EncoderOnly(
-            EncoderConfig(
+        self.config = SimpleNamespace(
+            encoder=EncoderConfig(
                 mel_bins=mel_bins,
                 n_layers=sizes.layers,
                 d_model=sizes.width,
@@ -190,13 +186,16 @@ class RandomEncoder:
         return noise / noise[0].numel() ** 0.5
 
 
-class RandomTransducer:
+class RandomTransducer(_RandomHead):
     """The part of a `Checkpoint` that a `TransducerNetwork` reads."""
 
     def __init__(self, kind: str, sizes: TransducerSizes, seed: int = 0):
         """kind: of `ALL_KINDS`; `TDT` has durations 0 .. 4."""
-        self.config = _TransducerOnly(
-            TransducerConfig(
+        super().__init__(sizes.d_model, seed)
+        self.config = SimpleNamespace(
+            ctc=None,
+            prompt=None,
+            transducer=TransducerConfig(
                 vocabulary_size=sizes.vocabulary_size,
                 predictor_hidden=sizes.hidden,
                 predictor_layers=1,
@@ -204,23 +203,10 @@ class RandomTransducer:
                 joint_activation="tanh" if kind == FACTORIZED else "relu",
                 tdt_durations=_TDT_DURATIONS if kind == TDT else (),
                 kind=FACTORIZED if kind == FACTORIZED else STANDARD,
-            )
+            ),
         )
-        self._generator = torch.Generator().manual_seed(seed)
         self._tensors = self._draw(sizes)
         self._calibrate_blank_bias()
-
-    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
-        """`Checkpoint.tensors`."""
-        return {name: tensor for name, tensor in self._tensors.items() if not prefixes or name.startswith(prefixes)}
-
-    def frames(self, batch: int, encoder_frames: int) -> torch.Tensor:
-        """Random encoder output [B, T, D] float32; every call draws new values."""
-        return torch.randn(batch, encoder_frames, self._d_model, generator=self._generator)
-
-    @property
-    def _d_model(self) -> int:
-        return self._tensors["blank.encoder.weight" if self._is_factorized else "joint.encoder.weight"].shape[1]
 
     @property
     def _is_factorized(self) -> bool:
@@ -328,3 +314,45 @@ class SyntheticTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """The text of a whole sequence."""
         return "".join(self._pieces[token] for token in tokens).lstrip(" ")
+
+
+def write_random_bundle(
+    directory: Path,
+    encoder: str | EncoderSizes,
+    sizes: TransducerSizes,
+    context: AttentionContext | None,
+    kind: str = RNNT,
+    mel_bins: int = 80,
+    device: str = "cpu",
+) -> Path:
+    """Writes a Transducer of a kind of `KINDS`; returns `directory`.
+
+    encoder: a key of `ENCODERS`, or sizes; context: None for an offline model; device: where the encoder's values are
+    drawn. Raises CheckpointError for a context that no encoder can have, ValueError if the widths of encoder and joint
+    differ.
+    """
+    encoder_sizes = ENCODERS[encoder] if isinstance(encoder, str) else encoder
+    source = RandomEncoder(encoder_sizes, context, device=device, mel_bins=mel_bins)
+    width, features = source.config.encoder.d_model, source.features
+    if width != sizes.d_model:
+        raise ValueError(f"sizes: d_model is {sizes.d_model}, the encoder has {width}")
+    transducer = RandomTransducer(kind, sizes)
+    config = ModelConfig(features, source.config.encoder, transducer.config.transducer)
+    tensors = {name: tensor.cpu() for name, tensor in source.tensors("encoder.").items()} | transducer.tensors()
+    tensors |= front_end_tensors(features)
+    return write_checkpoint(directory, config, tensors, random_tokenizer(sizes.vocabulary_size), {}).directory
+
+
+def random_tokenizer(pieces: int) -> bytes:
+    """A SentencePiece model with exactly `pieces` pieces."""
+    random = np.random.default_rng(0)
+    letters = random.integers(ord("a"), ord("z") + 1, (_WORDS, _MAX_LETTERS))
+    lengths = random.integers(2, _MAX_LETTERS + 1, _WORDS)
+    words = ["".join(map(chr, row[:length])) for row, length in zip(letters, lengths, strict=True)]
+    sentences = [" ".join(words[at : at + _WORDS_PER_SENTENCE]) for at in range(0, _WORDS, _WORDS_PER_SENTENCE)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, model_type="bpe", vocab_size=pieces, bos_id=-1,
+        eos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()

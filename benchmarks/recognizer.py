@@ -10,10 +10,10 @@ Every stream transcribes recordings one after another, each as one utterance, so
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
 Shares of the time are given per stage; the rest is the recognizer itself.
 
-Baselines are NeMo, Transformers (a folder from `scripts/export_transformers.py`), both in the environment of the extra
-`oracle`, and sherpa-onnx (a folder from `scripts/export_sherpa.py`). They transcribe the same recordings in the same
+Baselines are NeMo, Transformers (a folder from `benchmarks.exports transformers`), both in the environment of the extra
+`oracle`, and sherpa-onnx (a folder from `benchmarks.exports sherpa`). They transcribe the same recordings in the same
 process with the same number of threads, in interleaved rounds; ratios are medians over the rounds. Word errors of the
-first stream's recordings show that all systems do the same work. `--offline`: see `benchmarks.offline`.
+first stream's recordings show that all systems do the same work. `--offline`: see `benchmarks.baselines`.
 """
 
 import argparse
@@ -22,12 +22,12 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import ratios_to
-from benchmarks.results import ROOT, Ratios, Steps, describe, environment, progress, publish
+from benchmarks.measure import paired_ratio, ratios_to, timed_rounds
+from benchmarks.results import ROOT, Ratios, Steps, describe, environment, publish
 from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
@@ -92,8 +92,6 @@ class Penstock:
         )
         self._options = options or {}
         self._chunk_samples = self._recognizer.config.encoder_frame_samples * context.chunk_encoder_frames
-        self.clock = time.perf_counter
-        """Of `stage_s`."""
         self.stage_s = {"features": 0.0, "encoder": 0.0, "decoder": 0.0}
         for stage in self.stage_s:
             part = getattr(self._recognizer, f"_{stage}")
@@ -125,9 +123,9 @@ class Penstock:
 
     def _timed(self, stage: str, process: Callable) -> Callable:
         def timed(*batch: list, **more: bool) -> list:
-            started = self.clock()
+            started = time.perf_counter()
             answers = process(*batch, **more)
-            self.stage_s[stage] += self.clock() - started
+            self.stage_s[stage] += time.perf_counter() - started
             return answers
 
         return timed
@@ -169,13 +167,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
     parser.add_argument("--with-transformers", type=Path, metavar="DIR", help="Transformers as baseline")
     parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="sherpa-onnx as baseline")
-    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from scripts/random_offline.py")
+    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from benchmarks.exports offline")
     parser.add_argument("--cases", nargs="+", default=["short", "long", "many"], help="with --offline (all of them)")
     parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 2 to 30 s with --offline (64)")
     parser.add_argument(
         "--batches", type=int, nargs="*", default=[8], metavar="N", help="batches of baselines with --offline (8)"
     )
-    parser.add_argument("--device", default="cpu", help="of --offline: cpu or cuda (cpu)")
+    parser.add_argument("--device", default="cpu", help="cpu, or with --offline cuda (cpu)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
     parser.add_argument("--quick", action="store_true", help="one round")
@@ -217,26 +215,9 @@ def run_case(
     return results
 
 
-def timed_rounds(
-    rounds: int, systems: list, run: Callable[[Any], Any], audio_s: float
-) -> tuple[dict[str, Any], dict[str, list[float]], dict[str, list[float]]]:
-    """Runs every system in every round; returns by name its last result, and seconds and CPU seconds of each round."""
-    found: dict[str, Any] = {}
-    seconds, cpu_seconds = ({system.name: list[float]() for system in systems} for _ in range(2))
-    for _ in range(rounds):
-        for system in systems:
-            started, started_cpu = time.perf_counter(), time.process_time()
-            found[system.name] = run(system)
-            seconds[system.name].append(time.perf_counter() - started)
-            cpu_seconds[system.name].append(time.process_time() - started_cpu)
-            rtfx, by_cpu = (audio_s / taken[system.name][-1] for taken in (seconds, cpu_seconds))
-            progress(f"  {system.name}: RTFx {rtfx:.1f}, {by_cpu:.1f} by CPU time")
-    return found, seconds, cpu_seconds
-
-
 def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[Recording]) -> None:
     """Prints the table of offline models; RTFx and ratios by CPU time, on a GPU by time."""
-    from benchmarks.offline import PENSTOCK, cases, systems
+    from benchmarks.baselines import PENSTOCK, cases, systems
 
     everything, results = list(systems(arguments.offline, arguments.batches, arguments.device)), []
     steps = Steps(len(arguments.cases))
@@ -250,12 +231,11 @@ def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[
         )
         taken_s = cpu_s if arguments.device == "cpu" else seconds
         for name in seconds:
-            ratios = [other / ours for other, ours in zip(taken_s[name], taken_s[PENSTOCK], strict=True)]
             equal = sum(a == b for a, b in zip(texts[name], texts[PENSTOCK], strict=True))
             results.append({
                 "case": case.name, "files": len(case.recordings), "audio_s": case.audio_s, "system": name,
                 "rtfx": case.audio_s / statistics.median(taken_s[name]),
-                "penstock_speed_up": statistics.median(ratios), "equal_texts": equal,
+                "penstock_speed_up": paired_ratio(taken_s[name], taken_s[PENSTOCK]), "equal_texts": equal,
                 "seconds": seconds[name], "cpu_seconds": cpu_s[name],
             })  # fmt: skip
     rows = [
@@ -316,14 +296,13 @@ def summarize(
 ) -> dict:
     """One line of the result."""
     words = workload.word_errors(texts)
-    rounds = zip(seconds[name], seconds[Penstock.name], strict=True)
     return {
         "system": name,
         "context": list(context),
         "streams": streams,
         "audio_s": workload.audio_s,
         "rtfx": workload.audio_s / statistics.median(seconds[name]),
-        "penstock_speed_up": statistics.median(other_s / penstock_s for other_s, penstock_s in rounds),
+        "penstock_speed_up": paired_ratio(seconds[name], seconds[Penstock.name]),
         "seconds": seconds[name],
         "word_errors": words.edits,
         "words": words.reference_units,

@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.measure import paired_ratio
-from benchmarks.recognizer import MANIFEST, SAMPLE_RATE_HZ, read_recordings, timed_rounds
+from benchmarks.measure import paired_ratio, timed_rounds
+from benchmarks.recognizer import MANIFEST, SAMPLE_RATE_HZ, read_recordings
 from benchmarks.results import describe, environment, progress, publish
 from penstock.encoder.precision import FLOAT32, INT8
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
-from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.config import QueueSize, StepSize
+from penstock.speakers.bundle import QueueSize, SpeakerCheckpoint, StepSize
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows
 from penstock.speakers.importer import import_speakers
 
@@ -105,13 +104,13 @@ class TransformersSpeakers:
 def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directory", type=Path, metavar="DIR", help="of the model")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder of the model")
     parser.add_argument("--parts", nargs="+", choices=["files", "live"], default=["files", "live"])
-    parser.add_argument("--seconds", type=float, default=110.0, metavar="S", help="of the recording (110)")
+    parser.add_argument("--seconds", type=float, default=110.0, metavar="S", help="length of the recording (110)")
     parser.add_argument("--streams", type=int, default=32, metavar="N", help="concurrent streams (32)")
-    parser.add_argument("--modes", nargs="+", default=["low_latency"], metavar="MODE", help="of the live streams")
+    parser.add_argument("--modes", nargs="+", default=["low_latency"], metavar="MODE", help="modes of the live streams")
     parser.add_argument("--rounds", type=int, default=2, help="interleaved (2)")
-    parser.add_argument("--layers", type=int, default=31, metavar="N", help="of the network (31)")
+    parser.add_argument("--layers", type=int, default=31, metavar="N", help="layers of the network (31)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
     arguments = parser.parse_args(argv)
@@ -131,7 +130,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def write_model(directory: Path, layers: int) -> tuple[Path, Path]:
     """Writes what is missing in the folder; returns the checkpoint of Transformers and the bundle."""
-    from benchmarks.speaker_models import large_speaker_documents, write_speakers
+    from benchmarks.transformers_models import large_speaker_documents, write_speakers
 
     source, bundle = directory / f"transformers{layers}", directory / f"bundle{layers}"
     if not bundle.exists():

@@ -1,8 +1,10 @@
-"""Systems under test: what all of them have in common.
+"""Systems under test, what all of them have in common, and the streams that they decode.
 
-Those of this project are in penstock_decoders.py, NeMo's in nemo_decoders.py.
+Those of this project are in penstock_decoders.py, NeMo's in nemo_decoders.py. Streams have equal length; heads have
+random weights.
 """
 
+import random
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,17 +13,98 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.workload import FusedStreams
+from benchmarks.random_models import (
+    ENCODER_FRAME_MS,
+    TRANSDUCERS,
+    RandomTransducer,
+    SyntheticTokenizer,
+)
 from penstock.kernels.capability import FUSED, TORCH
+from penstock.model.config import AttentionContext
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
+from penstock.scoring.boosting.cache import PhraseCache
+from penstock.scoring.boosting.phrases import TokenPhrases, merge_phrases, tokenize_phrases
+from penstock.scoring.fusion import Fusion, FusionStates
+from penstock.scoring.ngram.lm import NgramLm
 
+DEFAULT_RANDOM_CONTEXT = AttentionContext(70, 13)
+PHRASES_PER_STREAM = 100
+FAINT_BOOST = 0.001
+"""With random weights. It leaves the labels as they are without boosting, so that the same work is compared."""
+_MEMORY_BYTES = DEFAULT_DECODING.phrase_memory_mib * 2**20
 PENSTOCK, NEMO = "penstock", "nemo"
 PRECOMPUTED, EACH_TIME = "precomputed", "each time"
 CHUNKS, WHOLE = "chunks", "whole"
 LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
-BOOSTED, LM = "boosted", "lm"
-CTC, CTC_BEAM = "ctc", "ctc_beam"
+BOOSTED = "boosted"
+CTC = "ctc"
 DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
 _DECODING_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
+
+
+class Workload(NamedTuple):
+    """One random head with its streams."""
+
+    checkpoint: RandomTransducer
+    context: AttentionContext
+    stream_s: float
+    """Audio seconds of each stream."""
+    encoded: torch.Tensor
+    """[B, T, D] float32, random encoder output of the largest batch; a smaller batch is its first rows."""
+
+
+def random_workload(
+    kind: str, size: str, batch: int, seconds: float, context: AttentionContext | None, device: str
+) -> Workload:
+    """kind: of `ALL_KINDS`; size: a key of `TRANSDUCERS`."""
+    source = RandomTransducer(kind, TRANSDUCERS[size])
+    encoder_frames = max(1, round(1000.0 * seconds / ENCODER_FRAME_MS))
+    encoded = source.frames(batch, encoder_frames).to(device)
+    return Workload(source, context or DEFAULT_RANDOM_CONTEXT, encoder_frames * ENCODER_FRAME_MS / 1000.0, encoded)
+
+
+class FusedStreams:
+    """Streams with external scores, which `fusion` makes."""
+
+    fusion: Fusion
+    _starts: FusionStates
+
+    def start(self, batch: int) -> FusionStates:
+        """States and weights of the first `batch` streams, [batch]."""
+        return FusionStates(*(field[:batch].clone() for field in self._starts))
+
+
+class GivenLmStreams(FusedStreams):
+    """A language model with the same weight for each stream."""
+
+    def __init__(self, lm: NgramLm, streams: int, weight: float, device: str):
+        self.fusion = Fusion(lm)
+        start = torch.full((streams,), lm.start_state, device=device)
+        self._starts = FusionStates(start, torch.zeros_like(start), torch.full((streams,), weight, device=device))
+
+
+class BoostedStreams(FusedStreams):
+    """A different list of `PHRASES_PER_STREAM` synthetic phrases for each stream."""
+
+    def __init__(self, source: RandomTransducer, streams: int, device: str):
+        """Raises StreamError where the phrases exceed a server's memory for them."""
+        tokenizer = SyntheticTokenizer(source.config.transducer.vocabulary_size)
+        generator = random.Random(0)
+        cache = PhraseCache(tokenizer, _MEMORY_BYTES, device)
+        starts = [cache.acquire(_draw_phrases(tokenizer, generator)) for _ in range(streams)]
+        self.fusion = Fusion(boost=cache.automaton)
+        zeros = torch.zeros(streams, dtype=torch.int64, device=device)
+        self._starts = FusionStates(zeros, torch.tensor(starts, device=device), zeros.float())
+
+
+def _draw_phrases(tokenizer: SyntheticTokenizer, generator: random.Random) -> TokenPhrases:
+    texts: dict[str, None] = {}
+    while len(texts) < PHRASES_PER_STREAM:
+        tokens = generator.choices(range(tokenizer.size), k=generator.randint(3, 8))
+        text = " ".join(tokenizer.decode(tokens).split())
+        if text and tokenizer.unknown not in tokenizer.encode(text):
+            texts[text] = None
+    return tokenize_phrases(merge_phrases((text, FAINT_BOOST) for text in texts), tokenizer)
 
 
 @dataclass(frozen=True)
@@ -100,6 +183,15 @@ class System(ABC):
     @abstractmethod
     def labels(self, decoded: Any) -> list[list[int]]:
         """The labels of each stream from the result of `decode`; not timed."""
+
+
+def joined_labels(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
+    """Pieces of labels [B, M] with their lengths [B] -> each stream's labels."""
+    streams: list[list[int]] = [[] for _ in pieces[0][1]]
+    for labels, lengths in pieces:
+        for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
+            stream += row[:length]
+    return streams
 
 
 def setup_errors() -> tuple[type[Exception], ...]:

@@ -11,11 +11,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from loadtest.capacity import SearchPlan, Trials, slots_for
-from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
+from loadtest.capacity import Trials, slots_for
 from loadtest.locust_run import (
     LOCUST_FILE,
+    ServerPlan,
     Target,
+    fresh_server,
+    fresh_target,
     headless_report,
     processes_for,
     run_locust,
@@ -56,48 +58,31 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="loadtest", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run one headless test", allow_abbrev=False)
-    run.add_argument(
-        "--streams", default="8", metavar="N[,N...]", help="number of streams; several for a ramp or a sweep (8)"
-    )
-    run.add_argument(
-        "--target",
-        type=_targets,
-        default=[DIRECT],
-        metavar="T[,T...]",
-        help=f"{', '.join(TARGETS)}, each also with +speakers; several for a comparison on the same server (direct)",
-    )
+    add = run.add_argument
+    add("--streams", default="8", metavar="N[,N...]", help="number of streams; several for a ramp or a sweep (8)")
+    names = f"{', '.join(TARGETS)}, each also with +speakers; several for a comparison on the same server (direct)"
+    add("--target", type=_targets, default=[DIRECT], metavar="T[,T...]", help=names)
     ui = commands.add_parser("ui", help="start Locust's web UI", allow_abbrev=False)
     capacity = commands.add_parser("capacity", help="search the maximum sustained streams", allow_abbrev=False)
+    add = capacity.add_argument
+    add("--first", type=int, default=16, metavar="N", help="streams of the first trial (16)")
+    add("--max", type=int, default=512, metavar="N", help="streams of the largest trial (512)")
+    add("--trial-seconds", type=float, default=30.0, metavar="S", help="measured time of a search trial (30)")
+    add("--confirm-seconds", type=float, default=120.0, metavar="S", help="measured time of the confirming trial (120)")
+    add("--resolution", type=float, default=0.05, help="relative gap at which the search ends (0.05)")
     for command in (run, ui, capacity):
         command.epilog = "`loadtest options` lists the further options: --minutes, --shape, --request-ms, --seed ..."
-    for command in (ui, capacity):
-        add_target_argument(command)
-    for command in (run, ui):
-        command.add_argument(
-            "--url", metavar="HOST:PORT", help="address of a running server or gateway (default: start one)"
-        )
-        command.add_argument("--metrics-url", default="", metavar="URL", help="metrics URL of the running server")
-        command.add_argument(
-            "--server-pid", type=int, default=0, metavar="PID", help="process id of the running server"
-        )
-        command.add_argument(
-            "--gateway-pid", type=int, default=0, metavar="PID", help="process id of the running gateway"
-        )
-        command.add_argument("--max-streams", type=int, metavar="N", help="slots of the server that is started")
-    capacity.add_argument("--first", type=int, default=16, metavar="N", help="streams of the first trial (16)")
-    capacity.add_argument("--max", type=int, default=512, metavar="N", help="streams of the largest trial (512)")
-    capacity.add_argument(
-        "--trial-seconds", type=float, default=30.0, metavar="S", help="measured time of a search trial (30)"
-    )
-    capacity.add_argument(
-        "--confirm-seconds", type=float, default=120.0, metavar="S", help="measured time of the confirming trial (120)"
-    )
-    capacity.add_argument("--resolution", type=float, default=0.05, help="relative gap at which the search ends (0.05)")
-    for command in (run, ui, capacity):
+        add = command.add_argument
+        if command is not run:
+            add_target_argument(command)
+        if command is not capacity:
+            add("--url", metavar="HOST:PORT", help="address of a running server or gateway (default: start one)")
+            add("--metrics-url", default="", metavar="URL", help="metrics URL of the running server")
+            add("--server-pid", type=int, default=0, metavar="PID", help="process id of the running server")
+            add("--gateway-pid", type=int, default=0, metavar="PID", help="process id of the running gateway")
+            add("--max-streams", type=int, metavar="N", help="slots of the server that is started")
         add_server_arguments(command)
-        command.add_argument(
-            "--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="folder of the reports (build/loadtest)"
-        )
+        add("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="folder of the reports (build/loadtest)")
     options = commands.add_parser("options", help="list all options of `run`, `ui` and `capacity`")
     for command, function in {run: _run, ui: _ui, capacity: _capacity, options: _options}.items():
         command.set_defaults(run=function)
@@ -141,9 +126,7 @@ def _ui(args: argparse.Namespace, rest: list[str]) -> int:
 
 def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
     reject_options(rest, CHOSEN_OPTIONS, "the search chooses the load and starts a server for each trial")
-    plan = SearchPlan(args.first, args.max, args.trial_seconds, args.confirm_seconds, args.resolution)
-    where = (args.model, args.context, args.threads, args.processes, args.protocol, args.target, args.out)
-    document = Trials(*where, rest, _log).find_capacity(plan)
+    document = Trials(args, rest, _log).find_capacity()
     write_report(args.out / "capacity.json", document)
     print(document["capacity"]["text"])
     print(f"wrote {args.out / 'capacity.json'}, its .md and .png")

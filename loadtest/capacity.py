@@ -3,13 +3,11 @@
 Each trial has a fresh server and its own Locust process.
 """
 
+import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
-from loadtest.locust_run import headless_report, processes_for
+from loadtest.locust_run import ServerPlan, fresh_server, fresh_target, headless_report, processes_for
 from penstock.transcription.progress import duration
 
 _SLOTS_PER_STREAM = 2
@@ -19,60 +17,36 @@ Trial = Callable[[int], bool]
 """Streams -> whether they pass."""
 
 
-@dataclass(frozen=True)
-class SearchPlan:
-    """Bounds and durations of a search."""
-
-    first: int
-    max_streams: int
-    trial_s: float
-    """Measured in each trial of the search."""
-    confirmation_s: float
-    """Measured in the trials that confirm the result."""
-    resolution: float
-    """Relative gap at which the search ends."""
-
-
-@dataclass
 class Trials:
     """Runs trials and keeps their reports."""
 
-    model: Path
-    context: str | None
-    threads: int
-    processes: int | None
-    """Load generator processes; None for as many as the streams need."""
-    protocol: str
-    target: str
-    """Of --target."""
-    out: Path
-    arguments: list[str]
-    """Further options of the Locust file."""
-    log: Callable[[str], object]
-    """Receives a line when a trial begins; its load test itself says the result."""
-    reports: list[dict] = field(default_factory=list)
-    began_s: float = field(default_factory=time.monotonic)
+    def __init__(self, args: argparse.Namespace, arguments: list[str], log: Callable[[str], object]):
+        """args: those of `loadtest capacity`. arguments: of the Locust file. log: gets a line when a trial begins."""
+        self.reports: list[dict] = []
+        self._args, self._arguments, self._log = args, arguments, log
+        self._began_s = time.monotonic()
 
     def run(self, streams: int, measured_s: float) -> bool:
         """Returns whether `streams` streams pass on a fresh server."""
-        elapsed = duration(time.monotonic() - self.began_s)
-        self.log(f"[{elapsed}] trial {len(self.reports) + 1}: {streams} streams for {measured_s:g} s")
-        plan = ServerPlan(self.model, self.context, slots_for(streams), self.threads)
-        arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", *self.arguments]
-        load = ["--protocol", self.protocol, "--target", self.target]
-        with fresh_server(plan) as server, fresh_target(server, self.target, self.protocol) as target:
-            folder = self.out / f"trial-{len(self.reports) + 1:02}-{streams}-streams"
-            processes = self.processes or processes_for(streams, self.target)
-            report = headless_report(target, processes, folder, [*load, *arguments])
-        self.reports.append(report)
-        (window,) = report["windows"]
+        args, number = self._args, len(self.reports) + 1
+        elapsed = duration(time.monotonic() - self._began_s)
+        self._log(f"[{elapsed}] trial {number}: {streams} streams for {measured_s:g} s")
+        plan = ServerPlan(args.model, args.context, slots_for(streams), args.threads)
+        load = ["--protocol", args.protocol, "--target", args.target]
+        load += ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}"]
+        with fresh_server(plan) as server, fresh_target(server, args.target, args.protocol) as target:
+            folder = args.out / f"trial-{number:02}-{streams}-streams"
+            processes = args.processes or processes_for(streams, args.target)
+            self.reports.append(headless_report(target, processes, folder, [*load, *self._arguments]))
+        (window,) = self.reports[-1]["windows"]
         return window["passed"]
 
-    def find_capacity(self, plan: SearchPlan) -> dict:
+    def find_capacity(self) -> dict:
         """Searches, confirms with longer trials, and returns the report of all of them."""
-        found = search(lambda streams: self.run(streams, plan.trial_s), plan.first, plan.max_streams, plan.resolution)
-        capacity = confirm(lambda streams: self.run(streams, plan.confirmation_s), found, plan.resolution)
-        return capacity_document(self.reports, capacity, plan)
+        args = self._args
+        found = search(lambda streams: self.run(streams, args.trial_seconds), args.first, args.max, args.resolution)
+        capacity = confirm(lambda streams: self.run(streams, args.confirm_seconds), found, args.resolution)
+        return capacity_document(self.reports, capacity, args.confirm_seconds)
 
 
 def slots_for(streams: int) -> int:
@@ -105,7 +79,7 @@ def confirm(passes: Trial, streams: int, resolution: float) -> int:
     return streams
 
 
-def capacity_document(reports: list[dict], streams: int, plan: SearchPlan) -> dict:
+def capacity_document(reports: list[dict], streams: int, confirmation_s: float) -> dict:
     """Returns one report of all trials: the windows in the order of their streams, and the capacity with its limit."""
     windows = [window for report in reports for window in report["windows"]]
     failed = [window for window in windows if not window["passed"] and window["streams"] > streams]
@@ -113,8 +87,8 @@ def capacity_document(reports: list[dict], streams: int, plan: SearchPlan) -> di
     return reports[-1] | {
         "capacity": {
             "streams": streams,
-            "confirmation_s": plan.confirmation_s,
-            "text": _sentence(streams, limit, plan),
+            "confirmation_s": confirmation_s,
+            "text": _sentence(streams, limit, confirmation_s),
             "limit": limit,
             "trials": [
                 {name: window[name] for name in ("streams", "seconds", "passed", "reasons")} for window in windows
@@ -124,8 +98,8 @@ def capacity_document(reports: list[dict], streams: int, plan: SearchPlan) -> di
     }
 
 
-def _sentence(streams: int, limit: dict | None, plan: SearchPlan) -> str:
-    capacity = f"maximum sustained streams ({plan.confirmation_s:g} s): {streams}"
+def _sentence(streams: int, limit: dict | None, confirmation_s: float) -> str:
+    capacity = f"maximum sustained streams ({confirmation_s:g} s): {streams}"
     if limit is None:
         return f"{capacity}, the largest number tried; no bottleneck"
     bottlenecks = limit["bottlenecks"]

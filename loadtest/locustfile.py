@@ -17,8 +17,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from loadtest.load_test import LoadTest
-from loadtest.options import ON_WEB_PAGE, add_arguments, read_plan
-from loadtest.plan import Plan
+from loadtest.options import ON_WEB_PAGE, Plan, add_arguments, read_plan
 from loadtest.player import ANSWER_WAIT_S
 from penstock.errors import PenstockError
 

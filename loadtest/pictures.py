@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from loadtest.checks import MAX_LATE_SHARE, MAX_P95_FINAL_S
+from loadtest.summary import MAX_LATE_SHARE, MAX_P95_FINAL_S
 from penstock.reporting import PLOT_STYLE
 
 _FINAL, _CHUNK, _FAILED, _SUSTAINED = "#1f5fa8", "#c76f1a", "#b3261e", "#2e8540"

@@ -3,24 +3,210 @@
 The recording comes in parts, as from a microphone. A part is sent at the moment at which its last sample would have
 been spoken. These deadlines are absolute: a late part does not delay the next one. The stream makes requests of the
 parts: a part that completes no chunk may wait for the ones after it.
-"""
+
+Times are seconds since the epoch (`now_s`), comparable between the processes of one machine."""
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REJECTED, SentRequest, Utterance, request_table
-from loadtest.voices import Answer, Voice
-from penstock_client import SAMPLE_RATE_HZ, AsyncStream, ClientError, Result, ServerFullError
+from penstock_client import (
+    SAMPLE_RATE_HZ,
+    AsyncStream,
+    BatchedClient,
+    ClientError,
+    Result,
+    ServerFullError,
+    StreamOptions,
+    Transcript,
+)
+from penstock_client.transport.async_channel import AsyncSignal
 
+REQUEST = np.dtype(
+    [
+        ("deadline_s", "f8"),
+        ("sent_s", "f8"),
+        ("answered_s", "f8"),
+        ("lag_s", "f4"),
+        ("audio_s", "f4"),
+        ("audio_processed_s", "f4"),
+        ("completes_chunk", "?"),
+        ("is_last", "?"),
+    ]
+)
+"""A `SentRequest` as a row of a table."""
+
+COMPLETE, CUT_SHORT, REJECTED, FAILED = "complete", "cut short", "rejected", "failed"
+"""How an utterance ended: with its final text, with the test, without a slot (STREAM_LIMIT), by any other error."""
 ANSWER_WAIT_S = 5.0
 """Limit of the wait for the last answers; far beyond any that would pass."""
 
 EPOCH_S = time.time() - time.monotonic()
 """From the monotonic clock to the epoch, read once: setting the clock moves no deadline."""
+
+
+@dataclass
+class SentRequest:
+    """One request of a stream."""
+
+    deadline_s: float
+    """When its last sample would have been spoken."""
+    sent_s: float
+    lag_s: float
+    """Lateness of the load generator: from the deadline, or from when the stream could send again, to `sent_s`."""
+    audio_s: float
+    is_last: bool
+    answered_s: float = float("inf")
+    audio_processed_s: float = 0.0
+    """Seconds of the stream that the answer covers."""
+    completes_chunk: bool = False
+    """True where the answer covers more audio than the one before it."""
+
+
+@dataclass
+class Utterance:
+    """One recording, streamed once."""
+
+    recording: int
+    """Its line in the manifest, from 0."""
+    outcome: str
+    text: str = ""
+    """The final one; empty unless complete."""
+    error: str = ""
+    """Why it was rejected or failed: the kind of error, a colon, and its message."""
+    rejected_after_s: float | None = None
+    """From the first request, without one from `opened_s`, to the rejection."""
+    requests: np.ndarray = field(default_factory=lambda: np.empty(0, REQUEST))
+    """[n] of REQUEST."""
+    opened_s: float = 0.0
+    """When its stream was opened."""
+
+    @property
+    def last_sent_s(self) -> float:
+        """When its last request was sent; without one, as where the server was not reached, `opened_s`."""
+        return float(self.requests["sent_s"][-1]) if self.requests.size else self.opened_s
+
+    def to_message(self) -> dict:
+        """Returns values that msgpack can carry."""
+        return vars(self) | {"requests": self.requests.tobytes()}
+
+    @classmethod
+    def from_message(cls, message: dict) -> "Utterance":
+        """Inverts `to_message`."""
+        return replace(cls(**message), requests=np.frombuffer(message["requests"], REQUEST))
+
+
+def request_table(requests: list[SentRequest]) -> np.ndarray:
+    """Returns the requests as a table, [n] of REQUEST."""
+    return np.array([tuple(getattr(request, name) for name in REQUEST.names) for request in requests], REQUEST)
+
+
+def requests_between(utterances: list[Utterance], begin_s: float, end_s: float) -> np.ndarray:
+    """Returns the requests with a deadline in [begin_s, end_s), without those of rejected and failed utterances.
+
+    The latter count as rejections and errors, and not as late in addition.
+    """
+    tables = [utterance.requests for utterance in utterances if utterance.outcome in (COMPLETE, CUT_SHORT)]
+    requests = np.concatenate(tables) if tables else np.empty(0, REQUEST)
+    return requests[(begin_s <= requests["deadline_s"]) & (requests["deadline_s"] < end_s)]
+
+
+class Answer(NamedTuple):
+    """The server has answered a request: the part of a `Result` that a player reads."""
+
+    round_trip_s: float
+    audio_processed_s: float
+    """Audio of the stream up to the request's end."""
+
+
+class Voice(ABC):
+    """Opens the stream when it is entered. Raises ClientError as an `AsyncStream` does."""
+
+    def __init__(self) -> None:
+        self._answers: list[Answer] = []
+        self._changed = AsyncSignal()
+
+    @property
+    @abstractmethod
+    def held_samples(self) -> int:
+        """Samples that made no request yet."""
+
+    async def poll(self, wait_s: float = 0.0) -> list[Answer]:
+        """The answers that have arrived; waits up to `wait_s` for the first or for the last result."""
+        if not self._answers and not self._reading.done() and wait_s > 0:
+            await self._changed.wait(wait_s)
+        answers, self._answers = self._answers, []
+        if not answers and self._reading.done():
+            self._reading.result()
+        return answers
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+
+    def _begin_reading(self) -> None:
+        async def read() -> None:
+            try:
+                await self._read()
+            finally:
+                self._changed.give()
+
+        self._reading = asyncio.create_task(read())
+
+    def _add_answer(self, round_trip_s: float, audio_processed_s: float) -> None:
+        self._answers.append(Answer(round_trip_s, audio_processed_s))
+        self._changed.give()
+
+    @abstractmethod
+    async def _read(self) -> None:
+        """Reads all results."""
+
+
+class BatchedVoice(Voice):
+    """A stream of a `BatchedClient`. Its answers include those without changes."""
+
+    def __init__(self, client: BatchedClient, options: StreamOptions):
+        super().__init__()
+        self.transcript = Transcript()
+        self._client = client
+        self._options = options
+
+    @property
+    def held_samples(self) -> int:
+        """Samples that complete no chunk yet."""
+        return self._stream.held_samples
+
+    async def send(self, samples: np.ndarray) -> None:
+        """Pushes samples [n]."""
+        await self._stream.push(samples)
+
+    async def finish(self, samples: np.ndarray = ()) -> None:
+        """Ends the stream after these samples."""
+        await self._stream.finish(samples)
+
+    async def __aenter__(self) -> "BatchedVoice":
+        self._stream = await self._client.open_stream(self._options, self._note)
+        self._begin_reading()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._stream.cancel()
+        await super().__aexit__(*error)
+
+    def _note(self, samples: int, round_trip_s: float) -> None:
+        if samples:  # else it is the answer to the start
+            self._add_answer(round_trip_s, samples / SAMPLE_RATE_HZ)
+
+    async def _read(self) -> None:
+        async for result in self._stream:
+            self.transcript.add(result)
+            self.transcript.is_complete = result.is_last
 
 
 def now_s() -> float:
@@ -58,9 +244,9 @@ class Player:
                 return Utterance(recording, outcome, text, requests=request_table(self._sent), opened_s=opened_s)
         except ServerFullError as error:  # of a batched stream maybe before a part made a request
             after_s = self._clock() - (self._sent[0].sent_s if self._sent else opened_s)
-            return Utterance(recording, REJECTED, "", _describe(error), after_s, request_table(self._sent), opened_s)
+            return Utterance(recording, REJECTED, "", str(error), after_s, request_table(self._sent), opened_s)
         except ClientError as error:
-            return Utterance(recording, FAILED, "", _describe(error), None, request_table(self._sent), opened_s)
+            return Utterance(recording, FAILED, "", str(error), None, request_table(self._sent), opened_s)
 
     async def _stream(self, stream: AsyncStream | Voice, start_s: float) -> str:
         free_s = start_s
@@ -117,7 +303,3 @@ class Player:
             request.audio_processed_s = result.audio_processed_s
             request.completes_chunk = result.audio_processed_s > self._audio_processed_s
             self._audio_processed_s = result.audio_processed_s
-
-
-def _describe(error: ClientError) -> str:
-    return str(error)

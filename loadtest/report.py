@@ -190,7 +190,7 @@ def targets_table(reports: Sequence[tuple[str, dict]]) -> str:
 
 
 def _median(windows: Sequence[dict], *names: str) -> float | None:
-    """Of a figure, which these names lead to; None where a window lacks it."""
+    """The median of a figure, to which these names lead; None where a window lacks it."""
     found = [reduce(getitem, names, window) for window in windows]
     return None if not found or None in found else median(found)
 
@@ -198,7 +198,8 @@ def _median(windows: Sequence[dict], *names: str) -> float | None:
 def summary_sentence(document: dict) -> str:
     """Returns the result in one sentence: what passed with which latency, or the first load that failed and why."""
     if "capacity" in document:
-        return _capitalized(document["capacity"]["text"])
+        text = document["capacity"]["text"]
+        return text[:1].upper() + text[1:]
     windows = sorted(document["windows"], key=lambda window: window["streams"])
     passed = [window for window in windows if window["passed"]]
     failed = next((window for window in windows if not window["passed"]), None)
@@ -222,10 +223,6 @@ def summary_sentence(document: dict) -> str:
 def in_words(streams: float) -> str:
     """The number of streams."""
     return f"{streams:g} stream{'s' if streams != 1 else ''}"
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def window_lines(window: dict) -> list[str]:

@@ -12,7 +12,7 @@ import gevent.event
 import msgpack
 
 from loadtest.options import ROOT, STREAMING_OPTIONS
-from loadtest.records import Utterance
+from loadtest.player import Utterance
 from penstock.errors import RunError
 
 _READ_BYTES = 1 << 16

@@ -7,7 +7,7 @@ Each side sends msgpack arrays that begin with a word. Orders and their answers,
 
     prepare OPTIONS PROCESS     prepared PROBLEM        prepares a test; PROBLEM is empty on success
     begin USER STAGGER_S                                a user starts to play
-                                utterance MESSAGE       an utterance has ended (records.py)
+                                utterance MESSAGE       an utterance has ended (player.py)
     end USER                    ended USER              a user stops; sent after its last utterance
     close                       closed                  the test is over
 """
@@ -26,11 +26,8 @@ from pathlib import Path
 import msgpack
 import numpy as np
 
-from loadtest.options import BATCHED, GATEWAYS, RIVA, request_samples
-from loadtest.plan import Schedule
-from loadtest.player import Player, now_s
-from loadtest.records import Utterance
-from loadtest.voices import BatchedVoice, Voice
+from loadtest.options import BATCHED, GATEWAYS, RIVA, Schedule, request_samples
+from loadtest.player import BatchedVoice, Player, Utterance, Voice, now_s
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock_client import (
@@ -127,8 +124,7 @@ class Streaming:
 
 def _gateway_voices(options: argparse.Namespace) -> Callable[[StreamOptions], Voice]:
     """Each opens a connection of its own, as clients of a gateway do."""
-    from loadtest.gateway_clients import realtime_texts, riva_texts  # needs the wheel of the gateway
-    from loadtest.gateway_voice import GatewayVoice
+    from loadtest.gateway_clients import GatewayVoice, realtime_texts, riva_texts  # needs the wheel of the gateway
 
     texts = riva_texts if options.target == RIVA else realtime_texts
     return lambda own: GatewayVoice(partial(texts, options.url, has_speakers=own.speakers == "on"))

@@ -1,32 +1,186 @@
-"""One window's figures as JSON values, from the streams' records and two snapshots of server and machine."""
+"""One window's figures as JSON values, and their checks: late chunks, the pass rule, generator and bottleneck.
+
+docs/load_testing.md states the rules."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 
-from loadtest.checks import check_generator, find_bottlenecks, late_chunks, latencies_s, reasons_to_fail
-from loadtest.options import DIRECT
-from loadtest.plan import Window
-from loadtest.processes import GATEWAY, MachineUse, Usage, machine_use, read_usage
-from loadtest.records import COMPLETE, FAILED, REJECTED, Utterance, requests_between
-from loadtest.triton_metrics import (
+from loadtest.options import DIRECT, Window
+from loadtest.player import COMPLETE, FAILED, REJECTED, Utterance, requests_between
+from loadtest.processes import (
     BATCHED_ENSEMBLE,
     ENSEMBLE,
+    GATEWAY,
+    GENERATOR,
     MODELS,
+    SERVER,
     Counters,
+    MachineUse,
     ModelTimes,
+    Usage,
+    machine_use,
     model_times,
     predict_queue,
     read_counters,
+    read_usage,
 )
 from penstock.errors import PenstockError
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.reporting import percentiles_ms
 
+MAX_LATE_SHARE = 0.001
+MAX_P95_FINAL_S = 1.0
+MIN_ATTEMPTED_SHARE = 0.9
+"""Minimum share of the planned audio; a trial that sent less was one of fewer streams."""
+MAX_P99_LAG_MS = 20.0
+FULL_PROCESS = 0.9
+"""Share of one core that fills a process which runs one thread at a time."""
+FULL_MACHINE = 0.93
+"""Share of all cores that fills the machine; waiting takes the rest."""
+MAX_OTHER_SHARE = 0.1
+"""Maximum share of all cores for other programs; beyond, a full machine says nothing about the server."""
 _EXAMPLES = 5
+
+
+class GeneratorCheck(NamedTuple):
+    """Whether the figures measure the server or the load generator."""
+
+    is_bottleneck: bool
+    text: str
+
+
+class Bottleneck(NamedTuple):
+    """A resource with no capacity left."""
+
+    resource: str
+    """For example "CPU of encoder"."""
+    text: str
+
+
+def latencies_s(requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns latencies in seconds from a table of REQUEST, infinite without an answer.
+
+    [n] from the end of each chunk's audio to the answer that covers it; [m] from the end of each utterance's audio to
+    its final text. A request without an answer counts as a chunk: it may have completed one (`is_chunk`).
+    """
+    latency_s = requests["answered_s"] - requests["deadline_s"]
+    return latency_s[is_chunk(requests)], latency_s[requests["is_last"]]
+
+
+def is_chunk(requests: np.ndarray) -> np.ndarray:
+    """Returns [n] bool: requests that completed a chunk, and those without an answer."""
+    return requests["completes_chunk"] | np.isinf(requests["answered_s"])
+
+
+def late_chunks(latency_s: np.ndarray, chunk_s: float) -> int:
+    """Counts chunks answered more than one chunk's duration after they were complete.
+
+    The capacity rule is about the start of a chunk's step, which a client cannot observe; its answer comes later.
+    """
+    return int(np.count_nonzero(latency_s > chunk_s))
+
+
+def chunk_duration_s(tables: list[np.ndarray]) -> float | None:
+    """Infers a server's chunk from the audio that its answers cover; `tables` has one table of REQUEST per utterance.
+
+    Returns the smallest step between two answers, without the first chunk, which may be shorter, and the last request,
+    which flushes. None where no utterance has two chunks; too long where every request holds several.
+    """
+    covered_s = [np.unique(np.round(table["audio_processed_s"][~table["is_last"]], 4)) for table in tables]
+    steps_s = [np.diff(covered[covered > 0]) for covered in covered_s]
+    found = np.concatenate(steps_s) if steps_s else np.empty(0)
+    return round(float(found.min()), 3) if found.size else None
+
+
+def reasons_to_fail(
+    chunks: int, late: int, p95_final_s: float, errors: int, rejections: int, streams: float, attempted: float
+) -> list[str]:
+    """Returns why a trial of `streams` streams does not pass; empty where it does. `attempted`: streams' worth of audio
+    that was sent. Without a chunk or a final text (NaN) a trial does not pass.
+    """
+    reasons = []
+    if not chunks or isnan(p95_final_s):
+        reasons.append("too short: no chunk or no final text was measured")
+    if late > MAX_LATE_SHARE * chunks:
+        reasons.append(f"{late} of {chunks} chunks late, {100 * MAX_LATE_SHARE:g} % are allowed")
+    if p95_final_s > MAX_P95_FINAL_S:
+        reasons.append(f"p95 of end of audio to final text above {MAX_P95_FINAL_S:g} s")
+    if errors:
+        reasons.append(f"{errors} streams failed")
+    if rejections:
+        reasons.append(f"{rejections} streams were rejected")
+    if not errors and not rejections and attempted < MIN_ATTEMPTED_SHARE * streams:
+        reasons.append(f"only {attempted:.1f} of {streams:g} streams attempted: the load generator fell behind")
+    return reasons
+
+
+def check_generator(lag_p99_ms: float, use: MachineUse) -> GeneratorCheck:
+    """A load generator that sends late measures itself. `lag_p99_ms` is NaN where nothing was sent."""
+    if isnan(lag_p99_ms):
+        return GeneratorCheck(False, "The load generator sent nothing in this window.")
+    lag = f"p99 of its lag {lag_p99_ms:.1f} ms"
+    busiest = f"its busiest process used {use.busiest_generator_cores:.2f} cores"
+    if lag_p99_ms <= MAX_P99_LAG_MS:
+        return GeneratorCheck(False, f"The load generator was on schedule: {lag}, {busiest}.")
+    if use.busiest_generator_cores >= FULL_PROCESS:
+        reason = f"{busiest}, its maximum: raise --processes"
+    elif _is_full(use) and _has_others(use):
+        reason = f"other programs used {use.other_cores:.2f} of {use.cores} cores: stop them"
+    elif _is_full(use):
+        reason = f"all {use.cores} cores of its machine were busy: run it on another one"
+    else:
+        reason = f"{busiest}, other programs {use.other_cores:.2f} of {use.cores}"
+    return GeneratorCheck(True, f"The load generator was late: {lag} ({MAX_P99_LAG_MS:g} ms are allowed); {reason}.")
+
+
+def find_bottlenecks(
+    generator: GeneratorCheck, use: MachineUse, models: Mapping[str, ModelTimes], rejections: int, threads: int = 1
+) -> list[Bottleneck]:
+    """Returns the resources without reserve, the most likely cause first; `threads` per model."""
+    found = []
+    if rejections:
+        found.append(Bottleneck("slots", f"{rejections} streams got no slot (STREAM_LIMIT): raise --max-streams"))
+    is_generator_full = use.busiest_generator_cores >= FULL_PROCESS
+    if generator.is_bottleneck and is_generator_full:
+        found.append(Bottleneck(GENERATOR, generator.text))
+    # Triton itself has threads for every core: its limit is the machine's.
+    cores = {name: process.cores for name, process in use.processes.items() if name not in (GENERATOR, SERVER)}
+    for name in sorted(cores, key=cores.__getitem__, reverse=True):
+        if cores[name] >= FULL_PROCESS * threads:
+            found.append(Bottleneck(f"CPU of {name}", f"{name} used {cores[name]:.2f} of its {threads} cores"))
+    if _is_full(use):
+        shares = sorted(((process.cores, name) for name, process in use.processes.items()), reverse=True)
+        parts = ", ".join(f"{name} {cores:.2f}" for cores, name in [*shares, (use.other_cores, "others")])
+        resource = "CPU of the machine, by other programs" if _has_others(use) else "CPU of the machine"
+        found.append(Bottleneck(resource, f"{use.busy_cores:.2f} of {use.cores} cores busy: {parts}"))
+    found += _longest_queue(models)
+    if generator.is_bottleneck and not is_generator_full:
+        found.append(Bottleneck(GENERATOR, generator.text))
+    return found
+
+
+def _is_full(use: MachineUse) -> bool:
+    return use.busy_cores >= FULL_MACHINE * use.cores
+
+
+def _has_others(use: MachineUse) -> bool:
+    return use.other_cores > MAX_OTHER_SHARE * use.cores
+
+
+def _longest_queue(models: Mapping[str, ModelTimes]) -> list[Bottleneck]:
+    """The model with the longest queue, if that is longer than its compute time."""
+    name = max((name for name in models if name in MODELS), key=lambda name: models[name].queue_ms, default=None)
+    if name is None or models[name].queue_ms <= models[name].compute_ms:
+        return []
+    times = models[name]
+    work = f"computed {times.compute_ms:.1f} ms on batches of {times.batch:.1f}"
+    return [Bottleneck(f"queue of {name}", f"requests waited {times.queue_ms:.1f} ms for {name}, which {work}")]
 
 
 @dataclass(frozen=True)
@@ -50,7 +204,7 @@ class Conditions:
     threads: int = 1
     """Per model."""
     target: str = DIRECT
-    """Of --target."""
+    """One of TARGETS."""
 
     @property
     def ensemble(self) -> str:

@@ -4,11 +4,12 @@ python -m scripts.declared_tables            # exit status 1 where a file is out
 python -m scripts.declared_tables --write    # brings the files up to date
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.generated_text import replace_parts
+from benchmarks.results import replace_parts
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
 from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
@@ -20,15 +21,28 @@ from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
 from penstock_gateway.riva.request_mapping import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
+VALUES = ("meaning", "accepted; **default**")
+"""The last columns of a table of options."""
 MAKER = "scripts/declared_tables.py"
 
 
 def server_options() -> str:
-    """The options of `penstock serve`, without those of `search_options`."""
-    elsewhere = {option.name for option in searches()}
-    kept = (option for option in ServeOptions.options() if option.name not in elsewhere)
-    rows = ((f"`{s.variable}`", _meaning(s), _cell(s.accepted), _default(s)) for s in kept)
-    return _table(("variable", "meaning", "accepted", "default"), rows)
+    """The options of `penstock serve` that no other page has."""
+    left_out = {option.name for option in elsewhere()}
+    kept = (option for option in ServeOptions.options() if option.name not in left_out)
+    return _table(("variable", *VALUES), ((f"`{s.variable}`", *_values(s)) for s in kept))
+
+
+def elsewhere() -> list[Option]:
+    """Options of the server in the tables of searches and graphs, and the defaults of a stream's options."""
+    by_stream = {option.name for option in StreamOptions.options()}
+    defaults = (option for option in DecodingConfig.options() if option.name in by_stream)
+    return [*searches(), *graph_searches(), *defaults]
+
+
+def graph_searches() -> list[Option]:
+    """The options of the search of a decoding graph alone."""
+    return [option for option in DecodingConfig.options() if option.decoders == ("wfst",)]
 
 
 def searches() -> list[Option]:
@@ -39,14 +53,17 @@ def searches() -> list[Option]:
 
 def search_options() -> str:
     """Options of searches."""
-    return _table(("option", "decoders", "meaning", "accepted", "default"), map(_with_decoders, searches()))
+    return _table(("option", "decoders", *VALUES), map(_with_decoders, searches()))
+
+
+def graph_options() -> str:
+    """Options of the search of a decoding graph."""
+    return _table(("option", *VALUES), ((f"`{option.name}`", *_values(option)) for option in graph_searches()))
 
 
 def stream_options() -> str:
     """Options of a stream."""
-    return _table(
-        ("option", "decoders", "meaning", "accepted", "default"), map(_with_decoders, StreamOptions.options())
-    )
+    return _table(("option", "decoders", *VALUES), map(_with_decoders, StreamOptions.options()))
 
 
 def environment() -> str:
@@ -57,17 +74,16 @@ def environment() -> str:
 
 def gateway_options() -> str:
     """The options of `penstock-gateway`."""
-    rows = ((f"`{s.flag}`", _meaning(s), _cell(s.accepted), _default_of_gateway(s)) for s in Config.options())
-    return _table(("flag", "meaning", "accepted", "default"), rows)
+    return _table(("flag", *VALUES), ((f"`{s.flag}`", *_values(s)) for s in Config.options()))
 
 
 def gateway_errors() -> str:
     """All codes with their status in each protocol."""
     rows = (
-        (f"`{code.name.lower()}`", code.status.meaning, code.status.http, code.status.websocket, code.status.grpc)
-        for code in ErrorCode
+        (f"`{code.name.lower()}`", status.meaning, f"{status.http}, {status.websocket}", status.grpc)
+        for code, status in ((each, each.status) for each in ErrorCode)
     )
-    return _table(("code", "meaning", "HTTP", "WebSocket close", "gRPC"), rows)
+    return _table(("code", "meaning", "HTTP, WebSocket", "gRPC"), rows)
 
 
 def openai_fields() -> str:
@@ -89,6 +105,7 @@ def riva_fields() -> str:
 GENERATED: Mapping[str, tuple[Callable[[], str], ...]] = {
     "docs/deployment.md": (server_options,),
     "docs/beam_search.md": (search_options,),
+    "docs/wfst.md": (graph_options,),
     "docs/serving.md": (stream_options,),
     "docs/gateway.md": (gateway_options, openai_fields, riva_fields, gateway_errors),
     "compose.yaml": (environment,),
@@ -109,21 +126,15 @@ def _with_decoders(option: Option) -> tuple[str, ...]:
     is_shorter = len(others) < len(option.decoders) < len(DECODERS)
     named = [f"`{name}`" for name in DECODERS if (name in others) == is_shorter and option.decoders]
     decoders = f"{'all but ' if is_shorter else ''}{', '.join(named)}"
-    return f"`{option.name}`", decoders, _meaning(option), _cell(option.accepted), _default(option)
+    return f"`{option.name}`", decoders, *_values(option)
 
 
-def _meaning(option: Option) -> str:
-    return _cell(f"{option.help} ([more]({option.page}))" if option.page else option.help)
-
-
-def _default(option: Option) -> str:
-    return option.default_text if option.default in (None, ()) else f"`{option.default_text}`"
-
-
-def _default_of_gateway(option: Option) -> str:
-    if option.is_switch:
-        return "on" if option.default else "off"
-    return option.default_text if option.default in (None, "") else f"`{option.default_text}`"
+def _values(option: Option) -> tuple[str, str]:
+    """Meaning with a link to the option's page, and the accepted values with the default, as in VALUES."""
+    meaning = f"{option.help} ([more]({option.page}))" if option.page else option.help
+    accepted = "1, 0" if option.is_switch else re.sub(r"(?:integers|numbers) from (\S+ to)", r"\1", option.accepted)
+    default = f"; **{option.default_text}**" if option.default_text else ""
+    return _cell(meaning), _cell(f"{accepted}{default}")
 
 
 def _cell(text: str) -> str:
@@ -131,8 +142,8 @@ def _cell(text: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    lines = (head, ("---",) * len(head), *rows)
-    return "\n" + "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines) + "\n"
+    first, *others = (f"| {' | '.join(map(str, line))} |\n" for line in (head, *rows))
+    return f"\n{first}|{'---|' * len(head)}\n{''.join(others)}\n"
 
 
 def main() -> int:

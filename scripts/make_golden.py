@@ -29,8 +29,13 @@ sys.path.insert(0, str(ROOT))
 from nemo.collections.asr.models import ASRModel  # noqa: E402
 
 from benchmarks.nemo_models import Greedy, build_model, decode, encode, mel_float64, prompted, token_log_probabilities  # noqa: E402
-from benchmarks.nemo_specs import PROMPT_SPECS, SPECS, ModelSpec  # noqa: E402
-from benchmarks.signals import make_signals  # noqa: E402
+from benchmarks.nemo_specs import (  # noqa: E402
+    PROMPT_SPECS,
+    SPECS,
+    ModelSpec,
+    float_signals,
+    make_signals,
+)
 from penstock.model.bundle import Checkpoint  # noqa: E402
 from recipes.an4.export_nemo import export_nemo  # noqa: E402
 
@@ -63,9 +68,8 @@ def main() -> None:
 
 def make_tiny() -> None:
     """One .nemo and one .npz for each of SPECS, one .npz for each front end."""
-    pcm = make_signals()
-    signals = {name: samples.astype(np.float32) / 32768 for name, samples in pcm.items()}
-    np.savez_compressed(GOLDEN / "signals.npz", **pcm)
+    signals = float_signals()
+    np.savez_compressed(GOLDEN / "signals.npz", **make_signals())
     index, front_ends = [], {}
     with tempfile.TemporaryDirectory() as workspace:
         for spec in SPECS:
@@ -80,7 +84,7 @@ def make_tiny() -> None:
 
 def make_prompts() -> None:
     """A .nemo with language prompts, and its greedy output in two contexts and three languages."""
-    signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+    signals = float_signals()
     spec, greedy = PROMPT_SPECS[0], {}
     with tempfile.TemporaryDirectory() as workspace:
         model = build_model(spec, Path(workspace), signals)

@@ -9,8 +9,11 @@ import hypothesis
 import pytest
 import torch
 
+from benchmarks.transformers_models import write_speakers
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
+from penstock.speakers.bundle import SpeakerCheckpoint
+from penstock.speakers.importer import import_speakers
 from tests.helpers.golden import GOLDEN
 
 if TYPE_CHECKING:
@@ -57,6 +60,13 @@ def golden_bundle(tmp_path_factory) -> Callable[[str], Checkpoint]:
         return bundles[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def speaker_bundle(tmp_path_factory) -> SpeakerCheckpoint:
+    """The bundle of a tiny speaker model."""
+    folder = tmp_path_factory.mktemp("speakers")
+    return import_speakers(write_speakers(folder / "source"), folder / "speakers")
 
 
 @pytest.fixture(scope="session")

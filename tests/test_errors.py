@@ -13,10 +13,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def documented(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading of docs/serving.md that has codes."""
+    """The cells of the first table below a heading of docs/serving.md that has codes, without what to do."""
     section = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8").partition(f"\n{heading}\n")[2]
     table = re.search(r"^\| code .*\n\|[-|]+\|\n((?:\|.*\n)+)", section, re.MULTILINE)
-    return [[cell.strip(" `") for cell in line.strip("|\n").split("|")] for line in table[1].splitlines()]
+    lines = table[1].splitlines()
+    return [[cell.strip(" `").partition(": ")[0] for cell in line.strip("|\n").split("|")] for line in lines]
 
 
 def test_the_codes_of_a_server_are_documented_with_their_status():

@@ -10,11 +10,12 @@ from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
 from tests.helpers.golden import AN4
 from tests.helpers.recognition import NO_SAMPLES
+from tests.helpers.reference.edit_distance import edit_distance
 
 MODELS = Path(__file__).parents[1] / "models"
 DECODERS = {"an4-rnnt-hybrid": ("greedy", "ctc", "ctc_beam", "alsd", "aes"), "an4-tdt-hybrid": ("greedy",)}
 MOST_EDITS = {"ctc": 4, "ctc_beam": 4, "alsd": 3, "aes": 3}
-"""Of 33 words, where it is more than one: pauses within words, and beams whose best hypothesis changes."""
+"""Edits in 33 words, where there is more than one: pauses within words, and beams whose best hypothesis changes."""
 BLOCK = 1600
 
 
@@ -39,12 +40,12 @@ def test_at_any_interval_at_most_one_word_in_48_differs(model, precision, speech
         whole = words(recognizer, decoder, speech, 0)
         assert len(whole) >= 24
         for seconds in (1, 2, 3, 5):
-            edits = distance(words(recognizer, decoder, speech, seconds), whole)
+            edits = edit_distance(words(recognizer, decoder, speech, seconds), whole)
             assert edits <= MOST_EDITS.get(decoder, -(-len(whole) // 48)), (decoder, seconds, edits, len(whole))
 
 
 def words(recognizer: StreamingRecognizer, decoder: str, speech: np.ndarray, seconds: int) -> list[str]:
-    """Of the final texts, joined with blanks, where a segment ends every `seconds`; 0: none does."""
+    """Words of the final texts, joined with blanks, where a segment ends every `seconds`; 0: none does."""
     blocks = np.split(speech[: len(speech) // BLOCK * BLOCK], len(speech) // BLOCK)
     with recognizer.open_stream(options={"decoder": decoder}) as stream:
         ends = (seconds and number % (10 * seconds) == 0 for number in range(1, len(blocks)))
@@ -70,15 +71,6 @@ def test_a_pause_of_100_ms_tells_the_last_word(recognizer):
             final = stream.finalize(audio)
         with recognizer.open_stream() as stream:
             assert final.text == stream.finish(audio).text != ""
-
-
-def distance(one: list[str], other: list[str]) -> int:
-    row = list(range(len(other) + 1))
-    for i, word in enumerate(one, 1):
-        diagonal, row[0] = row[0], i
-        for j, theirs in enumerate(other, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != theirs))
-    return row[-1]
 
 
 def told(recognizer: StreamingRecognizer, speech: np.ndarray, cuts: list[int]) -> tuple[list[int], list[bool]]:

@@ -11,7 +11,10 @@ FLOORS = (
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-ALWAYS_BANNED = {"transformers", "benchmarks", "recipes", "loadtest", "tests"}
+TOOL_FLOORS = (("scripts", "trials"), ("benchmarks",), ("loadtest", "recipes"))
+"""The tools', as `FLOORS`."""
+TOOLS = {name: floor for floor, names in enumerate(TOOL_FLOORS) for name in names}
+ALWAYS_BANNED = {"transformers", "tests", *TOOLS}
 GRAPH_BUILDING = SOURCES / "scoring" / "wfst" / "building"
 """The only importer of kaldifst; imported only by itself and, when it runs, by `penstock graph`."""
 
@@ -47,12 +50,14 @@ def check_imports(path: Path) -> None:
             assert FLOOR[used] > FLOOR[own], f"{path} imports {name}"
 
 
-def test_no_tool_imports_tests() -> None:
+def test_tools_import_tools_below_them_and_no_tests() -> None:
     root = SOURCES.parents[1]
-    rooms = ("benchmarks", "loadtest", "recipes", "scripts", "trials")
-    tools = [path for name in rooms for path in (root / name).rglob("*.py")]
-    assert len(tools) > 90
-    assert not {path for path in tools for name in imports(path) if name.startswith("tests") or ".tests." in name}
+    found = {(tool, name) for tool in TOOLS for path in (root / tool).rglob("*.py") for name in imports(path)}
+    assert len(found) > 300
+    for tool, name in found:
+        used = name.partition(".")[0]
+        assert used != "tests" and ".tests." not in name, f"{tool} imports {name}"
+        assert used not in TOOLS or used == tool or TOOLS[used] > TOOLS[tool], f"{tool} imports {name}"
 
 
 def test_only_what_everything_needs_stands_at_the_top() -> None:

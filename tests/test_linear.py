@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from penstock import linear
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.transducer.standard_network import StandardNetwork
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.transducer.networks import StandardNetwork
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.linear import Linear
 from tests.helpers.decoding import assert_same_labels, decode_whole

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from penstock import StreamingRecognizer, Token
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.pipeline.stages.decoder import DecoderStage

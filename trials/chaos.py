@@ -140,15 +140,11 @@ def work(fleet: Fleet, args: argparse.Namespace, done: list[str]) -> Callable[[]
 
 
 def figures_of(run: Run, context: AttentionContext) -> dict:
-    """Of the streams."""
+    """What the streams told."""
     chunk_s = Checkpoint(BUNDLE).config.chunk_ms(context) / 1000
     return {
-        "streams": len(run.played),
+        **run.counts(),
         "chunks": round(run.audio_s / chunk_s),
-        "words": run.words,
-        "words_changed": run.changed,
-        "reconnections": run.reconnections,
-        "rejections": run.rejections,
         "text_late_s_max": round(run.late_s(), 2),
         "problems": len(run.problems),
         "reasons": [problem[:400] for problem in run.problems[:20]],
@@ -164,7 +160,7 @@ def bytes_kept(fleet: Fleet) -> int:
 
 
 def least_memory(taken: Readings) -> list[tuple[float, float]]:
-    """Of the gateway that is never killed: seconds and MiB of the least reading in each part of the run.
+    """Memory of the gateway that is never killed: seconds and MiB of the least reading in each part of the run.
 
     What streams and their audio need comes and goes by tens of MiB; memory that is lost raises the least, too.
     """

@@ -18,24 +18,23 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2
 import numpy as np
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway, is_open
-from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, realtime_texts, riva_texts
+from loadtest.locust_run import ServerPlan, fresh_server
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError, RunError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
-from penstock.serving.launch import LOOPBACK
-from penstock.serving.ports import Ports, claim_ports
-from trials.attacks import OTHER
-from trials.gateway_attack import gateway_flags, samples_of, trial
+from penstock.serving.launch import LOOPBACK, Ports, claim_ports
+from trials.gateway_attack import OTHER, gateway_flags, samples_of, trial
 
 FOLDER = Path(__file__).parents[1] / "docker" / "edge"
 PROTOCOLS = ("riva", "realtime")
@@ -48,11 +47,18 @@ _HEADER = {"Authorization": f"Bearer {OTHER}"}
 
 
 class Row(NamedTuple):
-    """Of the table."""
+    """A figure that a trial shows."""
 
     what: str
     figure: str
     is_right: bool
+
+
+def print_rows(head: str, rows: list[Row]) -> bool:
+    """Prints them as a table; returns whether all are as documented."""
+    shown = [(row.what, row.figure, "yes" if row.is_right else "NO") for row in rows]
+    print(markdown_table((head, "figure", "as documented"), shown, left=3), end="\n\n", flush=True)
+    return all(row.is_right for row in rows)
 
 
 class Edge(NamedTuple):
@@ -63,23 +69,24 @@ class Edge(NamedTuple):
     process_id: int
 
 
-def haproxy(config: str, gateways: list[RunningGateway], ports: list[int], certificate: Path) -> str:
-    """docker/edge/haproxy.cfg for these ports of this machine."""
+def haproxy(gateways: list[RunningGateway], ports: list[int]) -> dict[str, str]:
+    """What stands for what in docker/edge/haproxy.cfg, with these ports of this machine."""
+    found = {"bind :8000": f"bind {LOOPBACK}:{ports[0]}", ":8443": f"{LOOPBACK}:{ports[1]}"}
     for i, gateway in enumerate(gateways, 1):
-        config = config.replace(f"gateway-{i}:8080", gateway.http).replace(f"gateway-{i}:50051", gateway.grpc)
-    config = config.replace("bind :8000", f"bind 127.0.0.1:{ports[0]}").replace(":8443", f"127.0.0.1:{ports[1]}")
-    return config.replace("/etc/haproxy/edge.pem", str(certificate))
+        found |= {f"gateway-{i}:8080": gateway.http, f"gateway-{i}:50051": gateway.grpc}
+    return found
 
 
-def envoy(config: str, gateways: list[RunningGateway], ports: list[int], certificate: Path) -> str:
-    """docker/edge/envoy.yaml for these ports of this machine."""
+def envoy(gateways: list[RunningGateway], ports: list[int]) -> dict[str, str]:
+    """The same for docker/edge/envoy.yaml."""
+    found = {
+        f"0.0.0.0, port_value: {port}": f"{LOOPBACK}, port_value: {here}"
+        for port, here in zip((8000, 8443), ports, strict=True)
+    }
     for i, gateway in enumerate(gateways, 1):
         for port, address in ((8080, gateway.http), (50051, gateway.grpc)):
-            host, _, here = address.rpartition(":")
-            config = config.replace(f"gateway-{i}, port_value: {port}", f"{host}, port_value: {here}")
-    for port, here in ((8000, ports[0]), (8443, ports[1])):
-        config = config.replace(f"0.0.0.0, port_value: {port}", f"127.0.0.1, port_value: {here}")
-    return config.replace("/etc/envoy/edge.pem", str(certificate))
+            found[f"gateway-{i}, port_value: {port}"] = address.replace(":", ", port_value: ")
+    return found
 
 
 ENGINES = {
@@ -91,20 +98,29 @@ ENGINES = {
 @contextmanager
 def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Iterator[Edge]:
     """The proxy before the gateways; stopped at the end. Raises RunError if it does not start."""
-    file, fill, options = ENGINES[name]
+    file, places, options = ENGINES[name]
     ports = list(claim_ports(Ports(), LOOPBACK))[:2]
-    certificate = make_certificate(folder)
-    path = folder / file
-    path.write_text(fill((FOLDER / file).read_text(), gateways, ports, certificate))
-    edge = Edge(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", 0)
-    with subprocess.Popen([name, *options, str(path)]) as process:
+    path, text = folder / file, (FOLDER / file).read_text()
+    for there, here in {**places(gateways, ports), f"/etc/{name}/edge.pem": str(make_certificate(folder))}.items():
+        text = text.replace(there, here)
+    path.write_text(text)
+    clear, tls = (f"{LOOPBACK}:{port}" for port in ports)
+    command = [name, *options, str(path)]
+    with running_proxy(command, lambda: is_open(clear) and is_open(tls) and is_ready(clear)) as process_id:
+        yield Edge(clear, tls, process_id)
+
+
+@contextmanager
+def running_proxy(command: list[str], is_up: Callable[[], bool]) -> Iterator[int]:
+    """The id of its process, once it is up; stopped at the end. Raises RunError if it does not start."""
+    with subprocess.Popen(command) as process:
         try:
             deadline_s = time.monotonic() + _START_S
-            while not (is_open(edge.clear) and is_open(edge.tls) and is_ready(edge.clear)):
+            while not is_up():
                 if process.poll() is not None or time.monotonic() > deadline_s:
-                    raise RunError(f"{name} did not start")
+                    raise RunError(f"{command[0]} did not start")
                 time.sleep(0.1)
-            yield edge._replace(process_id=process.pid)
+            yield process.pid
         finally:
             process.terminate()
 
@@ -147,15 +163,37 @@ async def words(protocol: str, address: str, samples: np.ndarray) -> str:
     return " ".join([text.text async for text in texts if text.is_final])
 
 
-def upload(address: str, recording: Path, cert: Path | None = None) -> str:
-    """The text of an OpenAI upload, over TLS if `cert` is given."""
-    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.flac"\r\n\r\n'
-    headers = _HEADER | {"Content-Type": "multipart/form-data; boundary=x"}
+class Reply(NamedTuple):
+    """The reply to one upload."""
+
+    status: int
+    body: bytes
+    seconds: float
+    silent_s: float
+    """The longest time without a byte."""
+
+
+def post(address: str, recording: bytes, fields: dict[str, str], cert: Path | None = None) -> Reply:
+    """Uploads a recording, over TLS if `cert` is given, and notes when bytes arrive."""
     url = f"{'https' if cert else 'http'}://{address}/v1/audio/transcriptions"
-    request = urllib.request.Request(url, form + recording.read_bytes() + b"\r\n--x--\r\n", headers)
-    context = ssl.create_default_context(cafile=str(cert)) if cert else None
-    with urllib.request.urlopen(request, timeout=60, context=context) as response:
-        return json.load(response)["text"]
+    verify = ssl.create_default_context(cafile=str(cert)) if cert else False
+    begun_s = last_s = time.monotonic()
+    body, silent_s = b"", 0.0
+    with (
+        httpx2.Client(verify=verify, headers=_HEADER, timeout=None) as client,
+        client.stream("POST", url, data=fields, files={"file": ("a.flac", recording)}) as response,
+    ):
+        for piece in response.iter_raw():
+            now_s = time.monotonic()
+            body, silent_s, last_s = body + piece, max(silent_s, now_s - last_s), now_s
+    return Reply(response.status_code, body, last_s - begun_s, silent_s)
+
+
+def upload(address: str, recording: Path, cert: Path | None = None) -> str:
+    """The text of an OpenAI upload."""
+    reply = post(address, recording.read_bytes(), {}, cert)
+    assert reply.status == 200, reply
+    return json.loads(reply.body)["text"]
 
 
 async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> float:
@@ -230,9 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
                     print(f"{name}: not run, it is not installed")
                     continue
                 rows = check(name, server.url("grpc"), flags, folder, options.seconds)
-                shown = [(row.what, row.figure, "yes" if row.is_right else "NO") for row in rows]
-                print(f"{name}\n\n{markdown_table(('shown', 'figure', 'as documented'), shown, left=3)}\n", flush=True)
-                has_failed |= not all(row.is_right for row in rows)
+                has_failed |= not print_rows(f"through {name}", rows)
     except PenstockError as error:
         print(f"edge_check: error: {error}", file=sys.stderr)
         return 2

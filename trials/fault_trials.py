@@ -10,6 +10,7 @@ docs/reliability.md; runs of parts (--only) with the same file and commit add up
 """
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 from benchmarks.results import describe, environment, progress, publish
 from penstock.reporting import markdown_table, three_digits
-from trials.faults import batched, fleet, gateway, hostile_input, networks, restarts, streams
+from trials.faults import batched, fleet, gateway, hostile_input, networks, streams
 from trials.faults import server as server_trials
 from trials.server.recordings import Recording, make_recordings
 from trials.server.resources import run_trial
@@ -54,20 +55,13 @@ SHARED_SERVER_TRIALS = {
     gateway.stalled_gateway_clients: 16,
     gateway.hostile_gateway_grpc: 5000,
     gateway.hostile_gateway_http: 5000,
-    restarts.restarted_gateway: 10,
+    server_trials.restarted_gateway: 10,
 }
-MIN_SLOTS = dict.fromkeys(
-    (
-        hostile_input.hostile_grpc,
-        hostile_input.hostile_http,
-        gateway.hostile_gateway_grpc,
-        gateway.hostile_gateway_http,
-    ),
-    64,
-)
+MIN_SLOTS = {name: 64 for name in ("hostile_grpc", "hostile_http", "hostile_gateway_grpc", "hostile_gateway_http")}
 """Hostile requests open streams faster than the idle timeout closes them; the other stream must still get a slot."""
 MODELS = ("features", "encoder", "decoder")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+_ABOUT = ("trial", "took_s", "cpu_s")
 UNITS = {"s": "s", "ms": "ms", "mb": "MiB", "kb": "KiB"}
 
 
@@ -82,7 +76,11 @@ class Trial(NamedTuple):
 def main(words: list[str] | None = None) -> int:
     """Runs the trials, writes the table; returns the exit status."""
     args = read_arguments(words)
-    trials = [trial for trial in (*shared_trials(args), *own_trials()) if is_wanted(trial.name, args.only)]
+    trials = [
+        trial
+        for trial in (*shared_trials(args), *own_trials())
+        if not args.only or any(part in trial.name for part in args.only)
+    ]
     if not trials:
         progress(f"fault_trials: error: no trial is called {' or '.join(args.only)}; --list names them all")
         return 2
@@ -113,15 +111,10 @@ def read_arguments(words: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def is_wanted(name: str, only: list[str] | None) -> bool:
-    """Returns whether --only selects a trial of this name."""
-    return not only or any(part in name for part in only)
-
-
 def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
     """Yields the trials after which the server must have freed its resources."""
     for trial, full in SHARED_SERVER_TRIALS.items():
-        count, slots = max(2, round(full * args.scale)), max(args.max_streams, MIN_SLOTS.get(trial, 1))
+        count, slots = max(2, round(full * args.scale)), max(args.max_streams, MIN_SLOTS.get(trial.__name__, 1))
 
         def run(recordings: list[Recording], trial: Callable = trial, count: int = count, slots: int = slots) -> dict:
             with server(slots, args.idle_seconds) as running:
@@ -133,17 +126,15 @@ def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
 def own_trials() -> Iterator[Trial]:
     """Yields the trials with a server of their own, which most of them end."""
     yield Trial("stopped_under_load", lambda recordings: server_trials.stopped_under_load(BUNDLE, recordings))
-    yield Trial("restarted_server", lambda recordings: restarts.restarted_server(BUNDLE, recordings))
+    yield Trial("restarted_server", lambda recordings: server_trials.restarted_server(BUNDLE, recordings))
     for trial in fleet.TRIALS:
         yield Trial(f"fleet {trial.__name__}", lambda recordings, trial=trial: trial(BUNDLE, recordings))
-    for model in MODELS:
-        for number in SIGNALS:
-            yield Trial(
-                f"lost_stage {model} {number.name}",
-                lambda recordings, model=model, number=number: server_trials.lost_stage(
-                    BUNDLE, recordings, model, number
-                ),
-            )
+    for model, number in itertools.product(MODELS, SIGNALS):
+
+        def lose(recordings: list[Recording], model: str = model, number: signal.Signals = number) -> dict:
+            return server_trials.lost_stage(BUNDLE, recordings, model, number)
+
+        yield Trial(f"lost_stage {model} {number.name}", lose)
 
 
 @contextmanager
@@ -196,14 +187,10 @@ def as_row(row: dict) -> tuple[str, str, str]:
     if "failed" in row:
         seen = "**failed**: " + " ".join(str(row["failed"]).split()).replace("|", "/")[:300]
     else:
-        figures = {name: value for name, value in row.items() if name not in ("trial", "took_s", "cpu_s")}
-        seen = ", ".join(phrase(name, value) for name, value in figures.items() if not is_in_name(row, value))
+        known = {*_ABOUT, *(name for name, value in row.items() if value in row["trial"].split())}  # its name has them
+        figures = {name: value for name, value in row.items() if name not in known}
+        seen = ", ".join(phrase(name, value) for name, value in figures.items())
     return f"`{row['trial']}`", f"{row['took_s']:.0f} s", seen
-
-
-def is_in_name(row: dict, value: object) -> bool:
-    """True for what the trial's name contains already."""
-    return isinstance(value, str) and value in row["trial"].split()
 
 
 def phrase(name: str, value: float | int | str) -> str:

@@ -6,46 +6,29 @@ Where nginx is not installed, nothing is run; it is the package nginx-light of D
 """
 
 import argparse
-import http.client
 import io
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import soundfile
 
 from loadtest.fresh_gateway import fresh_gateway, is_open
-from loadtest.fresh_server import ServerPlan, fresh_server
+from loadtest.locust_run import ServerPlan, fresh_server
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
-from penstock.errors import PenstockError, RunError
+from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
-from penstock.reporting import markdown_table
-from penstock.serving.launch import LOOPBACK
-from penstock.serving.ports import Ports, claim_ports
-from trials.edge_check import Row, upload
+from penstock.serving.launch import LOOPBACK, Ports, claim_ports
+from trials.edge_check import Row, post, print_rows, running_proxy, upload
 from trials.gateway_attack import SAMPLE_RATE_HZ, samples_of
 
 NGINX_WAITS_S = 60.0
-_START_S = 10.0
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-
-
-class Reply(NamedTuple):
-    """To one upload."""
-
-    status: int
-    body: bytes
-    seconds: float
-    silent_s: float
-    """The longest time without a byte."""
 
 
 @contextmanager
@@ -57,35 +40,8 @@ def running_nginx(gateway: str, folder: Path) -> Iterator[str]:
     folder.chmod(0o711)  # where root starts it, its workers are another user's
     config = folder / "nginx.conf"
     config.write_text(f"daemon off; pid {folder}/pid; events {{}} http {{ access_log off; {paths} {server} }}")
-    with subprocess.Popen(["nginx", "-e", "stderr", "-c", str(config)]) as process:
-        try:
-            deadline_s = time.monotonic() + _START_S
-            while not is_open(address):
-                if process.poll() is not None or time.monotonic() > deadline_s:
-                    raise RunError("nginx did not start")
-                time.sleep(0.1)
-            yield address
-        finally:
-            process.terminate()
-
-
-def post(address: str, recording: bytes, fields: dict[str, str]) -> Reply:
-    """Uploads a recording, and notes when bytes arrive."""
-    parts = [
-        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
-    ]
-    form = "".join(parts).encode() + b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + recording
-    connection = http.client.HTTPConnection(address)
-    begun_s = last_s = time.monotonic()
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    connection.request("POST", "/v1/audio/transcriptions", form + b"\r\n--x--\r\n", headers)
-    response = connection.getresponse()
-    body, silent_s, piece = b"", 0.0, b" "
-    while piece:
-        piece, now_s = response.read1(), time.monotonic()
-        body, silent_s, last_s = body + piece, max(silent_s, now_s - last_s), now_s
-    connection.close()
-    return Reply(response.status, body, last_s - begun_s, silent_s)
+    with running_proxy(["nginx", "-e", "stderr", "-c", str(config)], lambda: is_open(address)):
+        yield address
 
 
 def text_of(body: bytes) -> str:
@@ -137,9 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PenstockError as error:
         print(f"long_upload: error: {error}", file=sys.stderr)
         return 2
-    shown = [(row.what, row.figure, "yes" if row.is_right else "NO") for row in rows]
-    print(markdown_table(("reply", "figure", "as documented"), shown, left=3))
-    return int(not all(row.is_right for row in rows))
+    return int(not print_rows("reply", rows))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from loadtest.capacity import slots_for
-from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
-from loadtest.locust_run import headless_report, processes_for, terminated_as_interrupt
+from loadtest.locust_run import (
+    ServerPlan,
+    fresh_server,
+    fresh_target,
+    headless_report,
+    processes_for,
+    terminated_as_interrupt,
+)
 from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, add_target_argument, reject_options
 from loadtest.processes import GENERATOR, Usage, read_usage
 from loadtest.report import REPORT, write_report
@@ -26,6 +33,7 @@ from penstock.errors import PenstockError, RunError
 READINGS = "readings.csv"
 _MAX_INTERVAL_S = 10.0
 _MIN_READINGS = 60
+Reading = TypeVar("Reading")
 _WARM_UP_SHARE = 1 / 6
 _WHOLE_SHARE = 0.98
 """Minimum share of the planned time; a soak that ended earlier does not pass."""
@@ -71,14 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Readings:
-    """Reads the machine's use every `every_s` seconds in a thread. Use as a context manager.
+class Readings(Generic[Reading]):
+    """Reads a figure or the machine's use every `every_s` seconds in a thread. Use as a context manager.
 
     Raises RunError on exit if a reading failed.
     """
 
-    def __init__(self, read: Callable[[], Usage], every_s: float):
-        self.readings: list[Usage] = []
+    def __init__(self, read: Callable[[], Reading], every_s: float):
+        self.readings: list[Reading] = []
         """Ordered by time."""
         self._read = read
         self._every_s = every_s

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.papers.inputs import BATCH, LM_WEIGHT, PieceLm, RandomRun, RandomWindows, Speech, encoder_frames
 from benchmarks.papers.runner import (
     Row,
+    Settings,
     Streams,
     both,
     entries_of,
+    fewest_and_most_streams,
     first,
     measured,
     ratio,
@@ -14,9 +17,6 @@ from benchmarks.papers.runner import (
     total_rtfx,
     wer_percent,
 )
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speech import BATCH, LM_WEIGHT, PieceLm, Speech
-from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
 from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TDT
 from benchmarks.systems import (
@@ -35,12 +35,13 @@ from penstock.kernels.capability import TORCH
 from penstock.reporting import markdown_table, three_digits
 
 BEAM = 6
+_DEFAULT_BEAM = 4
 _ERRORS = [
     ("greedy", LABEL_LOOPING, ("14.65, 13.14", "2250, 2111", "6.37, 6.24", "2605, 2348")),
     ("AES++", AES, ("14.60, 12.21", "629, 522", "-", "-")),
     ("ALSD++", ALSD, ("14.57, 11.43", "1917, 1780", "5.87, 4.43", "2495, 2279")),
 ]
-"""Of SPGI: WER without and with the language model, RTFx; RNN-T of 1,000 hours, then TDT of 24,000."""
+"""WER on SPGI without and with the language model, RTFx; RNN-T of 1,000 hours, then TDT of 24,000."""
 _BATCHES = {
     1: ((29, 17, 99, 30), (32, 27, 145, 76)),
     4: ((89, 61, 242, 106), (105, 89, 439, 246)),
@@ -123,7 +124,7 @@ def _table_2(rows: Sequence[Row]) -> str:
     lines = []
     for kind in KINDS:
         of_kind = select(rows, kind=kind)
-        for shape, batch in dict.fromkeys((r["shape"], r["batch"]) for r in of_kind):
+        for shape, batch in fewest_and_most_streams(of_kind):
             case = {"shape": shape, "batch": batch}
             greedy, beam, nemo = (
                 _best(of_kind, by=by, decoder=decoder, **case)
@@ -140,7 +141,8 @@ def _table_2(rows: Sequence[Row]) -> str:
 
 def _table_3(speech: Sequence[Row]) -> str:
     lines = []
-    for beam in sorted({r["beam"] for r in speech if r["decoder"] == ALSD}):
+    beams = sorted({r["beam"] for r in speech if r["decoder"] == ALSD})
+    for beam in (beam for beam in beams if beam in (beams[0], _DEFAULT_BEAM, beams[-1])):
         found = [
             _best(speech, by=by, decoder=ALSD, beam=beam, has_lm=lm)
             for by, lm in ((PENSTOCK, False), (PENSTOCK, True), (NEMO, False), (NEMO, True))

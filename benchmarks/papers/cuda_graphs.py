@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.papers.runner import Row, decoder_percent, ratio, select, total_rtfx
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
+from benchmarks.papers.inputs import RandomRun, RandomWindows, encoder_frames
+from benchmarks.papers.runner import Row, Settings, decoder_percent, ratio, select, total_rtfx
 from benchmarks.random_models import RNNT, TDT
 from benchmarks.systems import CTC, EACH_TIME, FRAME_LOOPING, LABEL_LOOPING, PENSTOCK
 from penstock.kernels.capability import TORCH
 from penstock.reporting import markdown_table
 
 _DECODERS = {CTC: (CTC,), RNNT: (FRAME_LOOPING, LABEL_LOOPING), TDT: (LABEL_LOOPING,)}
-"""Of each kind, the paper's baseline first."""
+"""Decoders of each kind of model, the paper's baseline first."""
 _GRAPHS, _EAGER = "graphs", "eager"
 _PUBLISHED = {
     ("1.1B", CTC, CTC, _EAGER): ("1336", "4.5", "-"),

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.papers.runner import Entry, Row, Streams, first, measured, speed_ups, total_rtfx, wer_percent
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speech import BATCH, MODEL, PieceLm, Speech, texts, texts_of
+from benchmarks.papers.inputs import BATCH, MODEL, PieceLm, Speech, texts, texts_of
+from benchmarks.papers.runner import Entry, Row, Settings, Streams, first, measured, speed_ups, total_rtfx, wer_percent
 from benchmarks.results import progress
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
@@ -18,7 +17,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.reporting import markdown_table, three_digits
 from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.estimation.word_text import WordText
+from penstock.scoring.ngram.estimation.text import WordText
 from penstock.scoring.wfst.building.compile import compile_graph
 from penstock.scoring.wfst.building.lexicon import build_lexicon, lm_words
 from penstock.scoring.wfst.graph_file import write_graph
@@ -29,7 +28,7 @@ GREEDY, BEAM = "ctc", "ctc_beam"
 _BEAM_SIZE = 16
 _BEAM_OPTIONS = {"decoder": BEAM, "beam_size": _BEAM_SIZE, "lm_weight": 0.3}
 LEFT_S, CHUNK_S, RIGHT_S = 10.0, 0.4, 0.24
-"""Of a live window; the paper has 400 and 200 ms, and a frame of the model has 80."""
+"""Parts of a live window; the paper has 400 and 200 ms, and a frame of the model has 80."""
 _PUBLISHED = {
     "Small": ((3.28, 646), (3.17, 4320), (3.56, 4464)),
     "Medium": ((2.59, 549), (2.65, 3727), (3.20, 3721)),
@@ -148,6 +147,6 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sum(stages: dict[str, dict[str, float | None]], name: str) -> float | str:
-    """Of all stages; a dash where one has none: M/D/1 has no queue for more work than can be done."""
+    """The sum over all stages; a dash where one has no value: M/D/1 has no queue for more work than can be done."""
     found = [stage[name] for stage in stages.values()]
     return sum(one for one in found if one is not None) if None not in found else "-"

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.papers.runner import Row, both, first, ratio
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
+from benchmarks.papers.inputs import RandomRun, RandomWindows, encoder_frames
+from benchmarks.papers.runner import Row, Settings, both, fewest_and_most_streams, first, ratio
 from benchmarks.random_models import KINDS, RNNT, TDT
 from benchmarks.systems import EACH_TIME, FRAME_LOOPING, LABEL_LOOPING, NEMO, PENSTOCK, PRECOMPUTED
 from penstock.kernels.capability import TORCH
@@ -42,7 +41,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 def tables(rows: Sequence[Row]) -> Iterator[str]:
     """Markdown, with the paper's ratios; graphs where they were measured."""
     head = ["", "RTFx", "to frame-looping: paper", "here", "NeMo", "to NeMo", "projections: paper", "here"]
-    cases = list(dict.fromkeys((r["shape"], r["batch"]) for r in rows))
+    cases = fewest_and_most_streams(rows)
     lines = [
         [f"{kind.upper()} {_NAMES.get(shape, shape)}-{batch}", *_compared(rows, kind, shape, batch)]
         for kind in KINDS

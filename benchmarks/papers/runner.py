@@ -1,8 +1,11 @@
-"""Times everything that a table compares in interleaved rounds, and returns rows of plain values."""
+"""What a run measures: interleaved rounds of everything that a table compares; the result is rows of plain values."""
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import paired_ratio, time_interleaved
@@ -10,11 +13,69 @@ from benchmarks.results import progress
 from benchmarks.systems import Chunk, System, Unavailable, Variant, decoding_errors
 from penstock.errors import StreamError
 from penstock.evaluation.errors import compare, total
+from penstock.kernels.capability import FUSED, TORCH
 from penstock.reporting import three_digits
 
 Row = dict[str, Any]
 """What was run, then what was measured: see `measured`, or why it was not: `unavailable`."""
 _ENCODER = "encoder"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of a run. The default takes about half an hour on two cores, `quick` some minutes."""
+
+    device: str
+    shapes: tuple[str, ...]
+    """Keys of `speed.SHAPES`."""
+    manifest: Path
+    """Recordings whose words are counted."""
+    train: Path | None
+    """Manifest of the recordings that language models, graphs and heads are trained on; None: without these rows."""
+    work: Path
+    """Folder for files that are made on the way."""
+    with_nemo: bool
+    batches: tuple[int, ...] = (1, 4, 16, 32)
+    beam_batches: tuple[int, ...] = (1, 4, 8, 16, 32)
+    beams: tuple[int, ...] = (1, 2, 4, 8, 12)
+    stream_s: float = 6.4
+    """Seconds of each stream of a random model: the mean of LibriSpeech test-other."""
+    rounds: int = 3
+    threads: int = 1
+    recordings: int | None = None
+    """How many of the manifest; None for all."""
+    copies: int = 1
+    """Augmented copies of the recordings that heads are trained on."""
+    epochs: float = 5.0
+    mwer_steps: int = 120
+    ilm_steps: int = 600
+    live_streams: int = 8
+    live_minutes: float = 1.0
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Kernels that greedy search runs with."""
+        return (TORCH, FUSED) if self.device.startswith("cuda") else (TORCH,)
+
+    @classmethod
+    def quick(cls, **chosen: object) -> "Settings":
+        """Sizes with which a run shows that it works; its times mean little."""
+        small: dict = {
+            "batches": (1, 4), "beam_batches": (1, 4), "beams": (1, 4), "stream_s": 3.2, "rounds": 1, "recordings": 20,
+            "copies": 0, "epochs": 3.0, "mwer_steps": 10, "ilm_steps": 100, "live_streams": 2, "live_minutes": 0.2,
+        }  # fmt: skip
+        return cls(**{**small, **chosen})
+
+    def dump(self) -> str:
+        """As JSON text, for `load`."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def load(cls, text: str) -> "Settings":
+        """Reads what `dump` wrote."""
+        found = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
+        found |= {name: Path(found[name]) for name in ("manifest", "train", "work") if found[name] is not None}
+        return cls(**found)
 
 
 class Entry(NamedTuple):
@@ -62,8 +123,8 @@ def measured(entries: Iterable[Entry], streams: Streams, rounds: int, device: st
     )
     for number, texts in found.items():
         row = rows[number]
-        row |= {"audio_s": streams.audio_s, "rounds_s": list(timed[number].rounds_s)}
-        row["encoder_rounds_s"] = list(timed[_ENCODER].rounds_s) if _ENCODER in timed else None
+        row |= {"audio_s": streams.audio_s, "rounds_s": timed[number]}
+        row["encoder_rounds_s"] = timed.get(_ENCODER)
         row |= _counted(texts, streams.references)
     return rows
 
@@ -120,6 +181,13 @@ def select(rows: Iterable[Row], **case: object) -> list[Row]:
 def first(rows: Iterable[Row], **case: object) -> Row | None:
     """The first of `select`."""
     return next(iter(select(rows, **case)), None)
+
+
+def fewest_and_most_streams(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """Shapes with the smallest and the largest batch, which a page shows."""
+    cases = list(dict.fromkeys((row["shape"], row["batch"]) for row in rows))
+    batches = [batch for _, batch in cases]
+    return [(shape, batch) for shape, batch in cases if batch in (min(batches), max(batches))]
 
 
 def decoder_rtfx(row: Row) -> float:

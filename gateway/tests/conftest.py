@@ -5,10 +5,9 @@ from gateway.tests.helpers.event_loop import ANYIO_BACKEND
 from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.stream.metrics import Metrics
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
 hypothesis.settings.load_profile("penstock")

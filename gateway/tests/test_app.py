@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def client(make_gateway):
-    """Of a gateway with a key, which the document does not need."""
+    """The gateway has a key, which the document does not need."""
     ring = KeyRing([(ApiKey("team", 4), bytes(32))])
     async with running(make_gateway(ring)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         yield client

@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from penstock_gateway.config import Config, ReplicaGroup, parse_replicas
-from penstock_gateway.process import logs, serving
+from penstock_gateway.process import serving
 from penstock_gateway.process.main import main
 
 
@@ -61,7 +61,7 @@ def test_a_wrong_variable_is_named():
 
 def test_an_unknown_variable_is_reported_with_the_nearest_known_one(monkeypatch, caplog):
     monkeypatch.setattr(serving, "run_gateway", lambda config, files: None)
-    monkeypatch.setattr(logs, "configure_logs", lambda log_format: None)
+    monkeypatch.setattr("penstock_gateway.process.main.configure_logs", lambda log_format: None)
     for name in ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS", "PENSTOCK_GATEWAY_KEY", "PENSTOCK_MAX_STREAM"):
         monkeypatch.setenv(name, "")
     assert main([]) == 0

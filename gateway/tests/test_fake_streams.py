@@ -5,7 +5,7 @@ import pytest
 from gateway.tests.helpers.fake_streams import FakeStreams, speech
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -85,7 +85,7 @@ async def test_uploads_wait_for_room_and_give_it_back(make_gateway, monkeypatch)
     gateway = make_gateway(RING)
     async with running(gateway) as served:
         _, first = await unfinished_upload(served, 200_000_000)
-        while not gateway.recordings.taken_of("test"):
+        while not gateway.recordings.used_by("test"):
             await asyncio.sleep(0.01)
         reader, second = await unfinished_upload(served, 200_000_000)
         assert b" 429 " in await asyncio.wait_for(reader.readline(), 60)
@@ -93,7 +93,7 @@ async def test_uploads_wait_for_room_and_give_it_back(make_gateway, monkeypatch)
         assert (await http(served))[0] == 200  # a small one
         first.close()
         second.close()
-        while gateway.recordings.taken_of("test"):
+        while gateway.recordings.used_by("test"):
             await asyncio.sleep(0.01)
 
 
@@ -109,7 +109,7 @@ async def test_compressed_audio_of_streams_takes_room_as_it_arrives(make_gateway
     async with gateway.recordings.taken("test", 249_000_000):
         full = ("RESOURCE_EXHAUSTED", "STREAMS_EXHAUSTED: there is no room for a recording left")
         assert await riva_stream(gateway, flac) == full
-    assert not gateway.recordings.taken_of("test")
+    assert not gateway.recordings.used_by("test")
 
 
 async def test_a_write_that_a_client_does_not_take():

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from gateway.tests.helpers.fake_streams import GROUP
-from penstock_gateway import request_ids
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.stream.stream_report import StreamReport
+from penstock_gateway import tracing
+from penstock_gateway.stream.metrics import Metrics, StreamReport
 from penstock_gateway.tracing import configure_tracing, record_spans
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -35,7 +34,7 @@ def report(end: str) -> None:
 
 def test_a_stream_is_a_span_of_the_clients_trace(spans):
     async def call():
-        request_ids._current.set(("call-7", f"00-{TRACE}-{PARENT}-01"))
+        tracing._current.set(("call-7", f"00-{TRACE}-{PARENT}-01"))
         report("finished")
 
     asyncio.run(call())

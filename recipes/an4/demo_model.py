@@ -147,78 +147,72 @@ def _wordpiece(piece: str) -> str:
 
 
 def _nemo_config(config: DemoModelConfig, tokenizer: Path, durations: tuple[int, ...]) -> dict:
-    """The whole model; a TDT model where durations are given."""
-    defaults = {"enc_hidden": config.width, "pred_hidden": config.hidden, "joint_hidden": config.hidden}
+    """The whole model; a TDT model where durations are given.
+
+    NeMo requires `spec_augment`, and has losses for training on in NeMo. The training here uses `recipes.training`.
+    """
+    hidden = {"enc_hidden": config.width, "pred_hidden": config.hidden, "joint_hidden": config.hidden}
     decoding = {"strategy": "greedy_batch", "greedy": {"max_symbols": 10}}
+    extra_outputs = {}
     if durations:
-        defaults |= {"tdt_durations": list(durations), "num_tdt_durations": len(durations)}
+        hidden |= {"tdt_durations": list(durations), "num_tdt_durations": len(durations)}
         decoding |= {"model_type": "tdt", "durations": list(durations)}
+        extra_outputs = {"num_extra_outputs": len(durations)}
     return {
         "sample_rate": 16000, "compute_eval_loss": False, "log_prediction": False, "rnnt_reduction": "mean_batch",
-        "skip_nan_grad": False, "model_defaults": defaults, "tokenizer": {"dir": str(tokenizer), "type": "bpe"},
-        "preprocessor": _front_end_config(config), "spec_augment": _spec_augment_config(),
-        "encoder": _encoder_config(config), "decoder": _predictor_config(config),
-        "joint": _joint_config(config, durations), "aux_ctc": _ctc_config(config), "decoding": decoding,
-        "loss": _loss_config(durations), "optim": {"name": "adamw", "lr": 1e-3},
-    }  # fmt: skip
-
-
-def _front_end_config(config: DemoModelConfig) -> dict:
-    return {
-        "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000,
-        "normalize": "per_feature" if config.is_offline else "NA", "window_size": 0.025, "window_stride": 0.01,
-        "window": "hann", "features": 80, "n_fft": 512, "frame_splicing": 1, "dither": 1e-5, "pad_to": 0,
-    }  # fmt: skip
-
-
-def _spec_augment_config() -> dict:
-    """Required by NeMo. The training here uses `recipes.training.augmentation`."""
-    return {
-        "_target_": "nemo.collections.asr.modules.SpectrogramAugmentation", "freq_masks": 2, "time_masks": 4,
-        "freq_width": 16, "time_width": 0.05,
-    }  # fmt: skip
-
-
-def _predictor_config(config: DemoModelConfig) -> dict:
-    return {
-        "_target_": "nemo.collections.asr.modules.RNNTDecoder", "normalization_mode": None,
-        "random_state_sampling": False, "blank_as_pad": True,
-        "prednet": {
-            "pred_hidden": config.hidden, "pred_rnn_layers": 1, "t_max": None, "dropout": config.predictor_dropout,
+        "skip_nan_grad": False, "model_defaults": hidden, "tokenizer": {"dir": str(tokenizer), "type": "bpe"},
+        "preprocessor": {
+            "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000,
+            "normalize": "per_feature" if config.is_offline else "NA", "window_size": 0.025, "window_stride": 0.01,
+            "window": "hann", "features": 80, "n_fft": 512, "frame_splicing": 1, "dither": 1e-5, "pad_to": 0,
         },
-    }  # fmt: skip
-
-
-def _joint_config(config: DemoModelConfig, durations: tuple[int, ...]) -> dict:
-    return {
-        "_target_": "nemo.collections.asr.modules.RNNTJoint", "log_softmax": None, "preserve_memory": False,
-        "fuse_loss_wer": False, "fused_batch_size": -1,
-        "jointnet": {"joint_hidden": config.hidden, "activation": "relu", "dropout": 0.0},
-        **({"num_extra_outputs": len(durations)} if durations else {}),
-    }  # fmt: skip
-
-
-def _ctc_config(config: DemoModelConfig) -> dict:
-    return {
-        "ctc_loss_weight": 0.3, "use_cer": False, "ctc_reduction": "mean_batch",
+        "spec_augment": {
+            "_target_": "nemo.collections.asr.modules.SpectrogramAugmentation", "freq_masks": 2, "time_masks": 4,
+            "freq_width": 16, "time_width": 0.05,
+        },
+        "encoder": _encoder_config(config),
         "decoder": {
-            "_target_": "nemo.collections.asr.modules.ConvASRDecoder", "feat_in": config.width, "num_classes": -1,
-            "vocabulary": [],
+            "_target_": "nemo.collections.asr.modules.RNNTDecoder", "normalization_mode": None,
+            "random_state_sampling": False, "blank_as_pad": True,
+            "prednet": {
+                "pred_hidden": config.hidden, "pred_rnn_layers": 1, "t_max": None, "dropout": config.predictor_dropout,
+            },
         },
-        "decoding": {"strategy": "greedy"},
+        "joint": {
+            "_target_": "nemo.collections.asr.modules.RNNTJoint", "log_softmax": None, "preserve_memory": False,
+            "fuse_loss_wer": False, "fused_batch_size": -1,
+            "jointnet": {"joint_hidden": config.hidden, "activation": "relu", "dropout": 0.0}, **extra_outputs,
+        },
+        "aux_ctc": {
+            "ctc_loss_weight": 0.3, "use_cer": False, "ctc_reduction": "mean_batch",
+            "decoder": {
+                "_target_": "nemo.collections.asr.modules.ConvASRDecoder", "feat_in": config.width, "num_classes": -1,
+                "vocabulary": [],
+            },
+            "decoding": {"strategy": "greedy"},
+        },
+        "decoding": decoding,
+        "loss": {
+            "loss_name": "tdt" if durations else "default",
+            "tdt_kwargs": {"durations": list(durations), "sigma": 0.0, "omega": 0.0},
+            "warprnnt_numba_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0},
+        },
+        "optim": {"name": "adamw", "lr": 1e-3},
     }  # fmt: skip
-
-
-def _loss_config(durations: tuple[int, ...]) -> dict:
-    """NeMo's losses, for training on in NeMo. The training here uses `recipes.training.losses`."""
-    return {
-        "loss_name": "tdt" if durations else "default",
-        "tdt_kwargs": {"durations": list(durations), "sigma": 0.0, "omega": 0.0},
-        "warprnnt_numba_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0},
-    }
 
 
 def _encoder_config(config: DemoModelConfig) -> dict:
+    if config.is_offline:
+        attention = {
+            "causal_downsampling": False, "att_context_size": UNLIMITED, "att_context_style": "regular",
+            "conv_norm_type": "batch_norm", "conv_context_size": None,
+        }  # fmt: skip
+    else:
+        attention = {
+            "causal_downsampling": True, "att_context_size": [list(context) for context in config.contexts],
+            "att_context_probs": list(config.context_probabilities), "att_context_style": "chunked_limited",
+            "conv_norm_type": "layer_norm", "conv_context_size": "causal",
+        }  # fmt: skip
     return {
         "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_in": 80, "feat_out": -1,
         "n_layers": config.layers, "d_model": config.width, "use_bias": True, "subsampling": "dw_striding",
@@ -226,19 +220,5 @@ def _encoder_config(config: DemoModelConfig) -> dict:
         "ff_expansion_factor": 4, "self_attention_model": "rel_pos", "n_heads": config.heads, "xscaling": True,
         "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9, "dropout": config.dropout,
         "dropout_pre_encoder": config.dropout, "dropout_emb": 0.0, "dropout_att": config.dropout,
-        "stochastic_depth_drop_prob": 0.0, **_context_config(config),
-    }  # fmt: skip
-
-
-def _context_config(config: DemoModelConfig) -> dict:
-    """What differs between cache-aware and offline encoders."""
-    if config.is_offline:
-        return {
-            "causal_downsampling": False, "att_context_size": UNLIMITED, "att_context_style": "regular",
-            "conv_norm_type": "batch_norm", "conv_context_size": None,
-        }  # fmt: skip
-    return {
-        "causal_downsampling": True, "att_context_size": [list(context) for context in config.contexts],
-        "att_context_probs": list(config.context_probabilities), "att_context_style": "chunked_limited",
-        "conv_norm_type": "layer_norm", "conv_context_size": "causal",
+        "stochastic_depth_drop_prob": 0.0, **attention,
     }  # fmt: skip

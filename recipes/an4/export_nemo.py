@@ -2,7 +2,7 @@
 
     python -m recipes.an4.export_nemo models/an4-rnnt-hybrid build/an4-rnnt-hybrid.nemo
 
-For baselines with the same weights (`python -m benchmarks.recognizer --with-nemo`, `scripts/export_sherpa.py`) and for
+For baselines with the same weights (`python -m benchmarks.recognizer --with-nemo`, `benchmarks.exports sherpa`) and for
 further training.
 """
 

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, TransducerConfig
+from penstock.model.nemo.config import read_nemo_config
 from penstock.model.nemo.importer import import_nemo
+from penstock.model.tokenizer import Tokenizer
 from recipes.an4.demo_model import (
     TDT_DURATIONS,
     UNLIMITED,
@@ -33,10 +36,8 @@ from recipes.an4.demo_model import (
 )
 from recipes.an4.export_nemo import export_nemo
 from recipes.an4.features import FeatureCache
+from recipes.an4.made_utterances import Recombiner, Synthesizer
 from recipes.an4.monitoring import STREAMING, Validation, plot_curve
-from recipes.an4.mwer import mwer_steps
-from recipes.an4.recombination import Recombiner
-from recipes.an4.synthesis import Synthesizer, sound_effect
 from recipes.an4.warm_start import WarmStart
 from recipes.training.augmentation import GENTLE, Augmenter
 from recipes.training.batches import (
@@ -49,10 +50,10 @@ from recipes.training.batches import (
     normalized,
     read_recordings,
 )
-from recipes.training.factorized_head import FactorizedHead
-from recipes.training.head import TransducerHead
-from recipes.training.head_bundle import write_head_bundle
-from recipes.training.head_trainer import pretrain_ilm
+from recipes.training.heads import FactorizedHead, StandardHead, TransducerHead, write_head_bundle
+from recipes.training.mwer import MwerConfig, MwerLoss, MwerSteps, NBestSearch
+from recipes.training.sounds import sound_effect
+from recipes.training.train_head import pretrain_ilm
 from recipes.training.trainer import Trainer, TrainerConfig
 
 RNNT, TDT = "rnnt", "tdt"
@@ -232,6 +233,30 @@ def _factorized_heads(
     print(f"internal language model: held-out perplexity {trained.before:.1f} -> {trained.after:.1f}")
     head.ilm.requires_grad_(False)
     return {FACTORIZED_HEAD: head.to(arguments.device)}
+
+
+def mwer_steps(name: str, model: torch.nn.Module, tokenizer: Path, weight: float) -> MwerSteps:
+    """MWER for a trainer's model `name`; tokenizer: SentencePiece file."""
+    config = read_nemo_config(OmegaConf.to_container(model.cfg, resolve=True)).model
+    head = tied_head(model, config.transducer, config.encoder.d_model, TrainerConfig.joint_dropout)
+    # The usual losses are those of the reference.
+    without_reference = MwerConfig(reference_weight=0.0)
+    loss = MwerLoss(head, NBestSearch(config, head), Tokenizer(tokenizer).decode, without_reference)
+    return MwerSteps(name, loss, weight)
+
+
+def tied_head(model: torch.nn.Module, config: TransducerConfig, d_model: int, dropout: float) -> StandardHead:
+    """A head whose weights are the very parameters of `model`'s predictor and joint, gradients included.
+
+    config: of the head; d_model: width of the encoder frames. ValueError for a TDT model.
+    """
+    head = StandardHead(config, d_model, dropout)
+    # NeMo's embedding: it keeps the start, the row of blank, at zero.
+    head.predictor["embedding"] = model.decoder.prediction["embed"]
+    for name, weight in model.decoder.prediction["dec_rnn"].lstm.named_parameters():
+        setattr(head.predictor["lstm"], name, weight)
+    head.joint.update({"encoder": model.joint.enc, "predictor": model.joint.pred, "output": model.joint.joint_net[-1]})
+    return head
 
 
 def _sources(

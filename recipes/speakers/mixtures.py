@@ -100,7 +100,7 @@ class _Voice(NamedTuple):
     curve: np.ndarray
     """[F], level and color."""
     third: int
-    """Of the range of warps."""
+    """Third of the range of warps, 0 .. 2."""
 
 
 class Mixer:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from penstock.evaluation.diarization import DiarizationErrors, diarization_errors
-from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.config import StepSize
+from penstock.speakers.bundle import SpeakerCheckpoint, StepSize
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows
 from penstock.speakers.turns import turns
 from recipes.speakers.mixtures import arrival, speech

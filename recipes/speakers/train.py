@@ -22,10 +22,15 @@ import torch.nn.functional as F
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.model.config import FeatureConfig
-from penstock.model.mel_filterbank import front_end_tensors
-from penstock.model.source_tensors import stored
-from penstock.speakers.bundle import write_speaker_checkpoint
-from penstock.speakers.config import CachePolicy, QueueSize, SpeakerConfig, StepSize, speaker_shapes
+from penstock.model.source_tensors import front_end_tensors, stored
+from penstock.speakers.bundle import (
+    CachePolicy,
+    QueueSize,
+    SpeakerConfig,
+    StepSize,
+    speaker_shapes,
+    write_speaker_checkpoint,
+)
 from penstock.speakers.network import SpeakerNetwork
 from recipes.speakers.mixtures import FACTOR, Mixer, MixtureBatch, MixtureConfig, Utterance, by_speaker
 from recipes.training.batches import Recording, read_recordings

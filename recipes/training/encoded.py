@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import CheckpointError
 from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint

@@ -12,8 +12,8 @@ import torch
 
 from recipes.training.batches import Batch
 from recipes.training.encoded import EncodedBatch
-from recipes.training.head import TransducerHead
-from recipes.training.losses import transducer_loss
+from recipes.training.heads import TransducerHead
+from recipes.training.lattice import transducer_loss
 from recipes.training.mwer import MwerSteps
 
 MWER = "mwer"

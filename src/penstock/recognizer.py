@@ -19,7 +19,7 @@ from penstock.pipeline.offline.encoder import WindowEncoderStage
 from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.offline.jobs import WholeFiles
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.live_window import live_window
+from penstock.pipeline.options.windows import live_window
 from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.drain import DrainBoard

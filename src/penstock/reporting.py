@@ -18,12 +18,12 @@ from penstock.errors import OutputError
 _SOURCES = Path(__file__).resolve().parent
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
-"""Of a control group: version 2 has the first one, with quota and period, version 1 the others."""
+"""Files of a control group: version 2 has the first one, with quota and period, version 1 the others."""
 PLOT_STYLE: Mapping[str, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "grid.color": "#e4e4e4", "legend.frameon": False,
 }  # fmt: skip
-"""Of matplotlib, for every plot."""
+"""Parameters of matplotlib for every plot."""
 PERCENTILE_NAMES = ("p50", "p95", "p99", "max")
 
 
@@ -66,7 +66,7 @@ def _cpu_quota() -> float:
 
 
 def _quota_of(folder: Path) -> float:
-    """Of one control group, of either version: microseconds of CPU time per period."""
+    """CPU time of one control group, of either version, as a share of its period."""
     words = " ".join(line for name in _QUOTA_FILES for line in _lines(folder / name)).split()
     if len(words) != 2 or not words[0].isdigit():  # "max" and -1 stand for none
         return math.inf

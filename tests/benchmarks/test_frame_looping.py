@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
+from benchmarks.penstock_decoders import FrameLooping, UnprojectedNetwork
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.networks import open_network
 from tests.helpers.decoding import (
     DURATIONS,

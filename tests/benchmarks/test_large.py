@@ -7,14 +7,14 @@ import pytest
 pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 pytest.importorskip("sherpa_onnx", reason="needs locks/sherpa.txt")
 
-from benchmarks import large, offline
+from benchmarks import baselines, large
 
 pytestmark = pytest.mark.oracle
 
 
 def test_the_result(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(large, "prepare_process", lambda threads: None)
-    monkeypatch.setattr(offline, "_LONG_S", 20)
+    monkeypatch.setattr(baselines, "_LONG_S", 20)
     sizes = ["--layers", "2", "--width", "512", "--rounds", "1", "--streams", "1", "2", "--files", "2"]
     path = tmp_path / "large.json"
     large.main([str(tmp_path / "models"), *sizes, "--contexts", "70,1", "--json", str(path)])

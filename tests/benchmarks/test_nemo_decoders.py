@@ -7,8 +7,7 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 from benchmarks.nemo_decoders import nemo_systems
 from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
-from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, split_chunks
-from benchmarks.workload import random_workload
+from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, random_workload, split_chunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.random_models import random_checkpoint

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.papers import beam_search, cuda_graphs, decoding_graphs, factorized, label_looping, page
-from benchmarks.papers.__main__ import parser
-from benchmarks.papers.one import PAPERS
-from benchmarks.papers.runner import select
-from benchmarks.papers.settings import Settings
-from benchmarks.papers.speed import SHAPES, Shape
+from benchmarks.papers import __main__ as command
+from benchmarks.papers import beam_search, cuda_graphs, decoding_graphs, factorized, label_looping
+from benchmarks.papers.__main__ import PAPERS, parser
+from benchmarks.papers.inputs import SHAPES, Shape
+from benchmarks.papers.runner import Settings, select
 from benchmarks.random_models import ENCODERS, EncoderSizes, TransducerSizes
 from benchmarks.results import ROOT
 
@@ -124,10 +123,10 @@ def test_what_is_rejected(capsys):
 
 
 def test_the_page_is_that_of_the_result():
-    document = json.loads((ROOT / page.RESULT).read_text(encoding="utf-8"))
+    document = json.loads((ROOT / command.RESULT).read_text(encoding="utf-8"))
     assert list(document) == list(PAPERS)
-    text = (ROOT / page.PAGE).read_text(encoding="utf-8")
-    assert page.up_to_date(document, text) == text, "run python -m benchmarks.papers --page"
+    text = (ROOT / command.PAGE).read_text(encoding="utf-8")
+    assert command.up_to_date(document, text) == text, "run python -m benchmarks.papers --page"
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from benchmarks.papers.speed import SHAPES, RandomWindows, Shape
+from benchmarks.papers.inputs import SHAPES, RandomWindows, Shape
 from benchmarks.random_models import (
     ALL_KINDS,
     ENCODER_FRAME_MS,
@@ -17,7 +17,7 @@ from benchmarks.random_models import (
     SyntheticTokenizer,
     TransducerSizes,
 )
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig, ModelConfig
 from tests.helpers.random_models import SMALL_ENCODER, with_encoder

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from benchmarks import offline, recognizer
+from benchmarks import baselines, recognizer
 
 
 def test_the_result(tmp_path, monkeypatch, capsys):
@@ -31,8 +31,8 @@ def test_speed_ups_by_case():
 
 def test_cases_of_offline_models_are_cut_from_speech():
     speech = [np.full(40_000, number, np.float32) for number in range(8)]
-    short, long, many, equal = offline.cases(offline.CASES, speech, 5)
+    short, long, many, equal = baselines.cases(baselines.CASES, speech, 5)
     assert (short.audio_s, long.audio_s, len(many.recordings)) == (15.0, 300.0, 5)
-    assert [len(samples) / offline.SAMPLE_RATE_HZ for samples in equal.recordings] == [15.0] * 5
-    assert all(2.0 <= len(samples) / offline.SAMPLE_RATE_HZ <= 30.0 for samples in many.recordings)
-    assert [case.name for case in offline.cases(["many"], speech, 5)] == [many.name]
+    assert [len(samples) / baselines.SAMPLE_RATE_HZ for samples in equal.recordings] == [15.0] * 5
+    assert all(2.0 <= len(samples) / baselines.SAMPLE_RATE_HZ <= 30.0 for samples in many.recordings)
+    assert [case.name for case in baselines.cases(["many"], speech, 5)] == [many.name]

@@ -1,4 +1,4 @@
-"""What the tests of `penstock transcribe` share."""
+"""What the tests of the commands share."""
 
 import pytest
 import soundfile
@@ -19,7 +19,7 @@ def audio(tmp_path) -> list[str]:
     return [str(tmp_path / f"{signal}.wav") for signal in ("medium", "short")]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def process_is_left_alone(monkeypatch):
     """The command may set threads and the allocator of its own process, not those of the tests."""
     monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
-from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, report_document
-from penstock.evaluation.runs import Outcome, Variant, collect
+from penstock.evaluation.runs import GREEDY, Outcome, Variant, collect, parse_decoder
 
 TEXTS = ["one two three four", "five six", "seven", ""]
 CONDITIONS = Conditions({"path": "model"}, None, "a machine", "cpu", 1, 1, 1, ["test.jsonl"])

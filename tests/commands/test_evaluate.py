@@ -9,26 +9,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from benchmarks.speaker_models import write_speakers
 from penstock.cli import main
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
 from penstock.evaluation.runs import Outcome
-from penstock.speakers.importer import import_speakers
 from penstock.transcription.files import FileTranscript
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.reference.edit_distance import edit_distance
 
 MANIFEST = str(AN4 / "manifest.jsonl")
-
-
-@pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
-    """The command may set threads and the allocator of its own process, not those of the tests."""
-    monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
-    monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 1)
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
 
 
 @pytest.fixture
@@ -207,12 +197,10 @@ def no_model(monkeypatch):
         (["--url", "localhost:1", "--precision", "int8"], "--precision cannot be combined with --url"),
         (["--model", "MODEL", "--context", "70"], "context '70': expected LEFT,RIGHT"),
         (["--model", "MODEL", "--context", "70,5"], r"context \[70,5\] is not one of this checkpoint's"),
-        (["--model", "MODEL", "--decoder", "viterbi"], "'viterbi' is not known; known: greedy"),
         (
             ["--model", "MODEL", "--decoder", "greedy", "--decoder", "wfst"],
             "'wfst' is not offered: it needs a decoding",
         ),
-        (["--model", "MODEL", "--decoder", "greedy:language=de"], "language is 'de', but the model has no language"),
         (["--model", "MODEL", "--decoder", "greedy:ilm_beta=1"], "ilm_beta is 1, but the model has no internal"),
         (["--model", "MODEL", "--decoder", "greedy:lm=gone,lm_weight=1"], "LM_INVALID: gone: No such file"),
         (["--model", "MODEL", "--decoder", "wfst:graph=gone"], "GRAPH_INVALID: gone: cannot be read"),
@@ -222,7 +210,6 @@ def no_model(monkeypatch):
             ["--model", "MODEL", "--sweep", "beam=2,4"],
             "'greedy:beam=2': 'beam' is not an option of greedy; options: lm",
         ),
-        (["--model", "MODEL", "--sweep", "lm_weight=0.1"], "'greedy:lm_weight=0.1': lm_weight needs lm=FILE"),
         (["--url", "localhost:1", "--sweep", "beam=2"], "--sweep cannot be combined with --url"),
         (["--model", "MODEL", "--json", "."], "--json: .: is a directory"),
         (["--model", "MODEL", "gone.jsonl"], r"gone\.jsonl: No such file"),
@@ -264,10 +251,9 @@ def test_a_model_in_the_environment_does_not_stand_in_the_way_of_a_server(bundle
         run("--url", "127.0.0.1:9", MANIFEST)
 
 
-@pytest.fixture(scope="module")
-def speakers(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("speakers")
-    return str(import_speakers(write_speakers(folder / "source"), folder / "bundle").directory)
+@pytest.fixture
+def speakers(speaker_bundle) -> str:
+    return str(speaker_bundle.directory)
 
 
 @pytest.fixture

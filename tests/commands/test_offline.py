@@ -15,7 +15,7 @@ from penstock.commands import serve
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.memory.server_memory import audio_bytes_per_s
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from penstock.serving.settings import ServeOptions, Settings, audio_limit_s
 from penstock.serving.triton_install import TritonInstall
 from tests.helpers.fresh_process import run_penstock
@@ -33,7 +33,6 @@ def read(path: str) -> np.ndarray:
     return soundfile.read(path, dtype="float32")[0]
 
 
-@pytest.mark.usefixtures("process_is_left_alone")
 @pytest.mark.parametrize("options", [(), ("--streams", "1")], ids=["together", "alone"])
 def test_json_is_what_the_library_finds(model, audio, capsys, options):
     assert run("--model", model, "--json", *options, *audio) == 0
@@ -71,7 +70,6 @@ def test_a_directory_in_two_processes_and_files_that_fail(model, audio, tmp_path
     assert f"penstock: warning: {folder / 'cut.wav'}: is cut: ends at " in done.stderr
 
 
-@pytest.mark.usefixtures("process_is_left_alone")
 @pytest.mark.parametrize("flag", [("--context", "70,6"), ("--request-ms", "80")], ids=lambda flag: flag[0])
 def test_flags_of_streams_are_rejected(model, audio, flag):
     problem = f"{flag[0]} is .*{flag[1][:2]}.*, but the model is an offline model; accepted: none"
@@ -79,7 +77,6 @@ def test_flags_of_streams_are_rejected(model, audio, flag):
         run("--model", model, *flag, *audio)
 
 
-@pytest.mark.usefixtures("process_is_left_alone")
 def test_attention(model, bundled_model, audio, capsys):
     assert run("--model", model, "--attention", "local=3,3", "--json", audio[0]) == 0
     (expected,) = OfflineRecognizer(model, attention="local=3,3").transcribe([read(audio[0])])
@@ -88,7 +85,6 @@ def test_attention(model, bundled_model, audio, capsys):
         run("--model", str(bundled_model), "--attention", "full", audio[0])
 
 
-@pytest.mark.usefixtures("process_is_left_alone")
 def test_live_windows(model, audio, capsys):
     """Requests of any size have the results of the library."""
     options = {"window": "1.6,0.8,0.4"}
@@ -102,7 +98,6 @@ def test_live_windows(model, audio, capsys):
         run("--model", model, "--window", "live", "--attention", "full", audio[0])
 
 
-@pytest.mark.usefixtures("process_is_left_alone")
 def test_evaluate(model, tmp_path, capsys):
     report = tmp_path / "report.json"
     manifest = AN4 / "manifest.jsonl"
@@ -133,7 +128,6 @@ def test_evaluate(model, tmp_path, capsys):
     assert wrong in evaluate("--context", "70,6")[2]
 
 
-@pytest.mark.usefixtures("process_is_left_alone")
 @pytest.mark.parametrize("form", ["nemo", "transformers"])
 def test_import_says_that_it_is_offline_and_ignores_a_head_for_voice_activity(tmp_path, form, capsys, caplog):
     head = {f"vad_head.{layer}.weight": torch.zeros(3, 4) for layer in range(6)}

@@ -7,16 +7,11 @@ import pytest
 
 from penstock import recognizer
 from penstock.errors import PenstockError
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.scoring.wfst.graph_file import write_graph
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.openfst_text import word_sequences_of_text
 from tests.helpers.transcribe_command import lines, run
-
-pytestmark = pytest.mark.usefixtures("process_is_left_alone")
 
 
 def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
@@ -91,9 +86,8 @@ def test_lattices_beside_the_text(model, audio, tmp_path, capsys):
 
 def test_lattices_of_a_graph_search_hold_more_than_the_alternatives(model, audio, tmp_path, capsys):
     """Also from two processes, which hand their lattices over."""
-    graph, tokenizer = tmp_path / "words.safetensors", Path(model) / "tokenizer.model"
     words = ("a", "be", "bed", "bad", "dad")
-    write_graph(word_loop(Tokenizer(tokenizer), words, sha256_of(tokenizer)), graph)
+    graph = write_word_loop(tmp_path / "words.safetensors", Path(model) / "tokenizer.model", words)
     command = ("--model", model, "--decoder", "wfst", "--graph", str(graph), "--wfst-lattice-beam", "6")
     assert run(*command, "--n-best", "2", "--lattices", str(tmp_path / "l"), audio[0]) == 0
     _, best, _ = lines(capsys)

@@ -12,15 +12,15 @@ import pytest
 from loadtest.report import REPORT
 from tests.helpers.containers import Composition, inspect, servers_up, try_docker, wait_until, wait_until_healthy
 from tests.helpers.golden import golden_utterances
-from trials.attacks import OTHER
 from trials.edge_check import PROTOCOLS, upload, words
+from trials.gateway_attack import OTHER
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
 MEMORY = {"server": 4 << 30, "gateway": 1 << 30, "prometheus": 1 << 30}
 USERS = {"server": "10001", "gateway": "10001", "prometheus": "65534", "client": "10001", "loadtest": None}
 UTTERANCE = golden_utterances()[0].path
 CRASH = ("python", "-c", "import os; os.kill(-1, 9)")
-"""Of all processes that the container's user may end: not process 1, which then exits."""
+"""Kills all processes that the container's user may end: not process 1, which then exits."""
 ENDS = {"server": CRASH, "gateway": CRASH, "prometheus": ("sh", "-c", "kill 1")}
 TAKE_MEMORY = "len(b'x' * (3 << 30))"
 """Three times a gateway's memory."""

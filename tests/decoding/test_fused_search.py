@@ -5,10 +5,10 @@ import random
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
+from benchmarks.penstock_decoders import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.captured_search import CapturedSearch
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.errors import PenstockError

@@ -8,18 +8,17 @@ import pytest
 import torch
 
 from penstock.decoding.beam.captured_search import CapturedBeamSearch
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.greedy.captured_search import CapturedSearch
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import GreedyStates, GreedyStateStore, fresh_states
-from penstock.decoding.transducer.factorized_network import FactorizedNetwork
+from penstock.decoding.greedy.memory import GreedyStates, GreedyStateStore, fresh_states
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.transducer.networks import FactorizedNetwork
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.beam import Choices, Found, TableAutomaton, assert_same_beam, search_in_chunks, search_whole, start
 from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams

@@ -1,6 +1,7 @@
 """Searches over the 13,087 labels of a multilingual model: the same results, and memory that grows with labels only."""
 
 import random
+from itertools import accumulate
 from math import prod
 
 import pytest
@@ -8,18 +9,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from benchmarks import random_models, workload
-from benchmarks.random_models import RNNT, TDT, RandomTransducer, TransducerSizes
-from benchmarks.workload import BoostedStreams, FusedStreams, LmStreams
+from benchmarks import random_models, systems
+from benchmarks.random_models import RNNT, TDT, RandomTransducer, SyntheticTokenizer, TransducerSizes
+from benchmarks.systems import FAINT_BOOST, BoostedStreams, FusedStreams, GivenLmStreams
+from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import fresh_states as fresh_beams
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import fresh_states
-from penstock.decoding.transducer.standard_network import StandardNetwork
+from penstock.decoding.greedy.memory import fresh_states
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.transducer.networks import StandardNetwork
+from penstock.kernels.capability import TORCH
 from penstock.model.config import AttentionContext, CtcConfig, EncoderConfig, FeatureConfig, ModelConfig
 from penstock.pipeline.memory.server_memory import server_memory
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import TokenNames, find_labels
+from penstock.scoring.ngram.lm import NgramLm
+from penstock.scoring.ngram.tables import build_tables
 from tests.helpers.decoding import assert_same_labels, decode_by_reference, decode_in_chunks, decode_whole
 
 LABELS, STREAMS, FRAMES, BEAM = 13_087, 3, 14, 4
@@ -51,6 +57,20 @@ def make(kind: str, seed: int = 0) -> RandomTransducer:
     return source
 
 
+class LmStreams(GivenLmStreams):
+    """A language model of synthetic text over the model's labels, whose ranks are distributed as in Zipf's law."""
+
+    def __init__(self, source: RandomTransducer, streams: int, device: str):
+        size = source.config.transducer.vocabulary_size
+        generator, tokenizer = random.Random(0), SyntheticTokenizer(size)
+        weights = list(accumulate(1 / rank for rank in range(1, size)))
+        sentences = [generator.choices(range(1, size), cum_weights=weights, k=20) for _ in range(100)]
+        names = TokenNames(tuple(tokenizer.piece(label).replace(" ", "\u2581") for label in range(size)), 0)
+        arpa = build_lm(sentences, names, 4).arpa
+        lm = NgramLm(build_tables(arpa, find_labels(arpa.words, names), size), device, TORCH)
+        super().__init__(lm, streams, FAINT_BOOST, device)
+
+
 @pytest.fixture(scope="module")
 def source() -> RandomTransducer:
     return make(RNNT)
@@ -59,8 +79,7 @@ def source() -> RandomTransducer:
 @pytest.fixture(scope="module")
 def fused(source) -> dict[str, FusedStreams]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workload, "_SENTENCES", 100)
-        patch.setattr(workload, "PHRASES_PER_STREAM", 20)
+        patch.setattr(systems, "PHRASES_PER_STREAM", 20)
         return {"lm": LmStreams(source, STREAMS, "cpu"), "boosted": BoostedStreams(source, STREAMS, "cpu")}
 
 
@@ -85,8 +104,8 @@ def test_small_vocabularies_keep_the_window():
 @pytest.mark.parametrize("name", ["lm", "boosted"])
 def test_scores_of_all_labels_are_those_of_single_labels(source, fused, name):
     """From start states, then from the states after labels that have transitions of their own."""
-    streams, network = fused[name], StandardNetwork(source)
-    states, labels = streams.start_states(network, 1).fusion, torch.arange(LABELS)
+    streams = fused[name]
+    states, labels = streams.start(1), torch.arange(LABELS)
     for _ in range(3):
         scores = streams.fusion.score_all(states).scores[0]
         repeated = type(states)(*(field.expand(LABELS) for field in states))
@@ -118,7 +137,9 @@ def test_beams_in_chunks_are_those_of_whole_streams(source, algorithm):
 def test_a_step_takes_no_more_than_stated(source, fused, name):
     network, fusion = StandardNetwork(source), fused[name].fusion if name else None
     frames, lengths = source.frames(STREAMS, CONTEXT.chunk_encoder_frames), torch.full((STREAMS,), 7)
-    greedy = fused[name].start_states(network, STREAMS) if name else fresh_states(network, STREAMS)
+    greedy = fresh_states(network, STREAMS)
+    if name:
+        greedy = greedy._replace(fusion=fused[name].start(STREAMS))
     with LargestTensor() as largest:
         LabelLooping(network, fusion=fusion).decode(network.project_encoder(frames), lengths, greedy)
         for algorithm in BeamAlgorithm:

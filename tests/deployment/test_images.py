@@ -1,15 +1,16 @@
 """Dockerfile, compose files, monitoring and the table of variables: read as text, without Docker."""
 
-import fnmatch
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from loadtest.__main__ import _parser as loadtest_parser
 from penstock.cli.command_line import build_parser
 from penstock.serving.settings import IMAGE_OPTIONS, OTHER_VARIABLES, ServeOptions
 from penstock_gateway.config import Config
@@ -21,31 +22,13 @@ COMPOSE_TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 SERVICES = COMPOSE["services"]
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-SEARCHES = {option.variable for option in declared_tables.searches()}
-"""Variables on the page of beam search."""
+ELSEWHERE = {option.variable for option in declared_tables.elsewhere()}
+"""Variables on the pages of searches, decoding graphs and a stream's options."""
 DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "penstock.json").read_text(encoding="utf-8"))
-QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 DEPLOYED_FILES = [path for path in (ROOT / "docker").rglob("*") if path.is_file() and path.suffix != ".pyc"]
 DEPLOYED_FILES.append(ROOT / "compose.yaml")
 LOCK_FILES = sorted(set((ROOT / "locks").glob("*.txt")) - {ROOT / "locks" / "pins.txt"})
 LOCKED = ["--no-deps", "--require-hashes"]
-
-OWN_METRICS = set(
-    re.findall(r'"(penstock_\w+)"', (ROOT / "src" / "penstock" / "serving" / "metrics.py").read_text(encoding="utf-8"))
-)
-GATEWAY_METRICS = {
-    "penstock_gateway_streams_live", "penstock_gateway_streams_started_total", "penstock_gateway_rejected_total",
-    "penstock_gateway_audio_seconds_total", "penstock_gateway_replicas_up",
-    "penstock_gateway_final_latency_seconds", "penstock_gateway_partial_latency_seconds",
-}  # fmt: skip
-TRITON_METRICS = {
-    "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count", "nv_inference_exec_count",
-    "nv_inference_request_duration_us", "nv_inference_queue_duration_us", "nv_inference_compute_input_duration_us",
-    "nv_inference_compute_infer_duration_us", "nv_inference_compute_output_duration_us",
-    "nv_inference_pending_request_count", "nv_cpu_utilization", "nv_cpu_memory_used_bytes",
-    "nv_cpu_memory_total_bytes", "nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes",
-    "nv_gpu_power_usage",
-}  # fmt: skip
 
 
 def _instructions() -> list[tuple[str, str, str]]:
@@ -60,7 +43,6 @@ def _instructions() -> list[tuple[str, str, str]]:
 
 
 INSTRUCTIONS = _instructions()
-IMAGES = ("cpu", "gpu", "client", "gateway", "loadtest")
 SERVERS = ("cpu", "gpu")
 
 
@@ -105,44 +87,11 @@ def test_server_images_listen_beyond_the_container_with_the_ports_they_expose(st
     assert environment["HOME"] == "/tmp"
 
 
-def test_the_gateway_image_exposes_its_ports_and_starts_where_compose_gives_it_keys():
-    ports = [Config().http_port, Config().grpc_port, Config().metrics_port]
-    assert [int(port) for port in _rest("gateway", "EXPOSE")[0].split()] == ports
-    published = [int(_defaults(port).split(":")[-1]) for port in SERVICES["gateway"]["ports"]]
-    assert published == ports[:2], "metrics need no key"
-    image = dict(word.split("=", 1) for rest in _rest("gateway", "ENV") for word in rest.split())
-    environment = image | {name: _defaults(text) for name, text in SERVICES["gateway"]["environment"].items()}
-    config = Config.read(environment)
-    assert config.replicas[0].addresses == ("server:8001",)
-    assert any(volume.endswith(f":{config.keys}:ro") for volume in SERVICES["gateway"]["volumes"])
-
-
-def test_what_is_copied_exists_and_is_let_through():
-    ignore = [
-        line
-        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-        if line and not line.startswith("#")
-    ]
-    assert ignore[0] == "*", "a list of what is let through"
-    let_through = [line.removeprefix("!") for line in ignore if line.startswith("!")]
-    copied = [
-        source
-        for _, name, rest in INSTRUCTIONS
-        if name == "COPY" and not rest.startswith("--from")
-        for source in rest.split()[:-1]
-    ]
-    assert len(copied) > 10
-    for source in copied:
-        assert (ROOT / source).exists(), source
-        assert any(source == path or source.startswith(f"{path}/") for path in let_through), source
-    shut_out = [line for line in ignore[1:] if not line.startswith("!")]
-    assert not [source for source in copied if any(fnmatch.fnmatch(source, pattern) for pattern in shut_out)]
-    assert "models" not in let_through, "checkpoints are mounted, except for the one in the wheel"
-
-
 @pytest.mark.parametrize("name", SERVICES)
-def test_services_are_hardened(name):
+def test_services_are_hardened_and_pinned(name):
+    """tests/containers sees what the running ones may do."""
     service = SERVICES[name]
+    assert "build" in service or re.search(r":v?\d+\.\d+\.\d+$", service["image"])
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
@@ -153,15 +102,16 @@ def test_services_are_hardened(name):
     assert all(_defaults(port).startswith("127.0.0.1:") for port in service["ports"])
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_services_have_a_pinned_image_or_one_built_here(name):
-    service = SERVICES[name]
-    if "build" in service:
-        assert service["build"]["target"] in IMAGES
-        arguments = {rest.partition("=")[0] for _, instruction, rest in INSTRUCTIONS if instruction == "ARG"}
-        assert set(service["build"]["args"]) <= arguments
-        return
-    assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+def test_the_load_test_s_command_is_one_of_its_own_for_the_server_s_ports():
+    """tests/containers runs it."""
+    command = _defaults(SERVICES["loadtest"]["command"])
+    args, rest = loadtest_parser().parse_known_args(shlex.split(command))
+    ports = {_defaults(port).split(":")[-1] for port in SERVICES["server"]["ports"]}
+    assert args.command == "run" and rest[0] == "--minutes"
+    server, metrics = re.match(r"server:(\d+)$", args.url), re.match(r"http://server:(\d+)/metrics$", args.metrics_url)
+    assert {server[1], metrics[1]} <= ports
+    assert SERVICES["loadtest"]["depends_on"]["server"]["condition"] == "service_healthy"
+    assert SERVICES["loadtest"]["profiles"] == ["loadtest"] and not SERVICES["server"].get("profiles")
 
 
 def test_the_server_is_given_more_time_to_stop_than_its_streams_to_end():
@@ -184,23 +134,13 @@ def test_no_variable_is_unknown():
 
 def test_the_guide_has_every_variable_once():
     rows = re.findall(r"^\| `(PENSTOCK_\w+)` \|", GUIDE, re.MULTILINE)
-    served = [option.variable for option in ServeOptions.options() if option.variable not in SEARCHES]
+    served = [option.variable for option in ServeOptions.options() if option.variable not in ELSEWHERE]
     assert rows == [*served, *OTHER_VARIABLES]
 
 
 def test_the_guide_has_every_variable_of_compose():
     used = set(re.findall(r"\$\{(\w+)", COMPOSE_TEXT + (ROOT / "docker/compose.gpu.yaml").read_text(encoding="utf-8")))
-    assert not {name for name in used - SEARCHES if f"`{name}`" not in GUIDE}
-
-
-def test_queries_use_metrics_that_exist_and_all_of_our_own():
-    found = re.findall(r"\b(?:penstock|nv)_\w+", " ".join(QUERIES))
-    used = {re.sub("(?<=latency_seconds)_bucket$", "", name) for name in found}
-    of_speakers = {name.replace("penstock_streams_", "penstock_speaker_streams_") for name in OWN_METRICS}
-    of_speakers.add("penstock_speaker_slots_free")
-    assert used <= OWN_METRICS | of_speakers | GATEWAY_METRICS | TRITON_METRICS
-    assert used >= GATEWAY_METRICS
-    assert used >= OWN_METRICS > {"penstock_streams_live", "penstock_slots_free"}
+    assert not {name for name in used - ELSEWHERE if f"`{name}`" not in GUIDE}
 
 
 def test_prometheus_and_grafana_find_each_other():

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock import linear
-from penstock.encoder.int8_linear import activation_bits
+from penstock.encoder.int8 import activation_bits
 
 
 @pytest.fixture

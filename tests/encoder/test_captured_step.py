@@ -8,8 +8,8 @@ import torch
 
 from penstock.encoder import captured_step
 from penstock.encoder.encoder import TORCH, StreamingEncoder
-from penstock.graphs.driver import Driver, EagerDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
+from penstock.graphs.program import Driver, EagerDriver
 from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.stages import encoder as stage

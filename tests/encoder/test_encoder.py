@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from penstock.encoder import encoder as encoder_module
-from penstock.encoder import subsampling
+from penstock.encoder import modules
 from penstock.encoder.encoder import OPENVINO, TORCH, StreamingEncoder, can_use_openvino, first_batches
 from penstock.encoder.precision import open_encoder
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import ConformerLayer
-from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.fresh_process import in_fresh_process
@@ -145,7 +145,7 @@ def test_convolving_a_few_rows_at_a_time_changes_nothing(golden_bundle, mels, mo
     encoder = StreamingEncoder(golden_bundle("rnnt_hybrid"), AttentionContext(6, 1), slots=6, engine=TORCH)
     chunks = {slot: mel_chunks(mel, encoder.config, encoder.context) for slot, mel in enumerate(mels)}
     expected = encode_streams(encoder, chunks, random.Random(0))
-    monkeypatch.setattr(subsampling, "_tile_rows", lambda *_: rows)
+    monkeypatch.setattr(modules, "_tile_rows", lambda *_: rows)
     for slot, frames in encode_streams(encoder, chunks, random.Random(0)).items():
         assert_same(frames, expected[slot])
 

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from penstock.encoder import int8_choice, int8_linear
+from penstock.encoder import int8
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.encoder.int8_choice import Int8Choice
-from penstock.encoder.int8_linear import Int8Linear, activation_bits
+from penstock.encoder.int8 import Int8Choice, Int8Linear, activation_bits
 from penstock.encoder.precision import open_encoder, open_window_encoder, relative_error
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import ErrorCode, SettingError
 from penstock.evaluation.errors import compare
 from penstock.frontend.audio_file import read_audio
@@ -100,20 +99,20 @@ def test_smoothing_evens_out_channels(bits):
     x[:, :5] *= 50
     weight[:, :5] /= 50
     plain = relative_error(Int8Linear(weight, bits=bits)(x), exact)
-    smoothed = relative_error(Int8Linear(weight, factors=int8_choice._smoothing(weight, x), bits=bits)(x), exact)
+    smoothed = relative_error(Int8Linear(weight, factors=int8._smoothing(weight, x), bits=bits)(x), exact)
     assert plain > 5 * usual and smoothed < 1.5 * usual
 
 
 def test_smoothing_of_channels_without_inputs_or_weights():
     x, weight, _, _ = operands(9)
     x[:, 0], weight[:, 1], x[:, 2] = 0.0, 0.0, 1e-30
-    factors = int8_choice._smoothing(weight, x)
+    factors = int8._smoothing(weight, x)
     assert (factors > 0).all() and factors.isfinite().all() and factors.reciprocal().isfinite().all()
     assert relative_error(Int8Linear(weight, factors=factors)(x), x @ weight.t()) < 0.02
 
 
 def in_16_bits(x: torch.Tensor, largest: int, packed: torch.ScriptObject) -> torch.Tensor:
-    """`int8_linear._multiply` as a CPU without VNNI adds."""
+    """`int8._multiply` as a CPU without VNNI adds."""
     weight = torch.ops.quantized.linear_unpack(packed)[0]
     numbers, inputs = weight.int_repr().long(), (x * largest).round().long() + largest + 1
     products = inputs.unsqueeze(1) * numbers  # [rows, out, in]
@@ -122,7 +121,7 @@ def in_16_bits(x: torch.Tensor, largest: int, packed: torch.ScriptObject) -> tor
 
 
 def test_inputs_have_7_bits_where_8_overflow(other_operators):
-    other_operators.setattr(int8_linear, "_multiply", in_16_bits)
+    other_operators.setattr(int8, "_multiply", in_16_bits)
     assert activation_bits() == 7
     ones = torch.ones(2, 64)
     assert not torch.allclose(Int8Linear(ones, bits=8)(ones), ones @ ones.t(), rtol=0.1)
@@ -151,24 +150,24 @@ def test_a_quiet_stream_has_the_same_frames_beside_others(bundled_model, convert
     exact = encode_streams(StreamingEncoder(checkpoint, CONTEXT, 3, engine="torch"), chunks)
     for slot in chunks:
         assert 1e-3 < relative_error(together[slot], exact[slot]) < MAX_ENCODER_ERROR[activation_bits()]
-    assert not list(int8_choice._products(encoder._step, "")), "a product is still stored in float32"
+    assert not list(int8._products(encoder._step, "")), "a product is still stored in float32"
     assert encoder.int8.products == {"int8": 65, "float32": 0}
 
 
 def test_windows_are_independent_of_their_batch(bundled_model, converts_all):
     checkpoint = Checkpoint(bundled_model.parent / "an4-offline")
-    mel = int8_choice.speech_mel(checkpoint)
+    mel = int8.speech_mel(checkpoint)
     encoder, exact = open_window_encoder(checkpoint, precision="int8"), WindowEncoder(checkpoint).encode([mel])[0]
     found = encoder.encode([mel, mel[:150], 5 * mel])[0]
     assert relative_error(found, encoder.encode([mel])[0]) < 0.01
     assert 1e-3 < relative_error(found, exact) < MAX_ENCODER_ERROR[activation_bits()]
-    assert not list(int8_choice._products(encoder._layers[0], "")) and encoder.int8.int8 > 60
+    assert not list(int8._products(encoder._layers[0], "")) and encoder.int8.int8 > 60
 
 
 @pytest.mark.parametrize(("name", "width"), [("an4-rnnt-hybrid", 7), ("an4-tdt-hybrid", 8), ("an4-offline", 7)])
 def test_words_are_those_of_float32(bundled_model, converts_all, monkeypatch, name, width):
     bits = min(width, activation_bits())  # 8-bit sums are not exact on every CPU
-    monkeypatch.setattr(int8_linear, "activation_bits", lambda: bits)
+    monkeypatch.setattr(int8, "activation_bits", lambda: bits)
     samples = [read_audio(AN4 / entry["audio_filepath"], 16000) for entry in RECORDINGS]
 
     def texts(precision: str) -> list[str]:
@@ -227,15 +226,15 @@ def test_outlier_channels_cost_nothing(bundled_model, converts_all, monkeypatch)
 
     usual, changed = error(checkpoint), Changed(checkpoint, with_outliers)
     assert error(changed) <= 2 * usual
-    monkeypatch.setattr(int8_choice, "_SMOOTHED_GAIN", 0.0)
-    monkeypatch.setattr(int8_choice, "MAX_ERROR", 1.0)
+    monkeypatch.setattr(int8, "_SMOOTHED_GAIN", 0.0)
+    monkeypatch.setattr(int8, "MAX_ERROR", 1.0)
     assert error(changed) > 3 * usual, "smoothing is what did it"
 
 
 def test_products_with_large_errors_stay_float32(bundled_model, converts_all, monkeypatch, caplog):
     checkpoint = Checkpoint(bundled_model)
     chunks = bundled_mels(checkpoint)
-    monkeypatch.setattr(int8_choice, "MAX_ERROR", 0.0)
+    monkeypatch.setattr(int8, "MAX_ERROR", 0.0)
     encoder, exact = (open_encoder(checkpoint, CONTEXT, 3, precision=each) for each in ("int8", "float32"))
     assert caplog.text.count("no product is large and exact enough for int8: float32 is used") == 1
     assert encoder.int8.products == {"int8": 0, "float32": 65} and exact.int8 is None

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from penstock import linear
 from penstock.commands import import_model
-from penstock.encoder import int8_choice, int8_linear
-from penstock.encoder.int8_choice import Int8Choice
-from penstock.encoder.int8_linear import activation_bits
+from penstock.encoder import int8
+from penstock.encoder.int8 import Int8Choice, activation_bits
 from penstock.encoder.precision import open_encoder, open_window_encoder, relative_error
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.bundle import Checkpoint
@@ -46,7 +45,7 @@ def imported(source, directory) -> Checkpoint:
 @pytest.mark.parametrize("name", ["an4-rnnt-hybrid", "an4-offline"])
 def test_a_stored_choice_is_as_exact_as_one_at_the_start(bundled_model, converts_all, monkeypatch, tmp_path, name):
     source = Checkpoint(bundled_model.parent / name)
-    monkeypatch.setattr(int8_linear, "activation_bits", lambda: 7)
+    monkeypatch.setattr(int8, "activation_bits", lambda: 7)
     stored = imported(source.directory, tmp_path / "int8")
     numbers = load_file(stored.directory / WEIGHTS_FILE)
     assert {each for each, tensor in numbers.items() if tensor.dtype == torch.int8} == stored.int8
@@ -55,7 +54,7 @@ def test_a_stored_choice_is_as_exact_as_one_at_the_start(bundled_model, converts
     def encode(checkpoint: Checkpoint, precision: str) -> tuple[torch.Tensor, Int8Choice | None]:
         if name == "an4-offline":
             window = open_window_encoder(checkpoint, precision=precision)
-            return window.encode([int8_choice.speech_mel(checkpoint)])[0], window.int8
+            return window.encode([int8.speech_mel(checkpoint)])[0], window.int8
         encoder = open_encoder(checkpoint, CONTEXT, 3, precision=precision)
         return torch.cat(list(encode_streams(encoder, bundled_mels(checkpoint)).values())), encoder.int8
 

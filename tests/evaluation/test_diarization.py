@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ManifestError
-from penstock.evaluation.diarization import DiarizationErrors, SpeakerTurn, assign, diarization_errors, word_errors
+from penstock.evaluation.diarization import (
+    DiarizationErrors,
+    SpeakerTurn,
+    assign,
+    diarization_errors,
+    reference_turns,
+    word_errors,
+)
 from penstock.evaluation.errors import EditCounts
 from penstock.evaluation.manifest import Utterance
-from penstock.evaluation.rttm import reference_turns
 
 CALL = Utterance(Path("audio/a call.wav"), 10.0, "hello", Path("m.jsonl"), 7)
 

@@ -11,10 +11,9 @@ import soundfile
 
 from penstock.errors import PenstockError
 from penstock.evaluation import page
-from penstock.evaluation.decoder_choice import parse_decoder
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions
-from penstock.evaluation.runs import Outcome, RunResult, Variant, collect
+from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, parse_decoder
 from penstock.model.config import AttentionContext
 
 CONDITIONS = Conditions({"path": "<my> model"}, None, "a machine", "cpu", 1, 1, 1, ["m.jsonl"])

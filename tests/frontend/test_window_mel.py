@@ -8,7 +8,7 @@ import torch
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import PIECE_MEL_FRAMES, BinSums, WindowMel
 from penstock.model.config import FeatureConfig
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.source_tensors import hann_window, mel_filterbank
 from tests.helpers.reference.log_mel import log_mel_reference
 
 PLAIN = FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24)

@@ -12,14 +12,11 @@ from penstock.frontend.audio_file import read_audio
 from penstock.graphs.select import missing_for_while_nodes
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from penstock.model.bundle import Checkpoint
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
-from penstock.scoring.ngram.arpa import write_arpa
-from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.io import read_token_names
+from tests.helpers.decoding_graphs import write_text_lm
 from tests.helpers.golden import golden_utterances
 
 CONTEXT, REQUEST_SAMPLES = (70, 6), 4800
@@ -69,11 +66,9 @@ def recognize(model: str, decoding: DecodingConfig, device: str) -> list[str]:
 @pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
 def case(request, tmp_path_factory) -> Case:
     model = Path(__file__).parents[2] / "models" / request.param
-    path = Checkpoint(model).tokenizer_path
-    tokenizer, lm = Tokenizer(path), tmp_path_factory.mktemp("lm") / "words.arpa"
-    sentences = [tokenizer.encode(text) for text in ("seven two nine", "help start stop", "yes no go zero")]
-    sentences += [tokenizer.encode(one.text) for one in golden_utterances()]
-    write_arpa(build_lm(sentences * 2, read_token_names(path), 2).arpa, lm)
+    sentences = ["seven two nine", "help start stop", "yes no go zero", *(one.text for one in golden_utterances())]
+    lm = tmp_path_factory.mktemp("lm") / "words.arpa"
+    write_text_lm(lm, Checkpoint(model).tokenizer_path, sentences * 2)
     texts = recognize(model, DecodingConfig(lm=str(lm), cuda_graphs="no_graphs"), "cpu")
     of_choices = [tuple(texts[i :: len(CHOICES)]) for i in range(len(CHOICES))]
     assert len(set(of_choices)) > 3, "choices make a difference"

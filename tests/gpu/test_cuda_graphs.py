@@ -3,25 +3,22 @@
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping
+from benchmarks.penstock_decoders import FrameLooping
 from penstock.decoding.beam.captured_search import CapturedBeamSearch
 from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.memory import BeamBuffers
+from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import fresh_states as fresh_beams
-from penstock.decoding.beam.workspace import BeamBuffers
 from penstock.decoding.greedy.captured_search import CapturedSearch
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.search import GreedySearch
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.greedy.workspace import GreedyBuffers
-from penstock.decoding.tensors import host_copy
+from penstock.decoding.greedy.memory import GreedyBuffers, GreedyStates, fresh_states
+from penstock.decoding.greedy.search import GreedySearch, LabelLooping
+from penstock.decoding.sizes import BeamSizes
+from penstock.decoding.tensors import tensor_tree
 from penstock.decoding.tensors.tensor_tree import leaves
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
-from penstock.graphs.driver import EagerDriver, GraphError
-from penstock.graphs.program import Program, While, steps_with_depth
+from penstock.graphs.program import EagerDriver, GraphError, Program, While, steps_with_depth
 from penstock.graphs.select import missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from tests.helpers.automata import fusion_states, random_fusion
@@ -354,7 +351,7 @@ def test_a_report_reaches_the_host_whole_and_in_one_copy(make, monkeypatch, algo
     is_end = torch.full((3,), is_ending, device="cuda")
     lengths = torch.full((3,), frames, device="cuda")
     update, states = search.decode(projected_frames, lengths, is_end, start_beams(network, 3))
-    real = host_copy.copy_to_host
+    real = tensor_tree.copy_to_host
 
     def copy_to_host(block: torch.Tensor) -> torch.Tensor:
         torch.cuda.set_sync_debug_mode("default")
@@ -364,7 +361,7 @@ def test_a_report_reaches_the_host_whole_and_in_one_copy(make, monkeypatch, algo
         torch.cuda.set_sync_debug_mode("error")
         return host
 
-    monkeypatch.setattr(host_copy, "copy_to_host", copy_to_host)
+    monkeypatch.setattr(tensor_tree, "copy_to_host", copy_to_host)
     with NoSynchronization():
         report = BeamReport(
             update, states.forced_blanks, states.pruned_hypotheses, search.n_best(states) if is_ending else None

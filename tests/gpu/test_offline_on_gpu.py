@@ -23,7 +23,7 @@ def checkpoint(request, tmp_path) -> Checkpoint:
 
 @pytest.fixture
 def files() -> dict[str, Upload]:
-    """Of all decoders, windows, and of one to several pieces of log-mel and parts of encoder frames."""
+    """Files with all decoders and windows, of one to several pieces of log-mel and parts of encoder frames."""
     speech = np.concatenate([golden_samples(name).numpy() for name in ("medium", "short", "long")] * 10)
     return {
         "long": Upload(speech),

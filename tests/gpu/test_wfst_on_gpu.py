@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.graphs.select import missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from tests.helpers.wfst import Searcher, log_probs, random_graph

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from penstock.graphs.driver import GraphError
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
-from penstock.graphs.program import Program, While
+from penstock.graphs.program import GraphError, Program, While
 from tests.helpers.fake_cuda import FakeCuda
 
 FLAGS = torch.zeros(2, dtype=torch.bool)

@@ -10,27 +10,23 @@ import pytest
 import torch
 
 from penstock import runtime
+from penstock.decoding.beam.memory import BeamBuffers
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.workspace import BeamBuffers
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.greedy.memory import GreedyBuffers
+from penstock.decoding.greedy.search import LabelLooping
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
-from penstock.encoder.window.run import WindowEncoder
-from penstock.graphs.driver import EagerDriver
-from penstock.graphs.program import Program, steps_with_depth
+from penstock.encoder.window.encoder import WindowEncoder
+from penstock.graphs.program import EagerDriver, Program, steps_with_depth
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.stages import decoder
-from penstock.scoring.wfst.graph_file import write_graph
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.launches import Launches
 from tests.helpers.offline_models import random_offline_encoder
 from tests.helpers.random_models import head, random_checkpoint, random_encoder, with_encoder
@@ -38,11 +34,11 @@ from tests.helpers.random_models import head, random_checkpoint, random_encoder,
 META = torch.device("meta")
 BATCH, FRAMES = 128, 7
 SEED = 2
-"""Of a predictor with one layer, as published models have it."""
+"""With it the predictor has one layer, as in published models."""
 LAYER, OUTSIDE_OF_LAYERS, WINDOW_LAYER = 34, 90, 44
 GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
 PROGRAMS, BEAM_PROGRAMS = 15, 18
-"""Of a hybrid model with a decoding graph."""
+"""Programs of a hybrid model with a decoding graph."""
 
 
 def launches(function: Callable[[], object]) -> int:
@@ -57,7 +53,7 @@ def meta_is_a_device(monkeypatch) -> None:
 
 
 def encoder_launches(tmp_path, layers: int, dtype: torch.dtype) -> int:
-    """Of a step of the encoder with this number of layers."""
+    """Launches of a step of the encoder with this number of layers."""
     sizes = {"n_layers": layers, "subsampling_factor": 8, "use_bias": True, "has_conv_layer_norm": True}
     checkpoint = random_checkpoint(tmp_path, 1, with_encoder(random_encoder(1), **sizes))
     config = checkpoint.config.encoder
@@ -76,7 +72,7 @@ def test_the_encoder_step(tmp_path, dtype):
 
 
 def window_launches(tmp_path, layers: int, mel_frames: list[int]) -> int:
-    """Of windows of an offline model with this number of layers."""
+    """Launches for windows of an offline model with this number of layers."""
     config = with_encoder(random_offline_encoder(1), n_layers=layers)
     encoder = WindowEncoder(random_checkpoint(tmp_path, 1, config), META, torch.float16)
     mels = [torch.zeros(frames, config.mel_bins, device=META) for frames in mel_frames]
@@ -144,8 +140,7 @@ class Counting(EagerDriver):
 @pytest.mark.parametrize("has_beams", [False, True])
 def test_captured_programs_of_a_hybrid_model_with_a_graph(golden_bundle, tmp_path, monkeypatch, has_beams):
     checkpoint: Checkpoint = golden_bundle("rnnt_hybrid")
-    path, tokenizer = tmp_path / "words.safetensors", checkpoint.tokenizer_path
-    write_graph(word_loop(Tokenizer(tokenizer), ("a", "be"), sha256_of(tokenizer)), path)
+    path = write_word_loop(tmp_path / "words.safetensors", checkpoint.tokenizer_path, ("a", "be"))
     driver, slots = Counting(), 600
     monkeypatch.setattr(decoder, "select_driver", lambda *_: Choice(driver, "counted"))
     decoding = DecodingConfig(graph=str(path), wfst_max_active=64, capture_beams=has_beams)

@@ -8,10 +8,9 @@ from functools import partial
 import pytest
 import torch
 
-from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.program import Program, While
+from penstock.graphs.program import EagerDriver, Program, While
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture
 
 DRIVERS = {

@@ -9,8 +9,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graphs import cuda_calls
 from penstock.graphs import select as cuda_graphs
-from penstock.graphs.driver import EagerDriver, GraphError
-from penstock.graphs.program import Program, steps_with_depth
+from penstock.graphs.program import EagerDriver, GraphError, Program, steps_with_depth
 from penstock.graphs.select import check_mode, select_driver, try_out
 from tests.helpers.fake_cuda import FakeCuda
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.memory import BeamStates, fresh_states
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStates, fresh_states
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.model.bundle import Checkpoint

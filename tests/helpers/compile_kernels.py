@@ -22,14 +22,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import jit
 
+from penstock.decoding.sizes import WfstSizes
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import empty_states
-from penstock.kernels import capability, trial
-from penstock.kernels.chunk_attention import attend_pages
-from penstock.kernels.chunk_convolution import convolve_chunk
+from penstock.kernels import blocks, capability
+from penstock.kernels.chunk_step import attend_pages, convolve_chunk
 from penstock.kernels.contracts import PredictorStates
 from penstock.kernels.joint import FusedJoint
 from penstock.kernels.ngram import FusedNgramLookup
@@ -39,7 +38,7 @@ from tests.helpers.kernel_inputs import on_device, random_arcs, random_joint, ra
 from tests.helpers.wfst import random_graph
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# Of the nemotron model.
+# Sizes of the nemotron model.
 _LABELS, _JOINT, _WIDTH, _ROWS, _DURATIONS = 1024, 640, 640, 32, 5
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 META = torch.device("meta")
@@ -97,7 +96,7 @@ def launch_all(dtype: torch.dtype, odd: int) -> None:
         queries = torch.zeros(rows, 32 + odd, dtype=torch.int64)
         FusedNgramLookup(random_arcs(0, labels, 50, 6), 6)(queries, queries)
         _search_graph(rows // 2 - odd, odd)
-        trial._double_kernel[(1,)](empty(rows), count=8)
+        blocks._double_kernel[(1,)](empty(rows), count=8)
 
 
 def _step_encoder(dtype: torch.dtype, odd: int, frames: int, has_activation: bool) -> None:

@@ -15,17 +15,17 @@ from tests.helpers.containers import (
     wait_until,
     wait_until_healthy,
 )
-from trials.attacks import OTHER
 from trials.edge_check import is_ready, make_certificate
+from trials.gateway_attack import OTHER
 from trials.server.fleet import IDLE_S, moves_told
 
 REPLICAS = 2
 _TIMEOUT_S = 10
-"""Of gateways, four times the default: beside other programs the only server that is left may be late."""
+"""Limit of the gateways, four times the default: beside other programs the only server that is left may be late."""
 
 
 class ContainerFleet:
-    """Of a composition with an edge: docker/edge/haproxy.cfg and docker/prometheus as they are."""
+    """Files of a composition with an edge: docker/edge/haproxy.cfg and docker/prometheus as they are."""
 
     key: str | None = OTHER
     gateway_fault_s = 0.0

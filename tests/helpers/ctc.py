@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 
 
 class GivenLogProbs(CtcHead):

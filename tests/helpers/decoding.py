@@ -5,8 +5,7 @@ from typing import Protocol
 
 import torch
 
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.greedy.memory import BatchedHyps, GreedyStates, fresh_states
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair

@@ -1,14 +1,19 @@
 """Small decoding graphs from lists of arcs, with a closure computed path by path, and a search of all paths."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.scoring.wfst.graph_file import DecodingGraph, Topology
+from penstock.scoring.ngram.arpa import write_arpa
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import read_token_names
+from penstock.scoring.wfst.graph_file import DecodingGraph, Topology, write_graph
 
 TOKENIZER_SHA256 = "0" * 64
 
@@ -153,6 +158,22 @@ def word_loop(
             arcs += [Arc(state, None, 0, 0.0, last_state) for state in states]
     graph = make_graph(arcs, finals, tokenizer.size, spellings, topology)
     return replace(graph, tokenizer_sha256=tokenizer_sha256)
+
+
+def write_word_loop(
+    path: Path, tokenizer_path: Path, words: Sequence[str] | Mapping[str, str], topology: Topology = "normal"
+) -> Path:
+    """Writes `word_loop` for a model's tokenizer."""
+    write_graph(word_loop(Tokenizer(tokenizer_path), words, sha256_of(tokenizer_path), topology), path)
+    return path
+
+
+def write_text_lm(path: Path, tokenizer_path: Path, texts: Iterable[str], order: int = 2) -> Path:
+    """Writes an ARPA file of a language model over a model's tokens."""
+    tokenizer = Tokenizer(tokenizer_path)
+    sentences = [tokenizer.encode(text) for text in texts]
+    write_arpa(build_lm(sentences, read_token_names(tokenizer_path), order).arpa, path)
+    return path
 
 
 def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:

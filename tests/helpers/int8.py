@@ -1,6 +1,6 @@
 """What tests of int8 share: chunks of the bundled speech, and how exact their frames are."""
 
-from penstock.encoder import int8_choice
+from penstock.encoder import int8
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.streaming import mel_chunks
@@ -13,6 +13,6 @@ MAX_ENCODER_ERROR = {7: 0.08, 8: 0.03}
 
 def bundled_mels(checkpoint: Checkpoint) -> dict[int, list]:
     """Slot -> chunks."""
-    mel = int8_choice.speech_mel(checkpoint)
+    mel = int8.speech_mel(checkpoint)
     parts = (mel[:200], mel[200:], mel[100:300] - 9.0)  # the last one 40 dB below the others
     return {slot: mel_chunks(part, checkpoint.config.encoder, CONTEXT) for slot, part in enumerate(parts)}

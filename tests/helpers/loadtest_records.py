@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from loadtest.plan import Window
-from loadtest.processes import GENERATOR, SERVER, MachineUse, ProcessUse, Usage
-from loadtest.records import COMPLETE, REQUEST, Utterance
+from loadtest.options import Window
+from loadtest.player import COMPLETE, REQUEST, Utterance
+from loadtest.processes import GENERATOR, SERVER, MachineUse, ModelTimes, ProcessUse, Usage
 from loadtest.summary import Conditions, Snapshot, summarize
-from loadtest.triton_metrics import ModelTimes
 
 CONDITIONS = Conditions(references=["ada lovelace", "charles babbage"], chunk_s=0.5, cores=2)
 WINDOW = Window(0.01, 10.0, 20.0)

@@ -9,7 +9,7 @@ import torch
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.boosting.arena import PAGE_STATES, PhraseArena
 from penstock.scoring.boosting.layout import build_table
-from penstock.scoring.boosting.tokenization import TokenPhrase, TokenPhrases
+from penstock.scoring.boosting.phrases import TokenPhrase, TokenPhrases
 from penstock.scoring.boosting.trie import PhraseTrie
 from tests.helpers.reference.phrase_boost import boosted_total
 

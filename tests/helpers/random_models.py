@@ -21,7 +21,7 @@ from penstock.model.config import (
     PromptConfig,
     TransducerConfig,
 )
-from penstock.model.mel_filterbank import front_end_tensors
+from penstock.model.source_tensors import front_end_tensors
 from penstock.model.tokenizer import Tokenizer
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference

@@ -1,6 +1,7 @@
 """Drives the recognizer in tests: streams that start, pause and end at random, in requests of any size."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,7 +52,7 @@ def recognize_together(
     signals: list[np.ndarray],
     chance: random.Random,
     most: int = 8000,
-    options: list[dict] | None = None,
+    options: Sequence[dict] | None = None,
 ) -> list[Transcription]:
     """Many streams in random requests of 0 .. most samples; each batch takes some of them, in any order.
 

@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 
-from penstock import AudioRequest, StreamingRecognizer, StreamResult
+from penstock import StreamingRecognizer, StreamResult
 from penstock.frontend.audio_file import read_audio
+from tests.helpers import recognition
 from tests.helpers.golden import AN4
-from tests.helpers.streaming import cut
 
 SAMPLE_RATE_HZ = 16_000
 
@@ -54,18 +54,6 @@ def recognize_together(
     recognizer: StreamingRecognizer, rows: list[tuple[np.ndarray, dict]], chance: random.Random
 ) -> list[list[StreamResult]]:
     """All entries of each of several streams (samples and options), in random requests and batches."""
-    waiting = [[*cut(len(samples), chance, 30_000), slice(0, 0)] for samples, _ in rows]
-    entries: list[list[StreamResult]] = [[] for _ in rows]
-    begun: set[int] = set()
-    while live := [i for i, parts in enumerate(waiting) if parts]:
-        taken = chance.sample(live, chance.randint(1, len(live)))
-        requests = []
-        for i in taken:
-            part, is_start = waiting[i].pop(0), i not in begun
-            samples, options = rows[i]
-            requests.append(AudioRequest(f"s{i}", samples[part], is_start, not waiting[i], options if is_start else {}))
-        begun.update(taken)
-        for i, result in zip(taken, recognizer.process(requests), strict=True):
-            assert isinstance(result, StreamResult), result
-            entries[i] += result.entries
-    return entries
+    signals, options = zip(*rows, strict=True)
+    transcriptions = recognition.recognize_together(recognizer, list(signals), chance, 30_000, options)
+    return [[entry for result in one.results for entry in result.entries] for one in transcriptions]

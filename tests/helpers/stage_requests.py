@@ -1,8 +1,10 @@
 """Requests of one row each for the stages, as a batch of tickets or rows; an answer or an error for each."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -11,7 +13,6 @@ from penstock.errors import StreamError
 from penstock.frontend.log_mel import MelChunks
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
-from penstock.pipeline.slots.guard import NOT_COUNTED
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column, Ticket, encoder_frame_counts
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
@@ -45,12 +46,12 @@ class EncoderRequest:
     is_start: bool
     finalize: bool = False
 
-    def row(self) -> np.ndarray:
+    def row(self, number: int) -> np.ndarray:
         """[8] int64, of a ticket."""
         mel, last_valid, covered = self.chunks
         frames = encoder_frame_counts(np.array([len(mel)]), np.array([last_valid]), mel.shape[1], 8)
         flags = START * self.is_start + FINALIZE * self.finalize
-        return np.array([*self.lease, NOT_COUNTED, flags, len(mel), last_valid, covered, *frames])
+        return np.array([*self.lease, number, flags, len(mel), last_valid, covered, *frames])
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ class DecoderRequest:
     options: ResolvedOptions | None = None
     finalize: bool = False
 
-    def row(self) -> np.ndarray:
+    def row(self, number: int) -> np.ndarray:
         """[8] int64, of a ticket."""
         flags = START * self.is_start + END * self.is_end + FINALIZE * self.finalize
-        return np.array([*self.lease, NOT_COUNTED, flags, 0, 0, self.covered_samples, len(self.encoded)])
+        return np.array([*self.lease, number, flags, 0, 0, self.covered_samples, len(self.encoded)])
 
 
 def admit(stage: FeatureStage, requests: Sequence[AudioRequest]) -> list[FeatureReply | StreamError]:
@@ -80,18 +81,46 @@ def admit(stage: FeatureStage, requests: Sequence[AudioRequest]) -> list[Feature
     return [found.errors.get(row, reply) for row, reply in enumerate(replies)]
 
 
+_admitted: WeakKeyDictionary[Any, Counter[Lease]] = WeakKeyDictionary()
+"""By stage: the requests of each stream that it has admitted."""
+
+
+def _numbered(
+    stage: Any,
+    requests: Sequence[Any],
+    process: Callable[[list[np.ndarray]], list[Any]],
+) -> list[Any]:
+    """The answers of `process` to the requests' rows, which count the requests that their stream has sent before."""
+    admitted = _admitted.setdefault(stage, Counter())
+    sent = admitted.copy()
+    rows = []
+    for request in requests:
+        rows.append(request.row(sent[request.lease])[None])
+        sent[request.lease] += 1
+    answers = process(rows)
+    admitted.update(
+        one.lease for one, answer in zip(requests, answers, strict=True) if not isinstance(answer, StreamError)
+    )
+    return answers
+
+
 def encode(stage: EncoderStage, requests: Sequence[EncoderRequest]) -> list[torch.Tensor | StreamError]:
     """The frames [T, D] of each request."""
-    tickets: list[Ticket | StreamError] = [Ticket(request.row()[None]) for request in requests]
-    replies = stage.process_tickets(tickets, [request.chunks.mel for request in requests])
-    return [reply if isinstance(reply, StreamError) else reply.errors.get(0, reply.encoded) for reply in replies]
+
+    def process(rows: list[np.ndarray]) -> list[torch.Tensor | StreamError]:
+        replies = stage.process_tickets([Ticket(row) for row in rows], [request.chunks.mel for request in requests])
+        return [reply if isinstance(reply, StreamError) else reply.errors.get(0, reply.encoded) for reply in replies]
+
+    return _numbered(stage, requests, process)
 
 
 def decode(stage: DecoderStage, requests: Sequence[DecoderRequest]) -> list[StreamResult | StreamError]:
     """The result of each request."""
-    tickets: list[Ticket | StreamError] = [
-        Ticket(request.row()[None], options={} if request.options is None else {0: request.options})
-        for request in requests
-    ]
-    replies = stage.process_tickets(tickets, [request.encoded for request in requests])
-    return [reply if isinstance(reply, StreamError) else reply.answers[0] for reply in replies]
+
+    def process(rows: list[np.ndarray]) -> list[StreamResult | StreamError]:
+        options = [{} if request.options is None else {0: request.options} for request in requests]
+        tickets = [Ticket(row, options=own) for row, own in zip(rows, options, strict=True)]
+        replies = stage.process_tickets(tickets, [request.encoded for request in requests])
+        return [reply if isinstance(reply, StreamError) else reply.answers[0] for reply in replies]
+
+    return _numbered(stage, requests, process)

@@ -225,9 +225,9 @@ def change_json(directory: Path, name: str, change: Callable[[dict], object]) ->
     (directory / name).write_text(json.dumps(document))
 
 
-def change_weights(directory: Path, change: Callable[[dict], object]) -> None:
+def change_weights(directory: Path, change: Callable[[dict], object], name: str = "model.safetensors") -> None:
     """Modifies the tensors in place."""
-    path = directory / "model.safetensors"
+    path = directory / name
     state = load_file(path)
     change(state)
     save_file(state, path)

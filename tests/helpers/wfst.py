@@ -6,16 +6,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
-from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStateStore
-from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
+from penstock.decoding.wfst.search import WfstSearch, decode_chunk
+from penstock.decoding.wfst.state import StartChoices, StartStates, WfstStateStore
+from penstock.pipeline.stream_decoders.wfst import EndedSegment, LatticeStore
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import DecodingGraph
 from tests.helpers.decoding_graphs import Arc, make_graph
@@ -77,7 +75,7 @@ class Searcher:
     """A search with states of its own."""
 
     ended: dict[int, EndedSegment]
-    """Of the last search, the rows that wanted alternatives."""
+    """The rows of the last search that wanted alternatives."""
 
     def __init__(
         self,
@@ -147,7 +145,7 @@ class Searcher:
         ]
 
     def alternatives(self, row: int) -> list[Alternative]:
-        """Of the last search."""
+        """The alternatives of a row in the last search."""
         found = []
         for path in self.ended[row].paths:
             begun = [node for node in path.nodes if node.piece >= 0]

@@ -128,7 +128,7 @@ class Admitted(NamedTuple):
     """Requests that the features stage has processed."""
 
     answers: list[dict[int, Reply]]
-    """Of those that it has rejected."""
+    """The errors of the requests that it has rejected, by row."""
     tickets: list[np.ndarray]
     mels: list[torch.Tensor]
     places: list[int]
@@ -147,7 +147,7 @@ class Done(NamedTuple):
 
     @property
     def segments(self) -> list[tuple]:
-        """Of each segment all but scores: text, tokens, words."""
+        """Text, tokens and words of each segment, without scores."""
         found: dict[int, tuple[str, list, list]] = {}
         for reply in self.replies:
             for entry in reply.entries:

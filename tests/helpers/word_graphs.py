@@ -16,7 +16,7 @@ from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.ngram.arpa import Arpa, read_arpa, write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.estimation.word_text import WordText
+from penstock.scoring.ngram.estimation.text import WordText
 from penstock.scoring.wfst.building.compile import CompiledGraph, compile_graph
 from penstock.scoring.wfst.building.fst_arrays import write_openfst
 from penstock.scoring.wfst.building.lexicon import Entries, build_lexicon, lm_words

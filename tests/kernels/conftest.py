@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-KERNELS = ("chunk_attention", "chunk_convolution", "graph_frame", "joint", "ngram", "predictor", "trial")
+KERNELS = ("chunk_step", "graph_frame", "joint", "ngram", "predictor")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 # Triton decides when it is imported whether it interprets, for the whole process; other tests never see the variable.

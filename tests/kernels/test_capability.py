@@ -13,7 +13,7 @@ import torch
 
 from penstock.decoding.transducer.networks import open_network
 from penstock.errors import SettingError
-from penstock.kernels import available, capability, trial, why_unavailable
+from penstock.kernels import available, blocks, capability, why_unavailable
 from penstock.kernels.contracts import JointWeights
 from penstock.kernels.joint import FusedJoint, choose_labels
 from penstock.model.bundle import Checkpoint
@@ -37,7 +37,7 @@ SPILLED_BYTES = {
     ("_convolve_kernel", "odd", 90, "bf16"): 16,
     **{("_attend_kernel", "odd", device, kind): 8 for device in (80, 90) for kind in ("bf16", "fp16")},
 }
-"""Of a thread, where registers do not suffice (docs/internals/kernels.md)."""
+"""Bytes that a thread spills where registers do not suffice (docs/internals/kernels.md)."""
 SPILLS_MEASURED_WITH = "3.6.0"
 """The Triton version of these figures; another one distributes registers in its own way."""
 
@@ -80,7 +80,7 @@ def test_kernels_are_available_only_after_a_trial(monkeypatch, outcome, kernels)
     capability._why_trial_fails.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(capability, "why_no_triton", lambda: None)
-    monkeypatch.setattr(trial, "try_out", try_out)
+    monkeypatch.setattr(blocks, "try_out", try_out)
     try:
         assert [why_unavailable("cuda:1"), why_unavailable("cuda:1")] == [outcome, outcome]
         assert capability.resolve("auto", "cuda:1") == kernels
@@ -103,8 +103,8 @@ def test_the_trial_reports_what_fails(monkeypatch, problem):
 
             return launch
 
-    monkeypatch.setattr(trial, "_double_kernel", Kernel())
-    found = trial.try_out(torch.device("cpu"))
+    monkeypatch.setattr(blocks, "_double_kernel", Kernel())
+    found = blocks.try_out(torch.device("cpu"))
     expected = {
         "no C compiler": "a trial failed: RuntimeError: Failed to find C compiler.",
         "wrong": "a trial returned [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0], expected [0.0, 2.0, 4.0, 6.0, 8.0, "

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penstock.encoder.encoder import FUSED, TORCH, StreamingEncoder, fits_kernels
-from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.kernel_inputs import generator
@@ -12,7 +12,7 @@ from tests.helpers.random_models import random_checkpoint, random_encoder
 
 SLOTS = 6
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
-"""Of frames, which end in a norm; as between two engines in tests/encoder/test_encoder.py."""
+"""Largest difference of frames, which end in a norm; as between two engines in tests/encoder/test_encoder.py."""
 # Heads of 4 to 8 columns, several numbers of taps, with and without a norm after the convolution.
 CASES = list(enumerate(((6, 0), (4, 1), (3, 2), (8, 3))))
 

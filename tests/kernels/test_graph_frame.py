@@ -5,12 +5,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from penstock.decoding.sizes import WfstSizes
 from penstock.decoding.wfst.device_graph import DeviceGraph
-from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
-from penstock.decoding.wfst.fused_frame_step import FusedFrameStep
-from penstock.decoding.wfst.recombination import Recombination
-from penstock.decoding.wfst.shapes import StaticShapes
-from penstock.decoding.wfst.sizes import WfstSizes
+from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, FusedFrameStep, StreamBoosts
+from penstock.decoding.wfst.ragged import Recombination, StaticShapes
 from penstock.kernels.graph_frame import FrameMemory
 from tests.helpers.phrases import arena_of
 from tests.helpers.wfst import random_graph

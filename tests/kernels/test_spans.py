@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.wfst.pruning import histogram_prune
+from penstock.decoding.wfst.ragged import histogram_prune
 from penstock.kernels.spans import BLOCK, Spans, empty_histogram, empty_spans, fit_spans
 
 ROWS, ENTRIES = 4, 700

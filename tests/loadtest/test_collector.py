@@ -25,7 +25,7 @@ class Master:
 def collector(monkeypatch) -> ModuleType:
     """The module. Locust must not put gevent in the place of this process's sockets and threads."""
     monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
-    return importlib.import_module("loadtest.collector")
+    return importlib.import_module("loadtest.load_test")
 
 
 @pytest.fixture

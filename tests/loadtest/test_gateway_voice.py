@@ -10,11 +10,9 @@ import pytest
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
 from loadtest.fresh_gateway import fresh_gateway
-from loadtest.gateway_clients import GatewayFullError, Text
-from loadtest.gateway_voice import GatewayVoice
+from loadtest.gateway_clients import GatewayFullError, GatewayVoice, Text
 from loadtest.options import add_arguments, target_options
-from loadtest.player import Player
-from loadtest.records import COMPLETE, FAILED, REJECTED, Utterance
+from loadtest.player import COMPLETE, FAILED, REJECTED, Player, Utterance
 from loadtest.streaming_process import Streaming
 from penstock_client.cli.arguments import read_options
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.fresh_server import ReadyServer, ServerPlan, fresh_server
+from loadtest.locust_run import ReadyServer, ServerPlan, fresh_server
 from loadtest.options import ROOT
 
 pytestmark = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadtest import locust_run
-from loadtest.locust_run import Target, Terminated, headless_report, run_locust, terminated_as_interrupt
+from loadtest.locust_run import Target, Terminated, headless_report, terminated_as_interrupt
 from penstock.errors import PenstockError
 
 CHILD = """
@@ -66,21 +66,16 @@ def send_when_ready(folder: Path, number: signal.Signals) -> None:
     threading.Thread(target=send, daemon=True).start()
 
 
-def test_sigterm_is_handed_on_and_the_test_is_over(child):
-    send_when_ready(child, signal.SIGTERM)
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_ends_the_load_generator_too(number, raised, child):
+    """SIGTERM is handed on; Ctrl-C, which the terminal sends to both, is waited for."""
+    send_when_ready(child, number)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), terminated_as_interrupt():
-        headless_report(Target("localhost:1"), 1, child / "out", [])
-    assert (child / "ended").read_text() == "SIGTERM"
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_ctrl_c_is_waited_for(child):
-    send_when_ready(child, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught, terminated_as_interrupt():
-        run_locust(Target("localhost:1"), 1, child / "out", [])
-    assert caught.type is KeyboardInterrupt
-    assert (child / "ended").read_text() == "SIGINT"
+        headless_report(Target("localhost:1"), 1, child / "out", [])
+    assert caught.type is raised
+    assert (child / "ended").read_text() == number.name
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_no_report_is_no_result(monkeypatch, tmp_path):

@@ -51,14 +51,6 @@ def test_load(figures, tmp_path):
     assert figures[0].get_supxlabel() == "[70,6], two cores, today"
 
 
-@pytest.mark.parametrize("p95_ms", [None, 90_000.0])
-def test_load_at_the_ends_of_the_axis(p95_ms, figures, tmp_path):
-    document = {"circumstances": FACTS, "server": {}, "windows": [window(1, p95_ms, 1000), window(2, p95_ms, 1000)]}
-    pictures.draw_load(document, tmp_path / "one.png")
-    low, high = figures[0].axes[0].get_ylim()
-    assert 0 < low < 560 and max(1000.0, p95_ms or 0.0) < high
-
-
 def test_ratios(figures, tmp_path):
     ratios = {"one": {"NeMo": [2.0, 3.0, 7.0], "sherpa-onnx": [1.0]}, "two": {"NeMo": [4.0]}}
     pictures.draw_ratios(ratios, tmp_path / "one.png", "speed-up", FACTS)

@@ -6,8 +6,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from loadtest.player import ANSWER_WAIT_S, Player
-from loadtest.records import COMPLETE, CUT_SHORT, REJECTED, Utterance
+from loadtest.player import ANSWER_WAIT_S, COMPLETE, CUT_SHORT, REJECTED, Player, Utterance
 from penstock_client import Result, ServerFullError, Transcript
 
 REQUEST = 1600

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from loadtest.capacity import SearchPlan, capacity_document
+from loadtest.capacity import capacity_document
 from loadtest.report import (
     report_document,
     summary_sentence,
@@ -15,8 +15,6 @@ from loadtest.report import (
 from penstock.errors import PenstockError
 from penstock.reporting import finite
 from tests.helpers.loadtest_records import spoken, summary
-
-PLAN = SearchPlan(first=16, max_streams=512, trial_s=30.0, confirmation_s=120.0, resolution=0.05)
 
 
 def window(streams: float = 2, delays_s: float = 0.02, requests: tuple = (100.0, 300.0)) -> dict:
@@ -97,7 +95,7 @@ def search_report(*trials: tuple[float, float]) -> dict:
 
 def test_the_capacity_names_its_limit():
     reports = [search_report(trial) for trial in ((16, 0.02), (32, 2.0), (24, 2.0), (16, 0.02))]
-    found = capacity_document(reports, 16, PLAN)
+    found = capacity_document(reports, 16, 120.0)
     assert found["capacity"]["streams"] == 16
     text = found["capacity"]["text"]
     assert text.startswith("maximum sustained streams (120 s): 16. At 24 streams: 2 of 2 chunks late")

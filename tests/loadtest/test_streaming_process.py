@@ -20,7 +20,7 @@ from client.tests.helpers.fake_batch_server import BatchServer  # noqa: E402
 from client.tests.helpers.fake_servers import GrpcServer  # noqa: E402
 from client.tests.helpers.fakes import FakeRecognizer, expected  # noqa: E402
 from loadtest.options import ROOT  # noqa: E402
-from loadtest.records import COMPLETE, CUT_SHORT, REJECTED, Utterance  # noqa: E402
+from loadtest.player import COMPLETE, CUT_SHORT, Utterance  # noqa: E402
 from loadtest.streaming_process import serve  # noqa: E402
 from penstock_client import StreamOptions  # noqa: E402
 
@@ -50,6 +50,15 @@ def recognizer() -> FakeRecognizer:
 def options(recognizer: FakeRecognizer, recordings: Path) -> Iterator[dict]:
     server = GrpcServer(recognizer)
     yield OPTIONS | {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings)}
+    server.close()
+
+
+@pytest.fixture
+def batched_options(recognizer: FakeRecognizer, recordings: Path) -> Iterator[dict]:
+    """Chunks of 1000 samples and of 2000."""
+    recognizer.server_parameters |= {"first_chunk_samples": "1000", "chunk_samples": "2000"}
+    server = BatchServer(recognizer)
+    yield OPTIONS | {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings), "target": "batched"}
     server.close()
 
 
@@ -106,9 +115,12 @@ def play(scenario) -> None:
     asyncio.run(both())
 
 
-def test_a_user_plays_until_it_is_stopped(options, recognizer):
+@pytest.mark.parametrize(
+    ("target", "parts_s"), [("options", [0.1, 0.1, 0.05]), ("batched_options", [0.0625, 0.125, 0.0625])]
+)
+def test_a_user_plays_until_it_is_stopped(target, parts_s, recognizer, request):
     async def scenario(locust: Locust) -> None:
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        await locust.ask("prepare", request.getfixturevalue(target), 0, answer=["prepared", ""])
         locust.order("begin", 1, 0.0)
         await locust.until(lambda: len(locust.utterances()) == 2)
         await locust.ask("end", 1, answer=["ended", 1])
@@ -118,51 +130,14 @@ def test_a_user_plays_until_it_is_stopped(options, recognizer):
         assert locust.outcomes() <= {COMPLETE, CUT_SHORT}
         whole, following = locust.utterances()[:2]
         assert (whole.outcome, whole.recording, whole.text) == (COMPLETE, 0, expected(SAMPLES).text)
-        assert whole.requests["audio_s"] == pytest.approx([0.1, 0.1, 0.05])
-        assert np.diff(whole.requests["deadline_s"]) == pytest.approx([0.1, 0.05], abs=1e-5)
+        assert whole.requests["audio_s"] == pytest.approx(parts_s)
+        assert whole.requests["is_last"].tolist() == [False, False, True]
         assert (whole.requests["answered_s"] > whole.requests["sent_s"]).all()
         assert (whole.requests["sent_s"] >= whole.requests["deadline_s"]).all()
         assert following.requests["deadline_s"][0] - whole.requests["deadline_s"][0] == pytest.approx(0.25, abs=1e-5)
 
     play(scenario)
     assert recognizer.received == {}  # every stream was ended
-    first = [
-        request.samples for request in recognizer.requests if request.stream_id == recognizer.requests[0].stream_id
-    ]
-    assert np.array_equal(np.concatenate(first), SAMPLES)
-
-
-@pytest.fixture
-def batched(recognizer: FakeRecognizer, recordings: Path) -> Iterator[tuple[dict, BatchServer]]:
-    recognizer.server_parameters |= {"first_chunk_samples": "1000", "chunk_samples": "2000"}
-    server = BatchServer(recognizer)
-    where = {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings), "target": "batched"}
-    yield OPTIONS | where, server
-    server.close()
-
-
-def test_batched_users_play_and_every_chunk_is_answered(batched, recognizer):
-    options, _ = batched
-
-    async def scenario(locust: Locust) -> None:
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
-        for user in (1, 2):
-            locust.order("begin", user, 0.0)
-        await locust.until(lambda: [each.outcome for each in locust.utterances()].count(COMPLETE) >= 2)
-        for user in (1, 2):
-            await locust.ask("end", user, answer=["ended", user])
-        await locust.ask("close", answer=["closed"])
-        assert locust.outcomes() <= {COMPLETE, CUT_SHORT}
-        whole = next(each for each in locust.utterances() if each.outcome == COMPLETE)
-        assert whole.text == expected(SAMPLES).text
-        requests = whole.requests
-        assert requests["audio_s"] == pytest.approx([1000 / 16_000, 2000 / 16_000, 1000 / 16_000])
-        assert requests["completes_chunk"].all()
-        assert (requests["answered_s"] > requests["sent_s"]).all()
-        assert requests["is_last"].tolist() == [False, False, True]
-
-    play(scenario)
-    assert recognizer.received == {}
 
 
 def test_every_second_user_boosts(options, recognizer):
@@ -183,24 +158,6 @@ def test_every_second_user_boosts(options, recognizer):
     assert all(parameters["decoder"] == "greedy" for parameters in starts)
 
 
-def test_a_user_survives_a_rejection(options, recognizer):
-    recognizer.max_streams = 0
-
-    async def scenario(locust: Locust) -> None:
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
-        started_s = time.monotonic()
-        locust.order("begin", 1, 0.0)
-        await locust.until(lambda: REJECTED in locust.outcomes())
-        recognizer.max_streams = 8
-        await locust.until(lambda: COMPLETE in locust.outcomes())
-        await locust.ask("end", 1, answer=["ended", 1])
-        rejected = locust.utterances()[0]
-        assert rejected.outcome == REJECTED
-        assert 0 < rejected.rejected_after_s < time.monotonic() - started_s
-
-    play(scenario)
-
-
 def test_abandoned_users_end_with_their_test(options, recognizer):
     recognizer.before_answer = lambda request: time.sleep(0.2)  # far behind: it could not be waited for
 
@@ -212,18 +169,6 @@ def test_abandoned_users_end_with_their_test(options, recognizer):
         locust.order("begin", 1, 1000.0)
         await locust.ask("close", answer=["closed"])
         assert [message for message in locust.messages if message[0] == "ended"] == [["ended", 1]] * 2
-
-    play(scenario)
-
-
-def test_invalid_options_are_reported_and_valid_ones_accepted(options):
-    async def scenario(locust: Locust) -> None:
-        for bad, named in (({"recordings": "none.jsonl"}, "none.jsonl"), ({"request_ms": 0.0}, "--request-ms is 0")):
-            locust.messages.clear()
-            locust.order("prepare", options | bad, 0)
-            await locust.until(lambda: bool(locust.messages))
-            assert named in locust.messages[0][1]
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
 
     play(scenario)
 

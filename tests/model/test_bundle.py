@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
@@ -21,6 +20,7 @@ from penstock.model.config import (
     ModelConfig,
     TransducerConfig,
 )
+from tests.helpers.transformers_files import change_json, change_weights
 
 CONFIG = ModelConfig(
     features=FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24),
@@ -91,9 +91,7 @@ def test_a_missing_file_is_named(bundle, name):
     ],
 )
 def test_a_wrong_tensor_in_the_file_is_named(bundle, change, match):
-    stored = load_file(bundle.directory / WEIGHTS_FILE)
-    change(stored)
-    save_file(stored, bundle.directory / WEIGHTS_FILE)
+    change_weights(bundle.directory, change, WEIGHTS_FILE)
     bundle.tensors("encoder.")  # the other parts can still be read
     with pytest.raises(CheckpointError, match=match):
         bundle.tensors("joint.")
@@ -123,10 +121,7 @@ def test_broken_weights(bundle):
     ],
 )
 def test_a_wrong_config_is_rejected(bundle, change, match):
-    path = bundle.directory / CONFIG_FILE
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
+    change_json(bundle.directory, CONFIG_FILE, change)
     with pytest.raises(CheckpointError, match=match):
         Checkpoint(bundle.directory)
 
@@ -151,11 +146,11 @@ def test_a_model_without_a_head_has_no_tensors_for_it():
 
 @pytest.mark.parametrize("has_ctc_head", [True, False])
 def test_bundles_that_only_say_whether_there_is_a_ctc_head(bundle, has_ctc_head):
-    path = bundle.directory / CONFIG_FILE
-    document = json.loads(path.read_text())
-    del document["model"]["ctc"]
-    document["model"]["has_ctc_head"] = has_ctc_head
-    path.write_text(json.dumps(document))
+    def change(document: dict) -> None:
+        del document["model"]["ctc"]
+        document["model"]["has_ctc_head"] = has_ctc_head
+
+    change_json(bundle.directory, CONFIG_FILE, change)
     assert Checkpoint(bundle.directory).config == dataclasses.replace(
         CONFIG, ctc=CtcConfig(10) if has_ctc_head else None
     )
@@ -230,17 +225,13 @@ def test_only_a_factorized_bundle_has_version_2_and_its_keys(bundle, factorized)
     ],
 )
 def test_a_wrong_factorized_config_is_rejected(factorized, change, match):
-    path = factorized.directory / CONFIG_FILE
-    document = json.loads(path.read_text())
-    document["model"]["transducer"].update(change)
-    path.write_text(json.dumps(document))
+    change_json(factorized.directory, CONFIG_FILE, lambda document: document["model"]["transducer"].update(change))
     with pytest.raises(CheckpointError, match=match):
         Checkpoint(factorized.directory)
 
 
 def test_a_wrong_tensor_of_a_factorized_bundle_is_named(factorized):
-    stored = load_file(factorized.directory / WEIGHTS_FILE)
-    stored["blank.output.weight"] = torch.zeros(2, 7)
-    save_file(stored, factorized.directory / WEIGHTS_FILE)
+    wrong = {"blank.output.weight": torch.zeros(2, 7)}
+    change_weights(factorized.directory, lambda stored: stored.update(wrong), WEIGHTS_FILE)
     with pytest.raises(CheckpointError, match=r"blank.output.weight is torch.float32 \(2, 7\), expected .*\(1, 7\)"):
         factorized.tensors("blank.")

@@ -16,13 +16,12 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.model.transformers.importer import import_transformers
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
-from penstock.pipeline.results.decoded import Decoded
 from penstock.pipeline.results.results import StreamText
-from penstock.pipeline.results.words import Token
+from penstock.pipeline.results.words import Decoded, Token
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.scoring.ngram.estimation.text import TextTokenizer
 from tests.helpers.nemo_files import CONFIG, nemo_members, tokenizer_member, write_nemo
-from tests.helpers.transformers_files import WITH_PROMPTS, write_transformers
+from tests.helpers.transformers_files import WITH_PROMPTS, change_json, write_transformers
 
 KINDS = ("user_defined_symbols", "control_symbols")
 """NeMo's script adds the tokens as control pieces, with a flag as user-defined ones."""
@@ -96,9 +95,7 @@ def test_other_bundles_have_none_and_their_version(golden_bundle):
 @pytest.mark.parametrize("wrong", [[48], [-1], ["1"], [True]])
 def test_wrong_labels_in_a_bundle_are_rejected_by_name(tmp_path, wrong):
     directory = import_nemo(nemo_file(tmp_path, KINDS[0]), tmp_path / "bundle").directory
-    document = json.loads((directory / CONFIG_FILE).read_text())
-    document["model"]["end_tokens"] = wrong
-    (directory / CONFIG_FILE).write_text(json.dumps(document))
+    change_json(directory, CONFIG_FILE, lambda document: document["model"].update(end_tokens=wrong))
     with pytest.raises(CheckpointError, match=r"config\.json: end_tokens: .*supported: labels from 0 to 47"):
         Checkpoint(directory)
 

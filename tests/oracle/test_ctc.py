@@ -12,8 +12,7 @@ import torch
 from nemo.collections.asr.models import ASRModel
 
 from benchmarks.nemo_models import build_ctc_model
-from benchmarks.nemo_specs import ModelSpec
-from benchmarks.signals import make_signals
+from benchmarks.nemo_specs import ModelSpec, float_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
@@ -41,7 +40,7 @@ def model_of(name: str, workspace: Path) -> OracleModel:
         model, signals = ASRModel.restore_from(str(path), map_location="cpu").eval(), speech()
         model.preprocessor.featurizer.dither = 0.0
     else:
-        named = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+        named = float_signals()
         model, signals = build_ctc_model(ModelSpec("ctc", seed=7), workspace, named), tuple(named.values())
         model.save_to(str(path))
     return OracleModel(name, model, import_nemo(path, workspace / name), signals)

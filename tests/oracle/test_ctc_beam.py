@@ -17,7 +17,7 @@ from nemo.collections.asr.parts.submodules.ctc_batched_beam_decoding import Batc
 from nemo.collections.asr.parts.utils.batched_beam_decoding_utils import BatchedBeamHyps
 
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from penstock.scoring.fusion import Fusion
 from tests.helpers.beam import Choices, TableAutomaton, labels_of, start
 from tests.helpers.ctc import GivenLogProbs

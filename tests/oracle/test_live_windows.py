@@ -11,14 +11,14 @@ from nemo.collections.asr.parts.utils.streaming_utils import ContextSize, Stream
 from benchmarks.nemo_models import decode
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Chunks
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from tests.helpers.oracle.models import OracleModel, long_speech, speech
 from tests.helpers.oracle.offline_models import EVERYTHING, TRANSDUCERS, UNIFIED, offline_model
 
 pytestmark = pytest.mark.oracle
 TOLERANCE = 1e-4
 MENU = [(14, 1, 0), (14, 2, 1), (14, 5, 4), (14, 5, 0)]
-"""Of the unified model, in encoder frames. Without right context the script's buffer is a chunk late."""
+"""Windows of the unified model, in encoder frames. Without right context the script's buffer is a chunk late."""
 
 
 @torch.no_grad()

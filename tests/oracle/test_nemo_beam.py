@@ -25,10 +25,9 @@ from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import Mo
 from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import ModifiedALSDBatchedTDTComputer
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.transducer.networks import open_network
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
 from tests.helpers.beam import Choices, TableAutomaton, reference, search_whole
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model
 from tests.helpers.oracle.nemo_fusion import NemoFusionModel

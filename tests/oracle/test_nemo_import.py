@@ -19,13 +19,12 @@ from nemo.collections.asr.modules import (
 from omegaconf import OmegaConf
 
 from benchmarks.nemo_models import build_model
-from benchmarks.nemo_specs import SPECS, ModelSpec
-from benchmarks.signals import make_signals
+from benchmarks.nemo_specs import SPECS, ModelSpec, float_signals
 from penstock.model.nemo.config import read_nemo_config
 from penstock.model.nemo.importer import import_nemo
 
 pytestmark = pytest.mark.oracle
-SIGNALS = {name: samples.astype("float32") / 32768 for name, samples in make_signals().items()}
+SIGNALS = float_signals()
 SECTIONS = {
     "preprocessor": AudioToMelSpectrogramPreprocessor,
     "encoder": ConformerEncoder,

@@ -12,7 +12,7 @@ import torch
 from benchmarks.nemo_models import Greedy, decode
 from penstock import OfflineRecognizer
 from penstock.encoder.window.attention import Band
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -110,7 +110,7 @@ def test_local_attention_is_nemos_masked_attention(name, limits):
 
 @pytest.mark.parametrize("name", [name for name in TRANSDUCERS if "tdt" not in name and name != REAL])
 def test_best_labels_of_beams(name):
-    """Of RNN-T; NeMo's TDT beams have faults of their own (tests/oracle/test_nemo_beam.py)."""
+    """For RNN-T; NeMo's TDT beams have faults of their own (tests/oracle/test_nemo_beam.py)."""
     one, beam_size = offline_model(name), 4
     signals = [*one.signals, *speech(), long_speech(20.0)]
     frames = [one.encode_mel(one.mel(samples), EVERYTHING) for samples in signals]

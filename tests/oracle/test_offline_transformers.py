@@ -9,7 +9,7 @@ pytest.importorskip("transformers", reason="needs the extra `oracle-hf`")
 import torch
 
 from penstock import OfflineRecognizer
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.model.transformers.importer import import_transformers

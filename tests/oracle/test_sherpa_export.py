@@ -1,4 +1,4 @@
-"""The ONNX files of `scripts/export_sherpa.py` compute what NeMo's model does, and run in sherpa-onnx."""
+"""The ONNX files of `benchmarks.exports sherpa` compute what NeMo's model does, and run in sherpa-onnx."""
 
 import pytest
 
@@ -10,20 +10,19 @@ import onnxruntime
 import torch
 
 from benchmarks.baselines import SherpaOnnx
+from benchmarks.exports import export_sherpa, quantize
 from benchmarks.nemo_models import build_model
-from benchmarks.nemo_specs import EOU_SPEC, SPECS, ModelSpec
-from benchmarks.signals import make_signals
+from benchmarks.nemo_specs import EOU_SPEC, SPECS, ModelSpec, float_signals
 from penstock.model.config import AttentionContext
-from scripts.export_sherpa import export, quantize
 
 pytestmark = pytest.mark.oracle
-SIGNALS = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+SIGNALS = float_signals()
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], EOU_SPEC], ids=lambda spec: spec.name)
 def test_a_step_of_the_exported_encoder_is_nemos(tmp_path, spec: ModelSpec):
     model, context = build_model(spec, tmp_path, SIGNALS), spec.all_contexts[0]
-    export(model, context, tmp_path)
+    export_sherpa(model, context, tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / "encoder.onnx"), providers=["CPUExecutionProvider"])
     sizes = session.get_modelmeta().custom_metadata_map
     mel = torch.randn(2, int(sizes["feat_dim"]), int(sizes["window_size"]), generator=torch.Generator().manual_seed(0))
@@ -43,7 +42,7 @@ def test_a_step_of_the_exported_encoder_is_nemos(tmp_path, spec: ModelSpec):
 
 def test_a_pure_transducer_runs_in_sherpa_in_float32_and_int8(tmp_path):
     model, context = build_model(EOU_SPEC, tmp_path, SIGNALS), AttentionContext(*EOU_SPEC.contexts)
-    export(model, list(context), tmp_path / "float32" / "70_1")
+    export_sherpa(model, list(context), tmp_path / "float32" / "70_1")
     quantize(tmp_path / "float32" / "70_1", tmp_path / "int8" / "70_1")
     pieces = (tmp_path / "int8" / "70_1" / "tokens.txt").read_text(encoding="utf-8").splitlines()
     assert pieces[-1] == f"<blk> {model.decoder.blank_idx}"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.config import CachePolicy
+from penstock.speakers.bundle import CachePolicy, SpeakerCheckpoint
 from recipes.speakers import train as recipe
 from recipes.speakers.mixtures import Mixer, MixtureConfig, Utterance, arrival, speech
 from recipes.training.batches import Recording

@@ -1,15 +1,19 @@
-"""Neutral labels: they score 0 and move no state, in every way that a search asks."""
+"""Shallow fusion is the sum of weighted scores; its rules are those of the paper."""
+
+import math
 
 import pytest
 import torch
 
-from penstock.scoring.fusion import Fusion, FusionStates
+from penstock.scoring.fusion import Fusion, FusionStates, FusionStrategy, blank_offset, label_offset
 from tests.helpers.beam import VOCABULARY, TableAutomaton
 
 NEUTRAL = (0, 3, VOCABULARY - 1)
 IS_NEUTRAL = torch.zeros(VOCABULARY + 1, dtype=torch.bool).index_fill(0, torch.tensor(NEUTRAL), True)
 STATES = FusionStates(torch.tensor([1, 4, 6]), torch.tensor([2, 0, 5]), torch.tensor([0.5, 1.0, 0.0]))
 EVERY_LABEL = torch.arange(VOCABULARY)
+BLANK = torch.tensor([0.25, 0.75, 1.0], dtype=torch.float64).log()
+WEIGHTS = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 
 
 @pytest.fixture(params=["both", "lm", "boost"])
@@ -68,3 +72,27 @@ def test_a_mix_of_labels(fusions):
     assert states.lm_states.tolist() == [1, int(after.lm_states[1]), 6]
     assert states.boost_states.tolist() == [2, int(after.boost_states[1]), 5]
     assert torch.equal(with_neutral.final_scores(STATES), plain.final_scores(STATES))
+
+
+def test_equation_3():
+    strategy = FusionStrategy(min_label_probability=1e-4)
+    labels = label_offset(BLANK, WEIGHTS, strategy)
+    assert labels.tolist() == pytest.approx([0.5 * math.log(0.75), 0.2 * math.log(0.25), 0.3 * math.log(1e-4)])
+    assert blank_offset(BLANK, WEIGHTS, strategy).tolist() == pytest.approx(
+        [0.5 * math.log(0.25), 0.2 * math.log(0.75), 0.0]
+    )
+
+
+def test_equation_3_preserves_the_total_probability():
+    """With weight 1 the external distribution over labels (uniform over 5) and blank sums to 1."""
+    strategy, ones = FusionStrategy(), torch.ones(2, dtype=torch.float64)
+    labels = label_offset(BLANK[:2], ones, strategy).exp()
+    blank = blank_offset(BLANK[:2], ones, strategy).exp()
+    torch.testing.assert_close(labels * 5 * (1 / 5) + blank, ones)
+
+
+def test_weight_0_is_no_language_model():
+    strategy, none = FusionStrategy(), torch.zeros(2)
+    extremes = torch.tensor([0.0, -math.inf])
+    assert label_offset(extremes, none, strategy).tolist() == [0.0, 0.0]
+    assert blank_offset(extremes, none, strategy).tolist() == [0.0, 0.0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.generated_text import replace_parts
+from benchmarks.results import replace_parts
 from scripts import declared_tables
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.tests.helpers.event_loop import ANYIO_BACKEND
-from trials.server.running import RunningServer, running_server
+from loadtest.fresh_gateway import RunningGateway
+from penstock_client import Client
+from tests.helpers.golden import golden_utterances
+from trials.server.running import RunningServer, running_gateway, running_server
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +22,21 @@ def server(bundled_model: Path) -> Iterator[RunningServer]:
 def small_server(bundled_model: Path) -> Iterator[RunningServer]:
     """Three streams with an idle timeout of five seconds, within which a busy machine answers a few requests."""
     yield from running_server(bundled_model, max_streams=3, idle_s=5.0)
+
+
+@pytest.fixture(scope="session")
+def gateway(server: RunningServer) -> Iterator[RunningGateway]:
+    """A gateway's process before `server`. Segments end with their recording, as those of a direct client."""
+    with running_gateway(server) as addresses:
+        yield addresses
+
+
+@pytest.fixture(scope="session")
+def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
+    """The words of the golden recordings by a direct client, with times in ms."""
+    paths = [utterance.path for utterance in golden_utterances()]
+    with Client(server.url("grpc"), timeout_s=60) as client:
+        return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in paths}
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock_client import AsyncClient, AsyncStream, Client, ServerFullError, StreamClosedError
+from penstock_client import AsyncClient, Client, StreamClosedError
 from tests.helpers.golden import golden_utterances
 from trials.server.recordings import send_empty_stream
 from trials.server.resources import read_metrics
@@ -25,12 +25,6 @@ def recognized(utterance) -> str:
 
 def audio(utterance) -> np.ndarray:
     return read_audio(utterance.path, 16000)
-
-
-async def final_text(stream: AsyncStream) -> str:
-    async for _ in stream:
-        pass
-    return stream.transcript.text
 
 
 async def stream_utterance(client: AsyncClient, utterance) -> list:
@@ -60,21 +54,6 @@ def test_several_streams_at_once_over_one_client_have_partial_and_final_results(
         assert results[-1].text == recognized(utterance)
         partial = [result.text for result in results[:-1] if result.text]
         assert partial and all(results[-1].text.startswith(text) for text in partial)
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_finalize_ends_a_segment_and_the_stream_goes_on(server: RunningServer, protocol):
-    first, second = UTTERANCES[:2]
-
-    async def send() -> list[tuple[str, bool]]:
-        async with AsyncClient(server.url(protocol), protocol) as client, client.open_stream() as stream:
-            await stream.send(audio(first)[:REQUEST_SAMPLES])
-            await stream.finalize(audio(first)[REQUEST_SAMPLES:])
-            await stream.finish(audio(second))
-            await final_text(stream)
-            return [(segment.text, segment.is_final) for segment in stream.transcript.segments]
-
-    assert asyncio.run(send()) == [(recognized(first), True), (recognized(second), True)]
 
 
 class Watcher:
@@ -122,21 +101,3 @@ def test_cancelling_an_async_stream_frees_its_slot_at_once(server: RunningServer
             await asyncio.to_thread(watcher.wait)
 
     asyncio.run(send_and_cancel())
-
-
-def test_a_stream_that_finds_no_slot_is_rejected_and_the_others_go_on(small_server: RunningServer):
-    first = UTTERANCES[0]
-
-    async def fill_and_start_one_more() -> list[str]:
-        async with AsyncClient(small_server.url("grpc")) as client:
-            streams = [client.open_stream() for _ in range(small_server.max_streams)]
-            for stream in streams:
-                await stream.send([])  # starts the stream
-            await asyncio.gather(*(stream.poll(wait_s=60) for stream in streams))
-            with pytest.raises(ServerFullError, match=f"^STREAM_LIMIT: .*all {small_server.max_streams} stream slots"):
-                await client.transcribe(audio(first))
-            for stream in streams:
-                await stream.finish(audio(first))
-            return [await final_text(stream) for stream in streams]
-
-    assert asyncio.run(fill_and_start_one_more()) == [recognized(first)] * small_server.max_streams

@@ -14,7 +14,6 @@ from penstock_client import (
     ConnectionLostError,
     ServerFullError,
     StreamError,
-    StreamNotOpenError,
     StreamOptions,
     Transcript,
     read_audio,
@@ -103,23 +102,6 @@ def test_a_stream_that_finds_no_slot_and_one_with_wrong_options_fail_alone(small
 
     with Client(small_server.url("grpc")) as client:
         assert asyncio.run(run()) == [client.transcribe(signals[0]).text] * small_server.max_streams
-
-
-def test_an_idle_stream_expires_alone(small_server: RunningServer, signals):
-    async def run() -> str:
-        async with BatchedClient(small_server.url("grpc")) as client:
-            idle = await client.open_stream()
-            await idle.accepted()
-            await asyncio.sleep(small_server.idle_s + 0.5)
-            other = await client.open_stream()
-            await other.finish(signals[0])
-            await idle.push([])
-            with pytest.raises(StreamNotOpenError, match="expired after"):
-                await text_of(idle)
-            return await text_of(other)
-
-    with Client(small_server.url("grpc")) as client:
-        assert asyncio.run(run()) == client.transcribe(signals[0]).text
 
 
 def test_a_lost_connection_fails_every_stream(server: RunningServer):

@@ -10,8 +10,7 @@ import soundfile
 from penstock_client import Client
 from scripts.browser import browser
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import RunningServer
+from trials.server.running import RunningServer, running_gateway
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]

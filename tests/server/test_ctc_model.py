@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock.model.bundle_files import sha256_of
 from penstock.model.nemo.importer import import_nemo
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
-from penstock.scoring.wfst.graph_file import write_graph
 from penstock_client import Client, ServerInfo, StreamError, StreamOptions
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.golden import golden_case, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
 from trials.server.running import RunningServer, running_server
@@ -40,9 +37,8 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def graph(model) -> Path:
-    path, tokenizer = model.parent / "words.safetensors", model / "tokenizer.model"
-    write_graph(word_loop(Tokenizer(tokenizer), ("a", "be", "bed", "bad", "dad"), sha256_of(tokenizer)), path)
-    return path
+    words = ("a", "be", "bed", "bad", "dad")
+    return write_word_loop(model.parent / "words.safetensors", model / "tokenizer.model", words)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from penstock_client import Client
-from penstock_gateway.metrics import Metrics
+from penstock_gateway.stream.metrics import Metrics
 from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 
 from client.tests.helpers.fake_servers import Wire
+from loadtest.fresh_gateway import RunningGateway
 from penstock.model.bundle import Checkpoint
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import BatchedClient, Client, ConnectionOptions, StreamOptions, Transcript
@@ -19,8 +20,7 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.random_models import with_end_tokens
 from tests.helpers.segments import recognize, segments, speech_with_pauses
-from trials.server.gateway import Addresses, running_gateway
-from trials.server.running import CONTEXT, RunningServer, running_server
+from trials.server.running import CONTEXT, RunningServer, running_gateway, running_server
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 SILENCE_MS = 10_000
@@ -52,7 +52,7 @@ def expected(checkpoint, speech) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def gateway(end_token_server) -> Iterator[Addresses]:
+def gateway(end_token_server) -> Iterator[RunningGateway]:
     with running_gateway(end_token_server, "--endpoint-silence-ms", str(SILENCE_MS)) as addresses:
         yield addresses
 

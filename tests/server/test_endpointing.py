@@ -5,23 +5,19 @@ import asyncio
 import numpy as np
 import pytest
 
-from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import AsyncClient, BatchedClient, Client, StreamError, StreamOptions, Transcript
+from penstock_client import AsyncClient, BatchedClient, Client, StreamOptions, Transcript
+from tests.helpers.segments import speech_with_pauses
 from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 
-RATE_HZ = 16_000
 DECODERS = ({}, {"decoder": "alsd", "n_best": 2})
 
 
 @pytest.fixture(scope="module")
-def speech(bundled_model) -> np.ndarray:
-    """Three recordings with pauses of 1 s."""
-    folder, pause = bundled_model.parents[1] / "tests" / "data" / "an4" / "flac", np.zeros(RATE_HZ, np.float32)
-    names = ("an395-mjwl-b", "an397-miry-b", "cen7-fvap-b")
-    return np.concatenate([part for name in names for part in (read_audio(folder / f"{name}.flac", RATE_HZ), pause)])
+def speech() -> np.ndarray:
+    return speech_with_pauses()
 
 
 def outcome(transcript: Transcript) -> list[tuple]:
@@ -102,27 +98,3 @@ def test_other_clients_and_many_streams_at_once(server: RunningServer, recognize
 
     expected = [in_process(recognizer, signal, one) for signal, one in rows]
     assert [outcome(transcript) for transcript in asyncio.run(run())] == expected * 2
-
-
-def test_forced_ends_between_endpoints(server: RunningServer, speech):
-    options = StreamOptions(endpoint_silence_ms=400)
-    with Client(server.url("grpc")) as client:
-        with client.open_stream(options=options) as stream:
-            stream.send(speech[:50_000])
-            stream.finalize(speech[50_000:64_000])
-            stream.finish(speech[64_000:])
-            for _ in stream:
-                pass
-        before = client.transcribe(speech[:64_000], options=options)
-        whole = client.transcribe(speech, options=options)
-    assert stream.transcript.is_complete
-    segments = [segment.text for segment in stream.transcript.segments]
-    assert segments[: len(before.segments)] == [segment.text for segment in before.segments]
-    assert "".join(segments).replace(" ", "") == whole.text.replace(" ", "")  # the end may cut a word in two
-
-
-def test_a_server_rejects_a_bad_value_by_name(server: RunningServer, speech):
-    with Client(server.url("grpc")) as client, pytest.raises(StreamError) as caught:
-        client.transcribe(speech[:100], options=StreamOptions.model_construct(endpoint_longest_s=3))
-    assert caught.value.code == "OPTION_INVALID"
-    assert "endpoint_longest_s is 3; accepted: 0 (off) or integers from 5 to 120" in caught.value.message

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
 
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
@@ -16,7 +15,6 @@ from trials.server.running import CONTEXT, RunningServer
 pytestmark = pytest.mark.server
 
 OPTIONS = ({}, {"decoder": "alsd", "n_best": 2}, {"boosted_phrases": '["rubout", "erase"]', "boost": 3.0})
-FINALIZE = {"finalize": True}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def stream_segments(server: RunningServer, protocol: str, number: int, segments:
             for start, end in zip([0, *ends], ends, strict=False):
                 is_last = end == len(segment)
                 is_end = is_last and i == len(segments) - 1
-                parameters = (options if is_first else {}) | (FINALIZE if is_last and not is_end else {})
+                parameters = (options if is_first else {}) | ({"finalize": True} if is_last and not is_end else {})
                 replies.append(stream.send(segment[start:end], is_first, is_end, parameters))
                 is_first = False
             assert {reply.segment for reply in replies} == {i}
@@ -67,23 +65,3 @@ def test_every_segment_of_many_streams_at_once(server: RunningServer, recognizer
         jobs = [pool.submit(stream_segments, server, ("grpc", "http")[i % 2], i, s) for i, s in enumerate(streams)]
         for i, (job, segments) in enumerate(zip(jobs, streams, strict=True)):
             assert job.result(timeout=120) == expected(recognizer, i, segments)
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize(
-    ("parameters", "match"),
-    [
-        ({"finalize": "yes"}, "finalize is 'yes'; accepted: true, false"),
-        ({"finalize": 1}, "finalize is 1; accepted: true, false"),
-        ({"finalise": True}, "'finalise' is not accepted after the start; accepted: finalize"),
-        ({"n_best": 2, "finalize": True}, "'n_best' is not accepted after the start"),
-    ],
-)
-def test_a_wrong_parameter_of_a_later_request_is_rejected(server: RunningServer, signals, protocol, parameters, match):
-    with RawStream(server.url(protocol), f"wrong-{protocol}", protocol) as stream:
-        first = stream.send(signals[0][:20000], start=True)
-        with pytest.raises(InferenceServerException, match=match):
-            stream.send(NO_SAMPLES, parameters=parameters)
-        last = stream.send(NO_SAMPLES, end=True, parameters={"finalize": False})
-        assert (last.segment, last.is_final) == (0, True)
-        assert last.text.startswith(first.text)

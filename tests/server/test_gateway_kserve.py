@@ -15,12 +15,12 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from loadtest.fresh_gateway import RunningGateway
 from penstock.frontend.audio_file import read_audio
 from penstock_client import AsyncClient, Client, StreamOptions, Transcript
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import Addresses, running_gateway
-from trials.server.running import RunningServer
+from trials.server.running import RunningServer, running_gateway
 
 pytestmark = pytest.mark.server
 LIBRARIES = {"grpc": triton_grpc, "http": triton_http}
@@ -37,7 +37,7 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def gateway(server: RunningServer) -> Iterator[Addresses]:
+def gateway(server: RunningServer) -> Iterator[RunningGateway]:
     with running_gateway(server, "--endpoint-silence-ms", "800", "--endpoint-state", "reset") as addresses:
         yield addresses
 
@@ -80,7 +80,7 @@ def comparable(response: dict[str, np.ndarray], near: Callable = list) -> dict[s
 
 @pytest.mark.parametrize("options", CHOICES)
 @pytest.mark.parametrize("protocol", LIBRARIES)
-def test_responses_are_those_of_a_direct_stream(server: RunningServer, gateway: Addresses, protocol: str, options):
+def test_responses_are_those_of_a_direct_stream(server: RunningServer, gateway: RunningGateway, protocol: str, options):
     seed = 2 * CHOICES.index(options) + (protocol == "http")
     direct = play(protocol, server.url(protocol), options, seed)
     through = play(protocol, getattr(gateway, protocol), options, seed)
@@ -89,7 +89,7 @@ def test_responses_are_those_of_a_direct_stream(server: RunningServer, gateway: 
 
 
 def transcripts(url: str, protocol: str, **options) -> list[Transcript]:
-    """Of all recordings at the same time, each sent ahead of its answers."""
+    """The transcripts of all recordings at the same time, each sent ahead of its answers."""
 
     def one(path: Path) -> Transcript:
         with Client(url, protocol, timeout_s=60, **options) as client:
@@ -100,7 +100,7 @@ def transcripts(url: str, protocol: str, **options) -> list[Transcript]:
 
 
 @pytest.mark.parametrize(("protocol", "align"), [("grpc", True), ("http", False)])
-def test_transcripts_of_the_client(server: RunningServer, gateway: Addresses, protocol: str, align: bool):
+def test_transcripts_of_the_client(server: RunningServer, gateway: RunningGateway, protocol: str, align: bool):
     direct = transcripts(server.url(protocol), protocol)
     through = transcripts(getattr(gateway, protocol), protocol, align=align)
     for expected, found in zip(direct, through, strict=True):
@@ -111,7 +111,7 @@ def test_transcripts_of_the_client(server: RunningServer, gateway: Addresses, pr
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("protocol", LIBRARIES)
-async def test_the_client_for_asyncio_with_segments(server: RunningServer, gateway: Addresses, protocol: str):
+async def test_the_client_for_asyncio_with_segments(server: RunningServer, gateway: RunningGateway, protocol: str):
     async def texts(url: str) -> list[tuple]:
         async with AsyncClient(url, protocol, timeout_s=60) as client, client.open_stream() as stream:
             for start in range(0, len(SAMPLES), 1600):
@@ -124,7 +124,7 @@ async def test_the_client_for_asyncio_with_segments(server: RunningServer, gatew
     assert await texts(getattr(gateway, protocol)) == await texts(server.url(protocol))
 
 
-def test_streams_of_a_call_of_tritonclient(server: RunningServer, gateway: Addresses):
+def test_streams_of_a_call_of_tritonclient(server: RunningServer, gateway: RunningGateway):
     def play_two(url: str) -> list[bytes]:
         answers: queue.SimpleQueue = queue.SimpleQueue()
         halves = np.array_split(SAMPLES, 2)

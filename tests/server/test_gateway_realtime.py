@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,30 +11,15 @@ import numpy as np
 import pytest
 import websockets
 
+from loadtest.fresh_gateway import RunningGateway
 from penstock.frontend.audio_file import read_audio
-from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ = 16_000
 APPEND_SAMPLES = 1600
 COMPLETED = "conversation.item.input_audio_transcription.completed"
-
-
-@pytest.fixture(scope="module")
-def gateway(server: RunningServer) -> Iterator[str]:
-    with running_gateway(server) as address:
-        yield address.http
-
-
-@pytest.fixture(scope="module")
-def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
-    """The words of the direct client, with times in ms."""
-    with Client(server.url("grpc"), timeout_s=60) as client:
-        return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in PATHS}
 
 
 def samples_of(path: Path) -> np.ndarray:
@@ -76,13 +61,13 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(gateway: str, pace: float) -> AsyncIterator[Connection]:
-    url = f"ws://{gateway}/v1/realtime?intent=transcription"
+async def connected(gateway: RunningGateway, pace: float) -> AsyncIterator[Connection]:
+    url = f"ws://{gateway.http}/v1/realtime?intent=transcription"
     async with websockets.connect(url, open_timeout=60, max_queue=None) as socket:
         yield Connection(socket, pace)
 
 
-async def riva_words(gateway: str, path: Path, pace: float = 0):
+async def riva_words(gateway: RunningGateway, path: Path, pace: float = 0):
     async with connected(gateway, pace) as client:
         session = {"input_audio_params": {"sample_rate_hz": RATE_HZ, "num_channels": 1}}
         await client.send("transcription_session.update", session=session)
@@ -93,7 +78,7 @@ async def riva_words(gateway: str, path: Path, pace: float = 0):
     return [(w["word"], w["start_time"], w["end_time"]) for w in completed["words_info"]["words"]]
 
 
-async def vllm_words(gateway: str, path: Path, pace: float = 0):
+async def vllm_words(gateway: RunningGateway, path: Path, pace: float = 0):
     """Without times, which the dialect does not have."""
     async with connected(gateway, pace) as client:
         await client.send("session.update", model="")
@@ -113,7 +98,9 @@ async def test_words(gateway, direct, pace):
     assert texts == [[text for text, _, _ in direct[path]] for path in PATHS]
 
 
-async def items_in_pauses(gateway: str, append_samples: int, pace: float = 0) -> list[list[tuple[str, float, float]]]:
+async def items_in_pauses(
+    gateway: RunningGateway, append_samples: int, pace: float = 0
+) -> list[list[tuple[str, float, float]]]:
     """The words of each item where turn detection ends them; a commit after the last pause has no words."""
     async with connected(gateway, pace) as client:
         detection = {"type": "server_vad", "silence_duration_ms": 600}

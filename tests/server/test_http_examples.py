@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import soundfile
 
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
 from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
@@ -43,13 +41,9 @@ def text(server: RunningServer, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module", params=["server", "gateway"])
-def address(request, server: RunningServer) -> Iterator[str]:
+def address(request, server: RunningServer) -> str:
     """HOST:PORT of a server, or of a gateway before it."""
-    if request.param == "server":
-        yield server.url("http")
-        return
-    with running_gateway(server) as gateway:
-        yield gateway.http
+    return server.url("http") if request.param == "server" else request.getfixturevalue("gateway").http
 
 
 def paste(block: str, address: str, folder: Path) -> list[dict]:

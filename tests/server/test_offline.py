@@ -1,26 +1,38 @@
-"""Files through a real server of a tiny offline model: polls, cancellation, many rows in a request, the probe."""
+"""Files through clients and a gateway, before a real server of a tiny offline model: the tokens of the process."""
 
-from collections.abc import Iterator
+import asyncio
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
+import tritonclient.grpc.aio as triton
+import websockets
 from tritonclient.utils import InferenceServerException
 
-from penstock import OfflineRecognizer
+from gateway.tests.contract.drivers import OpenAIFile, RivaFile, RivaStream
+from loadtest.fresh_gateway import RunningGateway
+from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock.serving.health import probe
-from penstock_client.connection import Endpoint
-from penstock_client.transport.server_offer import read_server_info
+from penstock_client import AsyncClient, Client, ClientError, ConnectionOptions, StreamOptions, Transcript
+from penstock_client.batched.client import BatchedClient
+from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
-from trials.server.batched import BatchedConnection
-from trials.server.raw_stream import RawStream, Reply
-from trials.server.running import RunningServer, running_server
+from trials.server.raw_stream import RawStream
+from trials.server.running import RunningServer, running_gateway, running_server
 
-pytestmark = pytest.mark.server
-RATE_HZ = 16_000
-PART = 30 * RATE_HZ
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
+RATE_HZ, SLOTS = 16_000, 8
 NO_SAMPLES = np.zeros(0, np.float32)
+LENGTHS_S = (65.0, 29.0, 5.0, 31.25, 0.5)
+SEGMENTS = StreamOptions(endpoint_longest_s=5)
+RETRY = ConnectionOptions(wait_for_slot_s=45.0)
+"""Less than the idle timeout: so slots that are not freed are noticed."""
+Tokens = tuple[str, list[int]]
 
 
 @pytest.fixture(scope="module")
@@ -29,112 +41,276 @@ def checkpoint(tmp_path_factory) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def speech() -> np.ndarray:
-    """195 s."""
-    return np.concatenate([golden_samples(name).numpy() for name in ("medium", "short", "long")] * 40)
+def files() -> list[np.ndarray]:
+    """As 16-bit audio has them."""
+    speech = np.concatenate([golden_samples(name).numpy() for name in ("medium", "short", "long")] * 20)
+    speech = (np.clip(speech, -1, 1) * 32767).astype("<i2").astype(np.float32) / 32768
+    return [speech[: round(seconds * RATE_HZ)] for seconds in LENGTHS_S]
 
 
 @pytest.fixture(scope="module")
-def offline_server(checkpoint) -> Iterator[RunningServer]:
-    settings = {"PENSTOCK_CONTEXT": "", "PENSTOCK_MAX_FILE_MINUTES": "4", "PENSTOCK_MAX_AUDIO_S": "600"}
-    yield from running_server(checkpoint.directory, 8, 30.0, settings)
+def recognizer(checkpoint) -> OfflineRecognizer:
+    return OfflineRecognizer(checkpoint.directory)
 
 
-def upload(stream: RawStream, samples: np.ndarray, options: dict | None = None) -> Reply:
-    """Sends all of a file; returns the reply to its last request."""
-    replies = [
-        stream.send(samples[begin : begin + PART], begin == 0, begin + PART >= len(samples), None if begin else options)
-        for begin in range(0, len(samples), PART)
-    ]
-    assert all((one.text, one.is_final, one.processed_s) == ("", False, 0.0) for one in replies[:-1])
-    return replies[-1]
+@pytest.fixture(scope="module")
+def expected(recognizer, files) -> list[Tokens]:
+    """The text and tokens of each file in this process."""
+    return [(one.text, [token.id for token in one.tokens]) for one in recognizer.transcribe(files)]
 
 
-def transcribe(url: str, protocol: str, name: str, samples: np.ndarray, options: dict) -> tuple[str, list, list[Reply]]:
-    with RawStream(url, name, protocol) as stream:
-        replies = [upload(stream, samples, options)]
-        while not replies[-1].is_final:
-            replies.append(stream.send(NO_SAMPLES))
-    return replies[-1].text, [token for one in replies for token in one.tokens], replies
+@pytest.fixture(scope="module")
+def served(checkpoint) -> Iterator[RunningServer]:
+    limits = {"PENSTOCK_MAX_FILE_MINUTES": "2", "PENSTOCK_MAX_AUDIO_S": "800"}
+    yield from running_server(checkpoint.directory, SLOTS, 60.0, {"PENSTOCK_CONTEXT": "", **limits})
+
+
+@pytest.fixture(scope="module")
+def gateway(served) -> Iterator[RunningGateway]:
+    with running_gateway(served) as addresses:
+        yield addresses
+
+
+def test_the_server_says_that_it_takes_files(served):
+    with Client(served.url("grpc")) as client:
+        info = client.server_info()
+    assert (info.windows, info.context, info.chunk_ms) == (("file", "long", "live"), None, 0.0)
+    assert len(info.fingerprint) == 64 and "chunk_samples" not in info.parameters
+
+
+def test_a_cancelled_file_is_gone_and_the_probe_goes_on(served, files):
+    parts, http = np.split(files[0], [30 * RATE_HZ, 60 * RATE_HZ]), served.url("http")
+    with RawStream(served.url("grpc"), "cancelled") as stream:
+        for number, part in enumerate(parts):
+            reply = stream.send(part, number == 0, part is parts[-1])
+            assert part is parts[-1] or (reply.text, reply.is_final, reply.processed_s) == ("", False, 0.0)
+        assert probe(http, 60.0).is_healthy
+        reply = stream.send(NO_SAMPLES, end=True)
+        assert (reply.is_final, reply.processed_s) == (True, np.float32(len(files[0]) / RATE_HZ))
+        with pytest.raises(InferenceServerException, match=r"STREAM_NOT_OPEN: .*was cancelled"):
+            stream.send(NO_SAMPLES)
+    assert probe(http, 60.0, needs_room=True).is_healthy
+
+
+def found(transcript: Transcript) -> Tokens:
+    return transcript.text, transcript.tokens
+
+
+@pytest.mark.parametrize(("server", "protocol"), [("served", "http"), ("gateway", "grpc")])
+def test_live_windows_beside_files(request, checkpoint, files, expected, server, protocol):
+    """Sent faster than speech: the server keeps what the encoder has not taken. Then one that its client leaves."""
+    options = StreamOptions(window="2.4,0.8,0.4", endpoint_silence_ms=800)
+    samples = files[2]
+    one = StreamingRecognizer(checkpoint.directory).open_stream(options=options.parameters())
+    last = one.finish(samples)
+    text = " ".join(entry.text for entry in last.entries if entry.text)
+    addresses = request.getfixturevalue(server)
+    url = addresses.grpc if server == "gateway" else addresses.url(protocol)
+    with Client(url, protocol, timeout_s=60, connection_options=RETRY) as client:
+        with client.open_stream(options=options) as live, client.open_stream() as file:
+            processed = []
+            for begin in range(0, len(samples), 8000):
+                live.send(samples[begin : begin + 8000])
+                file.send(samples[begin : begin + 8000])
+            live.finish()
+            file.finish()
+            for _ in live:
+                processed.append(live.transcript.audio_processed_s)
+            assert list(file) and found(file.transcript) == expected[2]
+        assert found(live.transcript) == (text, [token.id for token in one.tokens])
+        assert processed == sorted(processed) and processed[-1] == len(samples) / RATE_HZ
+        with client.open_stream(options=options) as one_by_one:  # else requests may share a batch
+            processed = []
+            for begin in range(0, len(samples), 8000):
+                one_by_one.send(samples[begin : begin + 8000])
+                processed += [result.audio_processed_s for result in one_by_one.poll(60)]
+        assert processed == sorted(processed) and len(set(processed)) > 3
+        client.check_live(options)
+        for _ in range(SLOTS + 1):  # each frees its slot
+            with client.open_stream(options=options) as stream:
+                stream.send(samples)
+        assert client.transcribe(files[4], options=StreamOptions(window="live")).is_complete
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_files_have_the_tokens_of_the_process(checkpoint, offline_server, speech, protocol):
-    recognizer = OfflineRecognizer(checkpoint.directory)
-    for size, options in ((len(speech), {}), (50 * RATE_HZ, {"window": "long"}), (160, {"decoder": "ctc"})):
-        samples = speech[:size]
-        text, tokens, replies = transcribe(offline_server.url(protocol), protocol, f"file {size}", samples, options)
-        (expected,) = recognizer.transcribe([samples], options)
-        assert (text, tokens) == (expected.text, [token[:2] for token in expected.tokens])
-        assert replies[-1].processed_s == np.float32(size / RATE_HZ)
-        progress = [one.processed_s for one in replies]
-        assert progress == sorted(progress) and progress[-2:-1] != progress[-1:]
-        assert size < 1000 or tokens
+def test_threads(served, files, recognizer, expected, protocol):
+    with Client(served.url(protocol), protocol, timeout_s=60) as client:
+        for samples, tokens in zip(files, expected, strict=True):
+            progress_s = []
+            note = lambda transcript, seen=progress_s: seen.append(transcript.audio_processed_s)  # noqa: E731
+            transcript = client.transcribe(samples, on_progress=note)
+            assert found(transcript) == tokens and transcript.is_complete
+            assert transcript.audio_processed_s == np.float32(len(samples) / RATE_HZ)
+            assert progress_s == sorted(progress_s)
+        for samples, options in ((files[0], {"window": "long"}), (files[2][:160], {"decoder": "ctc"})):
+            (one,) = recognizer.transcribe([samples], options)
+            transcript = client.transcribe(samples, options=StreamOptions(**options))
+            assert found(transcript) == (one.text, [token.id for token in one.tokens])
 
 
-def test_many_files_in_one_request(checkpoint, offline_server, speech):
-    files = [speech[:size] for size in (5 * RATE_HZ, 22 * RATE_HZ, 29 * RATE_HZ)]
-    found: dict[int, list] = {row: [] for row in range(len(files))}
-    with BatchedConnection(offline_server.url("grpc"), "files") as connection:
-        samples, flags = np.concatenate(files), [3] * len(files)
-        left = {row: len(file) for row, file in enumerate(files)}
-        lengths = dict(left)
-        for _ in range(1000):
-            rows = np.array([[[row + 1, lengths[row], flags[row], -1] for row in left]], np.int64)
-            arrays = {"AUDIO": samples[None], "ROWS": rows, "OPTIONS": np.zeros((1, 0), np.object_)}
-            connection.send(arrays)
-            reply = connection.receive()
-            polled = list(left)
-            assert set(reply.as_numpy("ROW")[0].tolist()) == set(range(len(polled)))  # all polls are answered
-            outputs = [reply.as_numpy(name)[0].tolist() for name in ("ROW", "TEXT", "IS_FINAL", "AUDIO_PROCESSED")]
-            for place, text, is_final, processed_s in zip(*outputs, strict=True):
-                row = polled[place]
-                found[row].append((text.decode(), is_final, processed_s))
-                if is_final and processed_s == len(files[row]) / RATE_HZ:
-                    del left[row]
-            if not left:
-                break
-            samples, flags, lengths = NO_SAMPLES, [0] * len(files), dict.fromkeys(left, 0)
-    expected = OfflineRecognizer(checkpoint.directory).transcribe(files)
-    assert [found[row][-1][0] for row in range(len(files))] == [one.text for one in expected]
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_asyncio_side_by_side(served, files, expected, protocol):
+    async with AsyncClient(served.url(protocol), protocol, timeout_s=60, connection_options=RETRY) as client:
+        assert list(map(found, await asyncio.gather(*map(client.transcribe, files)))) == expected
 
 
-def test_a_cancelled_file_is_gone_and_the_probe_goes_on(offline_server, speech):
-    with RawStream(offline_server.url("grpc"), "cancelled") as stream:
-        upload(stream, speech)
-        assert probe(offline_server.url("http"), 60.0).is_healthy
-        reply = stream.send(NO_SAMPLES, end=True)
-        assert (reply.is_final, reply.processed_s) == (True, np.float32(len(speech) / RATE_HZ))
-        with pytest.raises(InferenceServerException, match=r"STREAM_NOT_OPEN: .*was cancelled"):
-            stream.send(NO_SAMPLES)
-    assert probe(offline_server.url("http"), 60.0, needs_room=True).is_healthy
+async def batched_tokens(client: BatchedClient, samples: np.ndarray, options: StreamOptions | None = None):
+    stream, transcript = await client.open_stream(options), Transcript()
+
+    async def read():
+        async for result in stream:
+            transcript.add(result)
+
+    reading = asyncio.create_task(read())
+    for start in range(0, len(samples), RATE_HZ):
+        await stream.push(samples[start : start + RATE_HZ])
+    await stream.finish()
+    await reading
+    return transcript
 
 
-def test_limits(offline_server, speech):
-    with RawStream(offline_server.url("grpc"), "too long") as stream:
-        for begin in range(8):
-            stream.send(speech[:PART], begin == 0)
-        with pytest.raises(
-            InferenceServerException, match=r"AUDIO_TOO_LONG: .* 4 min \(--max-file-minutes\)"
-        ) as caught:
-            stream.send(speech[:1])
-        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-    with RawStream(offline_server.url("grpc"), "1") as one, RawStream(offline_server.url("grpc"), "2") as another:
-        for stream in (one, another):
-            for begin in range(8):
-                stream.send(speech[:PART], begin == 0)
-        with RawStream(offline_server.url("grpc"), "3") as third:
-            for begin in range(4):
-                third.send(speech[:PART], begin == 0)
-            with pytest.raises(InferenceServerException, match=r"AUDIO_MEMORY_FULL: .* 600 s \(--max-audio-s\)"):
-                third.send(speech[:RATE_HZ])
-        assert all(stream.send(NO_SAMPLES).processed_s == 0 for stream in (one, another))  # unharmed
-        for stream in (one, another):
-            stream.send(NO_SAMPLES, end=True)
-            stream.send(NO_SAMPLES, end=True)
+async def test_batched_side_by_side(served, files, expected):
+    async with BatchedClient(served.url("grpc"), timeout_s=60) as client:
+        transcripts = await asyncio.gather(*(batched_tokens(client, samples) for samples in files))
+        assert list(map(found, transcripts)) == expected
 
 
-def test_the_server_says_that_it_takes_files(offline_server):
-    info = read_server_info(Endpoint(offline_server.url("grpc"), "grpc", "asr"))
-    assert (info.windows, info.context, info.chunk_ms) == (("file", "long", "live"), None, 0.0)
-    assert len(info.fingerprint) == 64 and "chunk_samples" not in info.parameters
+async def test_segments_are_those_of_the_process(served, files, recognizer):
+    (whole,) = recognizer.transcribe([files[0]], SEGMENTS.parameters())
+    assert len(whole.entries) > 2
+    with Client(served.url("grpc"), timeout_s=60) as client:
+        one = await asyncio.to_thread(client.transcribe, files[0], options=SEGMENTS)
+    async with BatchedClient(served.url("grpc"), timeout_s=60) as client:
+        other = await batched_tokens(client, files[0], SEGMENTS)
+    for transcript in (one, other):
+        segments = [(each.text, each.tokens) for each in transcript.segments]
+        assert segments == [(entry.text, len(entry.tokens)) for entry in whole.entries]
+        assert [(word.text, word.start_ms) for word in transcript.words] == [
+            (word.text, round(word.start_ms)) for entry in whole.entries for word in entry.words
+        ]
+
+
+async def realtime_texts(gateway: RunningGateway, parts: Sequence[np.ndarray]) -> list[str]:
+    """The text of each part, which the client ends by `commit`."""
+    async with websockets.connect(f"ws://{gateway.http}/v1/realtime?intent=transcription") as socket:
+        audio = {"format": {"type": "audio/pcm", "rate": RATE_HZ}, "turn_detection": None}
+        await socket.send(json.dumps({"type": "session.update", "session": {"audio": {"input": audio}}}))
+        texts = []
+        for samples in parts:
+            data = base64.b64encode((samples * 32768).astype("<i2").tobytes()).decode()
+            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
+            await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            event = {"type": ""}
+            while not event["type"].endswith("transcription.completed"):
+                event = json.loads(await asyncio.wait_for(socket.recv(), 60))
+                assert event["type"] != "error", event
+            texts.append(event["transcript"])
+        return texts
+
+
+async def test_live_streams_through_a_gateway(served, checkpoint, files):
+    """Beside a file; segments that the client ends are streams of their own."""
+    recognizer, options = StreamingRecognizer(checkpoint.directory), {"window": "2.4,0.8,0.4"}
+    parts = [files[2][: 2 * RATE_HZ], files[2][2 * RATE_HZ :]]
+    with running_gateway(served, "--live-window", options["window"]) as gateway:
+        found = await asyncio.gather(
+            RivaStream.of(gateway, *np.split(files[2], range(1600, len(files[2]), 1600)), key=None),
+            realtime_texts(gateway, parts),
+            OpenAIFile.of(gateway, files[2], key=None),
+        )
+    texts = [recognizer.open_stream(options=options).finish(samples).text for samples in (files[2], *parts)]
+    assert [found[0].text, found[1]] == [texts[0], texts[1:]] and found[2].text
+
+
+async def kserve_tokens(gateway: RunningGateway, samples: np.ndarray, name: str) -> Tokens:
+    audio = triton.InferInput("AUDIO", [1, len(samples)], "FP32")
+    audio.set_data_from_numpy(samples[None])
+    async with triton.InferenceServerClient(gateway.grpc) as client:
+        reply = await client.infer("asr", [audio], sequence_id=name, sequence_start=True, sequence_end=True)
+    return b" ".join(reply.as_numpy("TEXT")[0]).decode(), reply.as_numpy("TOKENS")[0].tolist()
+
+
+async def check_gateway(gateway: RunningGateway, samples: np.ndarray, tokens: Tokens, name: str) -> None:
+    for driver in (OpenAIFile, RivaFile):
+        assert (await driver.of(gateway, samples, key=None)).text == tokens[0]
+    if len(samples) <= 30 * RATE_HZ:
+        assert await kserve_tokens(gateway, samples, name) == tokens
+
+
+async def test_gateway_alone(gateway, files, expected):
+    for number, (samples, tokens) in enumerate(zip(files, expected, strict=True)):
+        await check_gateway(gateway, samples, tokens, f"alone {number}")
+
+
+async def test_all_side_by_side(served, gateway, files, expected):
+    async with (
+        AsyncClient(served.url("http"), "http", timeout_s=60) as client,
+        BatchedClient(served.url("grpc"), timeout_s=60) as batched,
+    ):
+        direct, many, *_ = await asyncio.gather(
+            client.transcribe(files[0]),
+            batched_tokens(batched, files[3]),
+            *(check_gateway(gateway, files[i], expected[i], f"beside {i}") for i in (1, 2, 4)),
+        )
+    assert (found(direct), found(many)) == (expected[0], expected[3])
+
+
+async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, expected):
+    """What does not fit is rejected; the files that hold the memory have their words."""
+    async with AsyncClient(served.url("grpc"), timeout_s=60) as client, BatchedClient(served.url("grpc")) as batched:
+        http = AsyncClient(served.url("http"), "http", timeout_s=60)
+
+        async def codes(samples: np.ndarray) -> list[str]:
+            found = []
+            for call in (client.transcribe, http.transcribe, partial(batched_tokens, batched)):
+                with pytest.raises(ClientError) as caught:
+                    await call(samples)
+                found.append(caught.value.code)
+            return found
+
+        async with http:
+            too_long = np.tile(files[0], 2)[: 121 * RATE_HZ]
+            assert await codes(too_long) == ["AUDIO_TOO_LONG"] * 3
+            for driver in (OpenAIFile, RivaFile):
+                outcome = await driver.of(gateway, too_long, key=None)
+                assert (outcome.code, outcome.status) in driver.errors(ErrorCode.TOO_LARGE)
+            holding = [client.open_stream() for _ in range(SLOTS - 1)]
+            for stream, size in zip(holding, [65, *[119] * 6], strict=True):
+                await stream.send(too_long[: size * RATE_HZ])  # 779 s
+                assert await stream.poll(60)
+            assert await codes(files[1]) == ["AUDIO_MEMORY_FULL"] * 3
+            outcome = await OpenAIFile.of(gateway, files[1], key=None)
+            assert (outcome.code, outcome.status) in OpenAIFile.errors(ErrorCode.STREAMS_EXHAUSTED)
+            async with AsyncClient(served.url("grpc"), timeout_s=60, connection_options=RETRY) as patient:
+                assert found(await patient.transcribe(files[2])) == expected[2]
+            await holding[0].finish()
+            assert [result async for result in holding[0]] and found(holding[0].transcript) == expected[0]
+            for stream in holding:
+                await stream.close()
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_cancelled_files_free_their_slots(served, files, expected, protocol):
+    url = served.url(protocol)
+    async with AsyncClient(url, protocol, timeout_s=60, connection_options=RETRY) as client:
+        for number, stream in enumerate([client.open_stream() for _ in range(SLOTS)]):
+            await stream.send(files[0])
+            if number % 2:
+                await stream.finish()
+            assert await stream.poll(60)
+            await stream.close()
+        transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
+    assert list(map(found, transcripts)) == [expected[1]] * SLOTS
+
+
+async def test_clients_of_the_gateway_that_disconnect_free_their_slots(served, gateway, files, expected):
+    for driver in (OpenAIFile, RivaFile):
+        calls = [driver(gateway, key=None) for _ in range(SLOTS - 1)]
+        for call in calls:
+            call.send(files[0])
+            call.end()
+        await asyncio.sleep(1.0)  # they are anywhere by now
+        await asyncio.gather(*(call.cancel() for call in calls))
+    async with AsyncClient(served.url("grpc"), timeout_s=60, connection_options=RETRY) as client:
+        transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
+    assert list(map(found, transcripts)) == [expected[1]] * SLOTS

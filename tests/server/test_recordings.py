@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,13 +13,13 @@ import soundfile
 
 from client.tests.helpers.recordings import RATE_HZ, RECORDINGS, decode, make
 from penstock.cli import main as penstock
+from penstock.evaluation.errors import compare
 from penstock_client import Client
 from penstock_client.cli.main import main as penstock_client
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import running_gateway
-from trials.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT
 
 pytestmark = [
     pytest.mark.server,
@@ -40,12 +39,6 @@ class Told(NamedTuple):
     words: list[tuple[str, int]]
     """With their starts in ms."""
     remarks: list[str]
-
-
-@pytest.fixture(scope="module")
-def gateway(server: RunningServer) -> Iterator:
-    with running_gateway(server) as addresses:
-        yield addresses
 
 
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
@@ -109,7 +102,9 @@ def test_all_readers_tell_the_same(recordings, server, gateway, bundled_model, t
     with Client(server.url("grpc"), timeout_s=60) as client:
         for name, path in recordings.items():
             if not {"gap", "damaged"} & set(told[name].remarks) and name not in SAID_MORE:
-                assert client.transcribe(decode(path)).text == " ".join(word for word, _ in told[name].words), name
+                text = client.transcribe(decode(path)).text
+                # FFmpeg's own decoders differ by up to 0.004, and a word may that is as likely as another.
+                assert compare(" ".join(word for word, _ in told[name].words), text).words.edits <= 1, name
     manifest, report = tmp_path / "manifest.jsonl", tmp_path / "report.json"
     texts = {name: " ".join(word for word, _ in told[name].words) for name in recordings}
     rows = [json.dumps({"audio_filepath": str(path), "text": texts[name]}) for name, path in recordings.items()]

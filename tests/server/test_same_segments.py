@@ -10,13 +10,12 @@ import pytest
 import soundfile
 
 from gateway.tests.contract.drivers import RivaFile
+from loadtest.fresh_gateway import RunningGateway
 from penstock.cli import main
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import Client, StreamOptions
 from tests.helpers.golden import golden_utterances
-from trials.server.gateway import Addresses, running_gateway
-from trials.server.running import CONTEXT, RunningServer
+from trials.server.running import CONTEXT, RunningServer, running_gateway
 
 pytestmark = pytest.mark.server
 RATE_HZ, SILENCE_MS = 16_000, 800
@@ -46,7 +45,7 @@ def expected(bundled_model, recording) -> Segments:
 
 
 @pytest.fixture(scope="module")
-def gateway(server: RunningServer) -> Iterator[Addresses]:
+def gateway(server: RunningServer) -> Iterator[RunningGateway]:
     with running_gateway(server, "--endpoint-silence-ms", str(SILENCE_MS)) as addresses:
         yield addresses
 
@@ -73,15 +72,7 @@ def test_of_evaluate(server: RunningServer, bundled_model, recording, expected, 
     assert [each["hypothesis"] for each in result["utterances"]] == [" ".join(expected[0])]
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_of_a_server(server: RunningServer, recording, expected, protocol):
-    with Client(server.url(protocol), protocol, timeout_s=60) as client:
-        found = client.transcribe(recording, options=StreamOptions(endpoint_silence_ms=SILENCE_MS))
-    texts = [segment.text for segment in found.segments if segment.text]
-    assert (texts, [(word.text, word.start_ms, word.end_ms) for word in found.words]) == expected
-
-
-def test_of_openai_through_a_gateway(gateway: Addresses, recording, expected):
+def test_of_openai_through_a_gateway(gateway: RunningGateway, recording, expected):
     fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
     url = f"http://{gateway.http}/v1/audio/transcriptions"
     response = httpx2.post(url, files={"file": recording.read_bytes()}, data=fields, timeout=60)
@@ -92,6 +83,6 @@ def test_of_openai_through_a_gateway(gateway: Addresses, recording, expected):
 
 
 @pytest.mark.anyio
-async def test_of_riva_through_a_gateway(gateway: Addresses, recording, expected):
+async def test_of_riva_through_a_gateway(gateway: RunningGateway, recording, expected):
     outcome = await RivaFile.of(gateway, read_audio(recording, RATE_HZ), key=None)
     assert (outcome.texts, outcome.words) == expected

@@ -22,13 +22,13 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.errors import PenstockError
 from penstock.serving.health import probe
-from penstock.serving.launch import ServerOptions
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import find_model_processes
+from tests.helpers.throwaway import write_repository
 from trials.server.raw_stream import RawStream
-from trials.server.throwaway import processes, wait_until_gone, write_repository
+from trials.server.running import processes, wait_until_gone
 
 pytestmark = pytest.mark.server
 

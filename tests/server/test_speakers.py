@@ -11,11 +11,9 @@ import torch
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.speaker_models import write_speakers
 from penstock.frontend.audio_file import read_audio
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
-from penstock.speakers.importer import import_speakers
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
 from trials.server.resources import read_metrics
@@ -28,14 +26,8 @@ PAGES = ("docs/operations.md", "docker/grafana/dashboards/penstock.json")
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> SpeakerCheckpoint:
-    folder = tmp_path_factory.mktemp("speakers")
-    return import_speakers(write_speakers(folder / "source"), folder / "bundle")
-
-
-@pytest.fixture(scope="module")
-def served(bundled_model: Path, bundle: SpeakerCheckpoint) -> Iterator[RunningServer]:
-    more = {"PENSTOCK_SPEAKERS": str(bundle.directory), "PENSTOCK_SPEAKER_STREAMS": str(STREAMS)}
+def served(bundled_model: Path, speaker_bundle: SpeakerCheckpoint) -> Iterator[RunningServer]:
+    more = {"PENSTOCK_SPEAKERS": str(speaker_bundle.directory), "PENSTOCK_SPEAKER_STREAMS": str(STREAMS)}
     yield from running_server(bundled_model, max_streams=4, idle_s=30.0, more=more)
 
 
@@ -54,10 +46,10 @@ def send(
     return int(first), result.as_numpy("PROBABILITIES").reshape(-1, speakers)
 
 
-def test_speakers_are_served_beside_words(served: RunningServer, bundle: SpeakerCheckpoint):
+def test_speakers_are_served_beside_words(served: RunningServer, speaker_bundle: SpeakerCheckpoint):
     """Streams of several modes and kinds of ids, and a stream of words; then what is rejected."""
     samples = np.concatenate([read_audio(one.path, 16000) for one in golden_utterances()[:3]])
-    whole = Diarizer(bundle).probabilities(torch.from_numpy(samples)).numpy()
+    whole = Diarizer(speaker_bundle).probabilities(torch.from_numpy(samples)).numpy()
     before = read_metrics(served)
     streams: dict[str | int, str] = {"a": "file", 7: "low_latency", "c": "ultra_low_latency"}
     found: dict[str | int, list[np.ndarray]] = {name: [] for name in streams}

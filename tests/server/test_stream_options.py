@@ -4,20 +4,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
-from penstock.scoring.ngram.arpa import write_arpa
-from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.io import read_token_names
-from penstock.scoring.wfst.graph_file import write_graph
 from penstock_client import Client, StreamError, StreamOptions
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_text_lm, write_word_loop
 from tests.helpers.golden import golden_utterances
 from trials.server.running import CONTEXT, RunningServer, running_server
 
@@ -55,20 +48,14 @@ def protocol(model) -> str:
 @pytest.fixture(scope="module")
 def lm(model, tmp_path_factory) -> Path:
     """A small language model over the model's tokens."""
-    tokenizer = model / "tokenizer.model"
-    path = tmp_path_factory.mktemp("lm") / "commands.arpa"
-    sentences = [Tokenizer(tokenizer).encode(text) for text in SENTENCES * 4]
-    write_arpa(build_lm(sentences, read_token_names(tokenizer), 3).arpa, path)
-    return path
+    return write_text_lm(tmp_path_factory.mktemp("lm") / "a.arpa", model / "tokenizer.model", SENTENCES * 4, order=3)
 
 
 @pytest.fixture(scope="module")
 def graph(model, tmp_path_factory) -> Path:
     """A decoding graph of the sentences' words, each equally likely."""
-    tokenizer, path = model / "tokenizer.model", tmp_path_factory.mktemp("graph") / "words.safetensors"
     words = dict.fromkeys(word for sentence in SENTENCES for word in sentence.split())
-    write_graph(word_loop(Tokenizer(tokenizer), list(words), sha256_of(tokenizer)), path)
-    return path
+    return write_word_loop(tmp_path_factory.mktemp("graph") / "a.safetensors", model / "tokenizer.model", list(words))
 
 
 @pytest.fixture(scope="module")
@@ -129,40 +116,3 @@ def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
             assert found[3] == pytest.approx(wanted[3], abs=1e-3)
         assert len(list(rejections)) == 5
     assert len({str(one[:3]) for one in (choice[0] for choice in expected)}) > 1
-
-
-def test_a_graph_search_has_endpoints(lm_server, model, graph, protocol):
-    options = StreamOptions(decoder="wfst", n_best=2, endpoint_silence_ms=400)
-    pause = np.zeros(16_000, np.float32)
-    speech = np.concatenate([part for path in UTTERANCES[:3] for part in (read_audio(path, 16_000), pause)])
-    recognizer = StreamingRecognizer(model, CONTEXT, decoding=DecodingConfig(graph=str(graph)))
-    with recognizer.open_stream(options=options.parameters()) as stream:
-        entries = [*stream.push(speech).entries, *stream.finish().entries]
-    expected = [(entry.text, _alternatives(entry)) for entry in entries if entry.is_final]
-    assert len(expected) >= 3 and all(text for text, _ in expected[:3])
-    with Client(lm_server.url(protocol), protocol=protocol) as client:
-        for request_ms in (100, 30_000):
-            found = client.transcribe(speech, request_ms=request_ms, options=options)
-            assert [(segment.text, _alternatives(segment)) for segment in found.segments] == expected
-            assert [(word.text, word.start_ms, word.end_ms) for word in found.words] == [
-                word[:3] for entry in entries for word in entry.words
-            ]
-
-
-@pytest.mark.parametrize(
-    ("choice", "match"),
-    [
-        (StreamOptions(decoder="alsd", beam_size=8), "beam_size is 8; accepted: integers from 1 to 4"),
-        (
-            StreamOptions(decoder="wfst", boosted_phrases=["go west"]),
-            "'west' not in the decoding graph; accepted: words",
-        ),
-        (StreamOptions(boosted_phrases=["日本"]), "has characters outside the model's alphabet"),
-    ],
-)
-def test_a_wrong_choice_is_rejected_by_name_before_the_stream_starts(lm_server, protocol, choice, match):
-    with Client(lm_server.url(protocol), protocol=protocol) as client:
-        with pytest.raises(StreamError, match=match), client.open_stream(options=choice) as stream:
-            stream.finish()
-            list(stream)
-        assert _there(client, UTTERANCES[0], StreamOptions())[0]

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.speaker_models import write_speakers
 from penstock import StreamingRecognizer
 from penstock.errors import DeviceLostError
 from penstock.model.bundle import Checkpoint
@@ -16,7 +15,6 @@ from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
 from penstock.serving.model_repository import find_model_repository
-from penstock.speakers.importer import import_speakers
 from tests.helpers.ensemble import MODELS, Ensemble, running_ensemble
 from tests.helpers.fake_triton import END, START, Request, load_adapter
 from tests.helpers.golden import golden_samples
@@ -134,10 +132,9 @@ def test_a_lost_device_ends_the_model_s_process(ensemble, monkeypatch, name, cap
     assert "the process ends: cuda:1 cannot be used" in caplog.text
 
 
-def test_the_adapter_of_the_speaker_model(model, monkeypatch, tmp_path):
+def test_the_adapter_of_the_speaker_model(model, speaker_bundle, monkeypatch, tmp_path):
     """Beside the ensemble, with a stream table of its own: rejected requests do not affect their batch."""
-    bundle = import_speakers(write_speakers(tmp_path / "source"), tmp_path / "bundle")
-    monkeypatch.setenv("PENSTOCK_SPEAKERS", str(bundle.directory))
+    monkeypatch.setenv("PENSTOCK_SPEAKERS", str(speaker_bundle.directory))
     samples = golden_samples("medium").numpy()
     with running_ensemble(model, monkeypatch, tmp_path) as ensemble:
         adapter = load_adapter(find_model_repository(), "speakers")

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from penstock import StreamingRecognizer
-from tests.helpers.ensemble import Ensemble, running_ensemble
-from tests.helpers.fake_triton import Request
-from tests.helpers.golden import golden_samples
-from trials.server.batch_schedule import (
+from tests.helpers.batch_schedule import (
     Row,
     Transcript,
     add_reply,
     cut_into_rows,
     parameters,
-    request_arrays,
     shuffle_rows,
     split,
 )
+from tests.helpers.ensemble import Ensemble, running_ensemble
+from tests.helpers.fake_triton import Request
+from tests.helpers.golden import golden_samples
+from trials.server.raw_stream import request_arrays
 
 SIGNALS = [golden_samples("short").numpy(), golden_samples("medium").numpy()[:14_000]]
 SEGMENT_ENDS = [(), (3000,), (1600, 1600, 4900)]

@@ -15,7 +15,7 @@ from client.tests.helpers.fakes import FakeRecognizer
 from penstock.errors import PackageError, SettingError
 from penstock.serving import gateway_process
 from penstock.serving.gateway_process import GatewayProcess, check_gateway
-from penstock.serving.ports import Ports, claim_ports
+from penstock.serving.launch import Ports, claim_ports
 
 TLS = Path(__file__).parents[2] / "gateway" / "tests" / "helpers" / "tls"
 

@@ -1,6 +1,5 @@
 """Counters and gauges say what happened, and cross to the server only when they change."""
 
-import importlib
 import sys
 import types
 from types import MappingProxyType
@@ -9,9 +8,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import StreamError
-from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters
 from penstock.serving.metrics import (
     ChunkMetrics,
     DecodedFrames,
@@ -21,6 +20,7 @@ from penstock.serving.metrics import (
     show_products,
 )
 from penstock.serving.settings import Settings
+from tests.helpers.fake_triton import triton_module
 from tests.helpers.forwarding import forward
 
 
@@ -237,11 +237,8 @@ def test_the_servers_own_interface(monkeypatch):
         def replace(self, value: float) -> None:
             self.value = value
 
-    stub = types.SimpleNamespace(MetricFamily=MetricFamily)
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
-    monkeypatch.delitem(sys.modules, "penstock.serving.triton_io", raising=False)
-    triton_io = importlib.import_module("penstock.serving.triton_io")
-    try:
+    with triton_module(monkeypatch) as triton_io:
+        monkeypatch.setattr(sys.modules["triton_python_backend_utils"], "MetricFamily", MetricFamily)
         counter = triton_io.make_metric("n_total", "things", "counter")
         gauge = triton_io.make_metric("n", "things now", "gauge")
         counter.increment(2)
@@ -250,8 +247,6 @@ def test_the_servers_own_interface(monkeypatch):
         for bound in "12":
             triton_io.make_metric("n_bucket", "things", "counter", {"le": bound}).increment(1)
             assert made[-1].labels == {"le": bound}
-    finally:
-        sys.modules.pop("penstock.serving.triton_io", None)
     assert [(family.about, family.value) for family in made] == [
         (("n_total", "things", "COUNTER"), 5.0),
         (("n", "things now", "GAUGE"), 7),

@@ -12,9 +12,8 @@ import pytest
 
 from penstock.errors import PortError, ServerCrashError, ServerError
 from penstock.serving import server as server_module
-from penstock.serving.launch import LOOPBACK, ServerOptions
+from penstock.serving.launch import LOOPBACK, Ports, ServerOptions
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import TritonInstall
 

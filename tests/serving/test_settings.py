@@ -16,8 +16,8 @@ from penstock.model.bundle_files import CONFIG_FILE
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options import decoding_config
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.stream_decoders.search_factory import fusion_strategy
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.pipeline.stream_decoders.searches import fusion_strategy
+from penstock.scoring.fusion import BlankScoring, FusionStrategy, Pruning
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.settings import Precision, ServeOptions, Settings
 

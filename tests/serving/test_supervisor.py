@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import PortError, ServerCrashError, ServerError, SettingError
 from penstock.serving import supervisor
 from penstock.serving.drain import Drained
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from penstock.serving.supervisor import MAX_RESTARTS, STABLE_S, Backoff, Console, serve_until_signal
 
 
@@ -225,11 +225,11 @@ class Gateway:
 
 
 def test_the_server_is_ready_when_the_gateway_has_found_it(capsys, monkeypatch):
-    monkeypatch.setattr(supervisor, "_COMPANION_POLL_S", 0.0)
+    monkeypatch.setattr(supervisor, "_GATEWAY_POLL_S", 0.0)
     server, gateway = Server("stop"), Gateway()
     stops = server.has_ended
     monkeypatch.setattr(server, "has_ended", lambda: gateway.asked == 3 and stops())
-    serve_until_signal(server, Console(), 8, companion=gateway)
+    serve_until_signal(server, Console(), 8, gateway=gateway)
     assert (gateway.asked, gateway.stops) == (3, 1)
     ready, invitation, *_ = without_time(capsys.readouterr().out)
     assert ready.startswith("info server: ready after")
@@ -237,9 +237,9 @@ def test_the_server_is_ready_when_the_gateway_has_found_it(capsys, monkeypatch):
 
 
 def test_a_gateway_that_does_not_get_ready_is_named(capsys, monkeypatch):
-    monkeypatch.setattr(supervisor, "_COMPANION_LIMIT_S", -1.0)
+    monkeypatch.setattr(supervisor, "_GATEWAY_LIMIT_S", -1.0)
     server, gateway = Server("stop"), Gateway()
     stops = server.has_ended
     monkeypatch.setattr(server, "has_ended", lambda: gateway.asked > 0 and stops())
-    serve_until_signal(server, Console(), 8, companion=gateway)
+    serve_until_signal(server, Console(), 8, gateway=gateway)
     assert without_time(capsys.readouterr().err) == ["warning server: the gateway is not ready after -1 s"]

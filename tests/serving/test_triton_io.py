@@ -12,7 +12,7 @@ from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stages.encoder import EncodedRows
-from penstock.scoring.boosting.tokenization import TokenPhrase
+from penstock.scoring.boosting.phrases import TokenPhrase
 from tests.helpers.fake_triton import Request, triton_module
 
 OPTIONS = ResolvedOptions(

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock import linear
 from penstock.commands import import_model
-from penstock.encoder.int8_linear import Int8Linear, activation_bits
+from penstock.encoder.int8 import Int8Linear, activation_bits
 from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle_files import CONFIG_FILE, WEIGHTS_FILE
@@ -21,12 +21,12 @@ from penstock.pipeline.stages.speakers import SpeakerStage
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
-from penstock.speakers.precision import open_network
+from penstock.speakers.network import open_network
 from tests.helpers.golden import AN4
 
 pytestmark = pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")
 MAX_MEAN_DIFFERENCE, MAX_CHANGED = {7: 0.006, 8: 0.003}[activation_bits() or 8], 0.02
-"""Of probabilities to float32, and the share of them that is on the other side of 0.5."""
+"""Difference of probabilities to float32, and the share of them that is on the other side of 0.5."""
 
 
 @pytest.fixture(autouse=True)

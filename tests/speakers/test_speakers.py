@@ -1,112 +1,33 @@
-"""Speaker models: import, streams of all ages in one step, and which frames a speaker cache keeps."""
+"""Speaker models: import, and which frames a speaker cache keeps. Streams beside each other: test_stage.py."""
 
 import json
 import math
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.speaker_models import speaker_documents, write_speakers
+from benchmarks.transformers_models import speaker_documents, write_speakers
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
-from penstock.speakers.diarizer import Diarizer, SpeakerSteps, live_rows
+from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.golden import AN4
 
-CHUNK, RIGHT = 9, 4
-
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> SpeakerCheckpoint:
-    folder = tmp_path_factory.mktemp("speakers")
-    return import_speakers(write_speakers(folder / "source"), folder / "bundle")
-
-
-@pytest.fixture(scope="module")
-def network(bundle) -> SpeakerNetwork:
-    return SpeakerNetwork(bundle.config, bundle.tensors())
+def network(speaker_bundle) -> SpeakerNetwork:
+    return SpeakerNetwork(speaker_bundle.config, speaker_bundle.tensors())
 
 
 def embedded(count: int, seed: int, width: int = 64) -> torch.Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
 
 
-class Stream:
-    """Gives the frames of a stream chunk by chunk; the last one has no look-ahead."""
-
-    def __init__(self, frames: torch.Tensor):
-        self._frames, self._at = frames, 0
-        self.probabilities: list[torch.Tensor] = []
-
-    @property
-    def is_over(self) -> bool:
-        return self._at >= len(self._frames)
-
-    def take(self) -> tuple[torch.Tensor, int]:
-        """The next frames, and how many of them are look-ahead."""
-        is_last = self._at + CHUNK + RIGHT >= len(self._frames)
-        part = self._frames[self._at :] if is_last else self._frames[self._at : self._at + CHUNK + RIGHT]
-        self._at = len(self._frames) if is_last else self._at + CHUNK
-        return part, 0 if is_last else RIGHT
-
-
-def run(steps: SpeakerSteps, streams: dict[int, Stream]) -> None:
-    """One step of all streams."""
-    parts, rights = zip(*(stream.take() for stream in streams.values()), strict=True)
-    lengths = torch.tensor([len(part) for part in parts])
-    rows = live_rows(
-        torch.tensor(list(streams)), pad_sequence(list(parts), batch_first=True), lengths, torch.tensor(rights)
-    )
-    for stream, found, chunk in zip(streams.values(), steps.step(rows), rows.chunk, strict=True):
-        stream.probabilities.append(found[: 8 * chunk])
-
-
-def alone(network: SpeakerNetwork, frames: torch.Tensor) -> torch.Tensor:
-    steps, stream = SpeakerSteps(network, network.config.live_queue, 1), Stream(frames)
-    while not stream.is_over:
-        run(steps, {0: stream})
-    return torch.cat(stream.probabilities)
-
-
-def test_streams_of_all_ages_in_slots_that_are_used_again_are_as_alone(network):
-    """Streams begin at different times, with 1 to 400 frames: before, at and after their caches are compressed."""
-    counts = [1, 3, 12, 13, 14, 60, 75, 120, 230, 400]
-    waiting = [embedded(count, seed=count) for count in counts for _ in range(2)]
-    expected = [alone(network, frames) for frames in waiting]
-    steps, live, done = SpeakerSteps(network, network.config.live_queue, 5), {}, []
-    while waiting or live:
-        free = [slot for slot in range(5) if slot not in live][: 2 if live else 1]  # they begin at different times
-        for slot in free[: len(waiting)]:
-            steps.cache.reset(torch.tensor([slot]))
-            live[slot] = Stream(waiting.pop(0))
-            done.append(live[slot])
-        run(steps, live)
-        live = {slot: stream for slot, stream in live.items() if not stream.is_over}
-    assert bool(steps.cache.is_compressed.any())
-    for stream, wanted in zip(done, expected, strict=True):
-        torch.testing.assert_close(torch.cat(stream.probabilities), wanted, rtol=0, atol=1e-5)
-
-
-def test_a_static_window_changes_nothing(network):
-    frames = embedded(200, seed=1)
-    steps, stream = SpeakerSteps(network, network.config.live_queue, 1), Stream(frames)
-    size = network.config.cache.frames + network.config.live_queue.frames + CHUNK + RIGHT
-    found = []
-    while not stream.is_over:
-        part, right = stream.take()
-        rows = live_rows(
-            torch.zeros(1, dtype=torch.int64), part[None], torch.tensor([len(part)]), torch.tensor([right])
-        )
-        found.append(steps.step(rows, size)[0, : 8 * int(rows.chunk)])
-    torch.testing.assert_close(torch.cat(found), alone(network, frames), rtol=0, atol=1e-5)
-
-
-def test_a_recording_has_a_row_for_each_mel_frame(bundle):
-    diarizer = Diarizer(bundle)
+def test_a_recording_has_a_row_for_each_mel_frame(speaker_bundle):
+    diarizer = Diarizer(speaker_bundle)
     for samples in (0, 159, 160, 1599, 16000 * 7 + 81):
         found = diarizer.probabilities(torch.randn(samples) * 0.1)
         assert found.shape == (samples // 160, 8)
@@ -175,9 +96,9 @@ def test_a_configuration_that_would_change_results_is_rejected(tmp_path, file, p
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_bundle_of_the_other_kind_is_named(bundle):
+def test_a_bundle_of_the_other_kind_is_named(speaker_bundle):
     with pytest.raises(CheckpointError, match=r"not a bundle of a recognizer.* it is of a speaker model"):
-        Checkpoint(bundle.directory)
+        Checkpoint(speaker_bundle.directory)
     with pytest.raises(CheckpointError, match=r"not a bundle of a speaker model.* it is of a recognizer"):
         SpeakerCheckpoint(AN4.parents[2] / "models" / "an4-rnnt-hybrid")
 

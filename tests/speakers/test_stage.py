@@ -4,30 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.speaker_models import write_speakers
 from penstock.errors import ErrorCode, StreamError
-from penstock.graphs.driver import EagerDriver
-from penstock.pipeline.memory.speaker_memory import speaker_memory
+from penstock.graphs.program import EagerDriver
+from penstock.pipeline.memory.server_memory import speaker_memory
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.stages import speakers as speakers_stage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
-from penstock.pipeline.stages.speaker_steps import StreamSteps
-from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage
+from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage, StreamSteps
 from penstock.speakers import network as network_module
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps
-from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.tensor_memory import TensorMemory
 
 MODES = ("low_latency", "very_low_latency", "ultra_low_latency", "file")
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> SpeakerCheckpoint:
-    folder = tmp_path_factory.mktemp("speakers")
-    return import_speakers(write_speakers(folder / "source"), folder / "bundle")
 
 
 class Clock:
@@ -40,10 +31,10 @@ class Clock:
 class Server:
     """A stage with its table."""
 
-    def __init__(self, bundle: SpeakerCheckpoint, max_streams: int = 4, idle_s: float = 1e9):
+    def __init__(self, speaker_bundle: SpeakerCheckpoint, max_streams: int = 4, idle_s: float = 1e9):
         self.clock, ledger = Clock(), SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_s, self.clock)
-        self.stage = SpeakerStage(bundle, self.table, ledger)
+        self.stage = SpeakerStage(speaker_bundle, self.table, ledger)
 
     def answer(self, *requests: AudioRequest) -> list[SpeakerFrames | StreamError]:
         return self.stage.process([rows_of([request]) for request in requests])
@@ -93,23 +84,26 @@ def lengths(seed: int):
         yield int(generator.choice([0, 1, 160, 1600, 5000, 23_456, 100_000]))
 
 
-def test_streams_of_all_ages_and_modes_are_as_alone(bundle):
+def test_streams_of_all_ages_and_modes_are_as_alone(speaker_bundle):
     """Streams of 0 to 40 s begin at different times, in parts of random lengths, in slots that are used again."""
-    server, alone, diarizer = Server(bundle), Server(bundle, 1), Diarizer(bundle)
+    server, alone, diarizer = Server(speaker_bundle), Server(speaker_bundle, 1), Diarizer(speaker_bundle)
     counts = [0, 100, 1599, 16_000, 36_480, 60_001, 200_000, 640_000]
     samples = {f"{mode} {count}": noise(count, count) for count in counts for mode in MODES}
     waiting = [Sent(name, audio, name.split()[0], lengths(len(name) + len(audio))) for name, audio in samples.items()]
     live: list[Sent] = []
     done: list[Sent] = []
+    compressed: list[int] = []
     while waiting or live:
         live += [waiting.pop() for _ in range(min(len(waiting), 4 - len(live), 2))]
         twice = [stream for stream in live for _ in range(2)]  # requests of a stream may share a batch
         requests = [(stream, stream.next()) for stream in twice if not stream.is_over]
         for (stream, _), answer in zip(requests, server.answer(*(request for _, request in requests)), strict=True):
             stream.take(answer)
+        compressed.append(int(server.stage.streams._steps.cache.is_compressed.sum()))
         done += [stream for stream in live if stream.is_over]
         live = [stream for stream in live if not stream.is_over]
     assert server.stage.streams.rows > server.stage.streams.steps
+    assert sum(compressed) > 3
     for stream in done:
         mode, count = stream._mode, len(stream._samples)
         assert stream.probabilities.shape == (count // 160, 8)
@@ -119,8 +113,8 @@ def test_streams_of_all_ages_and_modes_are_as_alone(bundle):
 
 
 @pytest.mark.parametrize(("mode", "chunk", "right"), [("low_latency", 9, 4), ("ultra_low_latency", 3, 1)])
-def test_a_chunk_is_decided_when_its_look_ahead_has_come(bundle, mode, chunk, right):
-    server = Server(bundle)
+def test_a_chunk_is_decided_when_its_look_ahead_has_come(speaker_bundle, mode, chunk, right):
+    server = Server(speaker_bundle)
     needed = (chunk + right) * 1280 + 40  # half a window more than its frames
     first, second = server.answer(
         AudioRequest("a", noise(needed - 1, 0), True, options={"speaker_mode": mode}),
@@ -131,8 +125,8 @@ def test_a_chunk_is_decided_when_its_look_ahead_has_come(bundle, mode, chunk, ri
     assert (len(end.probabilities), end.first_frame) == (8 * right, 8 * chunk)
 
 
-def test_what_is_rejected(bundle):
-    server, quiet = Server(bundle, 1), noise(1600, 0)
+def test_what_is_rejected(speaker_bundle):
+    server, quiet = Server(speaker_bundle, 1), noise(1600, 0)
     found = server.answer(
         AudioRequest("a", quiet),
         AudioRequest("a", quiet, True, options={"speaker_mode": "fast"}),
@@ -153,18 +147,20 @@ def test_what_is_rejected(bundle):
     assert "accepted: low_latency, very_low_latency, ultra_low_latency, file" in str(found[1])
 
 
-def test_a_stream_that_sends_nothing_expires_and_leaves_its_slot(bundle):
-    server = Server(bundle, 1, idle_s=30.0)
+def test_a_stream_that_sends_nothing_expires_and_leaves_its_slot(speaker_bundle):
+    server = Server(speaker_bundle, 1, idle_s=30.0)
     server.answer(AudioRequest("a", noise(100_000, 0), True))
     server.clock.now = 31.0
     after, started = server.answer(AudioRequest("a", noise(100, 0)), AudioRequest("b", noise(30_000, 1), True, True))
     assert after.code is ErrorCode.STREAM_NOT_OPEN
-    np.testing.assert_allclose(started.probabilities, Server(bundle).whole(noise(30_000, 1), MODES[0]), atol=1e-5)
+    np.testing.assert_allclose(
+        started.probabilities, Server(speaker_bundle).whole(noise(30_000, 1), MODES[0]), atol=1e-5
+    )
 
 
-def test_streams_that_wait_for_a_long_step_stay_open(bundle, monkeypatch):
+def test_streams_that_wait_for_a_long_step_stay_open(speaker_bundle, monkeypatch):
     """Requests of "b" and "c" wait behind a step of a file that takes longer than the idle limit."""
-    server = Server(bundle, 3, idle_s=30.0)
+    server = Server(speaker_bundle, 3, idle_s=30.0)
     server.answer(AudioRequest("a", noise(100, 0), True), AudioRequest("b", noise(100, 0), True))
     compute = server.stage.streams._steps.step_of_mel
 
@@ -181,8 +177,8 @@ def test_streams_that_wait_for_a_long_step_stay_open(bundle, monkeypatch):
     assert isinstance(found, SpeakerFrames)
 
 
-def test_a_stream_without_numbers_is_lost_and_no_other(bundle, monkeypatch):
-    server = Server(bundle)
+def test_a_stream_without_numbers_is_lost_and_no_other(speaker_bundle, monkeypatch):
+    server = Server(speaker_bundle)
     steps = server.stage.streams._steps
     compute, loud = steps.step_of_mel, noise(40_000, 2)
     quiet = loud / 10
@@ -200,7 +196,7 @@ def test_a_stream_without_numbers_is_lost_and_no_other(bundle, monkeypatch):
     (after,) = server.answer(AudioRequest("bad", quiet))
     assert after.code is ErrorCode.STREAM_NOT_OPEN
     monkeypatch.undo()
-    alone = Server(bundle).whole(quiet, MODES[0])
+    alone = Server(speaker_bundle).whole(quiet, MODES[0])
     np.testing.assert_allclose(good.probabilities, alone, atol=1e-5)
     for found in server.answer(*(AudioRequest(number, quiet, True, True) for number in range(server.table.slots))):
         np.testing.assert_allclose(found.probabilities, alone, atol=1e-5)
@@ -208,15 +204,15 @@ def test_a_stream_without_numbers_is_lost_and_no_other(bundle, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["low_latency", "file"])
 @pytest.mark.parametrize("is_padded", [False, True])
-def test_frames_without_numbers_stay_in_their_stream(bundle, monkeypatch, mode, is_padded):
+def test_frames_without_numbers_stay_in_their_stream(speaker_bundle, monkeypatch, mode, is_padded):
     """Loud frames become NaN, and so do queue and cache. is_padded: steps as on a CUDA device."""
     if is_padded:
         monkeypatch.setattr(speakers_stage, "select_step_driver", lambda mode, device: EagerDriver())
         monkeypatch.setattr(network_module, "_PackedRows", lambda is_valid, lengths: _PaddedRows(is_valid))
     loud, options = noise(200_000, 2), {"speaker_mode": mode}
     quiet = [loud[:count] / 10 for count in (200_000, 5000)]
-    expected = [Server(bundle).whole(samples, mode) for samples in quiet]
-    server, levels = Server(bundle, 1), []
+    expected = [Server(speaker_bundle).whole(samples, mode) for samples in quiet]
+    server, levels = Server(speaker_bundle, 1), []
     embed = server.stage.streams.network.embed
 
     def spoiled(mel: torch.Tensor) -> torch.Tensor:
@@ -239,8 +235,8 @@ def test_frames_without_numbers_stay_in_their_stream(bundle, monkeypatch, mode, 
             np.testing.assert_allclose(found.probabilities, wanted, rtol=0, atol=1e-5)
 
 
-def test_a_step_that_fails_loses_its_streams_only(bundle, monkeypatch):
-    server = Server(bundle)
+def test_a_step_that_fails_loses_its_streams_only(speaker_bundle, monkeypatch):
+    server = Server(speaker_bundle)
     run = server.stage.streams._steps.step_of_mel
     server.answer(AudioRequest("old", noise(3000, 0), True))
 
@@ -256,8 +252,8 @@ def test_a_step_that_fails_loses_its_streams_only(bundle, monkeypatch):
     assert len(end.probabilities) == 6000 // 160
 
 
-def test_audio_without_a_log_mel_loses_its_streams(bundle, monkeypatch):
-    server = Server(bundle)
+def test_audio_without_a_log_mel_loses_its_streams(speaker_bundle, monkeypatch):
+    server = Server(speaker_bundle)
 
     def fail(*args):
         raise RuntimeError("out of memory")
@@ -270,20 +266,22 @@ def test_audio_without_a_log_mel_loses_its_streams(bundle, monkeypatch):
     assert len(found.probabilities) == 3000 // 160
 
 
-def test_a_captured_step_reads_nothing_on_the_host(bundle):
+def test_a_captured_step_reads_nothing_on_the_host(speaker_bundle):
     """Tensors without values stand for a CUDA device's: any such read raises an error."""
     meta = torch.device("meta")
-    network = SpeakerNetwork(bundle.config, {name: one.to(meta) for name, one in bundle.tensors().items()})
-    steps, frames = SpeakerSteps(network, bundle.config.live_queue, 5), 13
-    size = bundle.config.cache.frames + bundle.config.live_queue.frames + frames
-    mel = torch.zeros(4, frames, 8 * bundle.config.features.mel_bins, device=meta)
+    network = SpeakerNetwork(
+        speaker_bundle.config, {name: one.to(meta) for name, one in speaker_bundle.tensors().items()}
+    )
+    steps, frames = SpeakerSteps(network, speaker_bundle.config.live_queue, 5), 13
+    size = speaker_bundle.config.cache.frames + speaker_bundle.config.live_queue.frames + frames
+    mel = torch.zeros(4, frames, 8 * speaker_bundle.config.features.mel_bins, device=meta)
     found = steps.step_of_mel(mel, torch.zeros(4, 4, dtype=torch.int64, device=meta), size)
     assert found.shape == (4, 8 * frames, 8)
 
 
 @pytest.mark.parametrize("mode", ["low_latency", "file"])
-def test_the_memory_of_a_long_silence_is_flat(bundle, mode):
-    server, part = Server(bundle, 1), np.zeros(480_000, np.float32)
+def test_the_memory_of_a_long_silence_is_flat(speaker_bundle, mode):
+    server, part = Server(speaker_bundle, 1), np.zeros(480_000, np.float32)
     with TensorMemory() as memory:
         server.answer(AudioRequest("a", part, True, options={"speaker_mode": mode}))
         before = memory.alive_bytes
@@ -292,11 +290,11 @@ def test_the_memory_of_a_long_silence_is_flat(bundle, mode):
     assert frames[-1].first_frame + len(frames[-1].probabilities) >= 5 * 3000 - 8 * (34 + 6)
 
 
-def test_steps_with_a_static_window_are_those_without(bundle, monkeypatch):
+def test_steps_with_a_static_window_are_those_without(speaker_bundle, monkeypatch):
     """As on a CUDA device: rows pad each batch, and streams of all ages and modes have one shape."""
-    plain = Server(bundle)
+    plain = Server(speaker_bundle)
     monkeypatch.setattr(speakers_stage, "select_step_driver", lambda mode, device: EagerDriver())
-    static = Server(bundle)
+    static = Server(speaker_bundle)
     assert static.stage.streams._captured is not None
     for at in range(12):
         requests = [
@@ -311,9 +309,11 @@ def test_steps_with_a_static_window_are_those_without(bundle, monkeypatch):
 
 
 @pytest.mark.parametrize("number_bytes", [4, 2])
-def test_the_memory_is_what_was_computed(bundle, number_bytes):
-    network = SpeakerNetwork(bundle.config, bundle.tensors(), {4: torch.float32, 2: torch.float16}[number_bytes])
-    streams, memory = StreamSteps(network, slot_count(4)), speaker_memory(bundle.config, 4, number_bytes)
+def test_the_memory_is_what_was_computed(speaker_bundle, number_bytes):
+    network = SpeakerNetwork(
+        speaker_bundle.config, speaker_bundle.tensors(), {4: torch.float32, 2: torch.float16}[number_bytes]
+    )
+    streams, memory = StreamSteps(network, slot_count(4)), speaker_memory(speaker_bundle.config, 4, number_bytes)
     cache = streams._steps.cache
     held = (cache.frames, cache.probabilities, cache.queue)
     assert memory.streams == sum(tensor.nbytes for tensor in held)

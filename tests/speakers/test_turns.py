@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from penstock.cli import main
 from penstock.pipeline.results.words import Word
 from penstock.speakers.importer import import_speakers
@@ -54,14 +54,9 @@ def test_rttm_has_ten_fields():
     assert line.split() == ["SPEAKER", "a_call", "1", "1.500", "0.750", "<NA>", "<NA>", "speaker_2", "<NA>", "<NA>"]
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    return write_speakers(tmp_path_factory.mktemp("speakers") / "source")
-
-
-@pytest.fixture(scope="module")
-def bundle(source) -> str:
-    return str(import_speakers(source, source.parent / "bundle").directory)
+@pytest.fixture
+def bundle(speaker_bundle) -> str:
+    return str(speaker_bundle.directory)
 
 
 def test_subtitles_begin_a_cue_with_each_speaker():
@@ -100,11 +95,10 @@ def test_what_is_rejected(bundle, arguments, message, capsys, monkeypatch):
     assert message in capsys.readouterr().err
 
 
-def test_a_model_without_numbers_leaves_the_words(source, tmp_path, capsys):
-    state = load_file(source / "model.safetensors")
+def test_a_model_without_numbers_leaves_the_words(tmp_path, capsys):
+    broken = write_speakers(tmp_path / "source")
+    state = load_file(broken / "model.safetensors")
     state["model.audio_tower.layers.0.mlp.fc2.weight"] *= 1e38
-    broken = tmp_path / "source"
-    write_speakers(broken)
     save_file(state, broken / "model.safetensors")
     bundle = import_speakers(broken, tmp_path / "bundle").directory
     assert main(["transcribe", "--speakers", str(bundle), RECORDINGS[0]]) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.transcription.audio_inputs import find_audio
+from penstock.transcription.audio_inputs import FolderWatch, find_audio
 
 
 @pytest.fixture
@@ -78,3 +78,20 @@ def test_paths_of_a_manifest_start_at_its_folder(tree):
         (str(tree / "calls/day/c.mp3"), "day/c.mp3"),
         ("/x/y.wav", "y.wav"),
     ]
+
+
+def test_a_file_is_new_once_it_no_longer_grows(tmp_path):
+    watch = FolderWatch(lambda: find_audio([str(tmp_path)], None, None, may_be_empty=True))
+    assert watch.look() == ([], [])
+    (tmp_path / "a.wav").write_bytes(b"R")
+    assert not watch.look().new
+    (tmp_path / "a.wav").write_bytes(b"RIFF")  # it still grows
+    (tmp_path / "b.txt").touch()
+    assert not watch.look().new
+    found = watch.look()
+    assert [str(each.name) for each in found.files] == [str(each.name) for each in found.new] == ["a.wav"]
+    assert not watch.look().new
+    (tmp_path / "a.wav").write_bytes(b"RIFF and more")  # recorded again
+    assert [len(watch.look().new) for _ in range(3)] == [0, 1, 0]
+    (tmp_path / "a.wav").unlink()
+    assert watch.look() == ([], [])

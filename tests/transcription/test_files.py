@@ -61,9 +61,12 @@ def test_a_result_is_given_as_soon_as_those_before_it(golden_bundle, paths):
             opened.append(path)
             yield path
 
-    first = next(FileTranscriber(recognizer, 16000).transcribe(paths_as_opened()))
-    assert first.audio == str(paths[0])
+    transcripts = FileTranscriber(recognizer, 16000).transcribe(paths_as_opened())
+    assert next(transcripts).audio == str(paths[0])
     assert len(opened) < len(paths)
+    assert recognizer.table.live_streams > 0
+    transcripts.close()
+    assert recognizer.table.live_streams == 0, "abandoned files close their streams"
 
 
 @pytest.mark.parametrize("place", [0, 4, 9])

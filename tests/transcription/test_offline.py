@@ -8,19 +8,16 @@ import soundfile
 
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import SettingError, StreamError
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import as_floats
-from penstock.scoring.wfst.graph_file import write_graph
 from penstock.transcription import offline
 from penstock.transcription.files import FileTranscriber
 from penstock_client.audio.tracks import EACH
 from recipes.training.batches import read_recordings
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.golden import AN4, golden_pcm
 from tests.helpers.offline_models import BUNDLED, offline_bundle, random_offline_encoder
 from tests.helpers.random_models import random_ctc_checkpoint
@@ -91,10 +88,9 @@ def test_the_bundled_model_recognizes_what_was_said(decoder):
 def test_a_decoding_graph(tmp_path, recordings, monkeypatch):
     checkpoint = random_ctc_checkpoint(tmp_path, 6, random_offline_encoder(6))
     words = ("a", "be", "bed", "bad", "dad", "bead")
-    graph = word_loop(Tokenizer(checkpoint.tokenizer_path), words, sha256_of(checkpoint.tokenizer_path))
-    write_graph(graph, tmp_path / "words.safetensors")
+    graph = write_word_loop(tmp_path / "words.safetensors", checkpoint.tokenizer_path, words)
     settings = {"wfst_max_active": 64, "wfst_beam": 20.0, "wfst_blank_penalty": 10.0}
-    decoding = DecodingConfig(graph=str(tmp_path / "words.safetensors"), **settings)
+    decoding = DecodingConfig(graph=str(graph), **settings)
     recognizer, options = OfflineRecognizer(checkpoint.directory, decoding=decoding), {"decoder": "wfst", "n_best": 2}
     together = recognizer.transcribe(recordings[:3], options)
     assert {word.text for one in together for word in one.words} <= set(words)

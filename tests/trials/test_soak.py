@@ -7,12 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.fresh_server import ReadyServer
-from loadtest.locust_run import processes_for
+from loadtest.locust_run import ReadyServer, processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
 from loadtest.report import report_document, write_report
 from penstock.errors import RunError
-from penstock.serving.ports import Ports
+from penstock.serving.launch import Ports
 from tests.helpers.loadtest_records import spoken, summary
 from trials import soak
 from trials.soak import Readings, soak_document

@@ -13,22 +13,28 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from trials.faults.streams import SPARE_STREAMS, count_free, wait_until_expired
-from trials.server.batch_schedule import END, FINALIZE, START, Row, request_arrays
-from trials.server.batched import BatchedConnection, errors_of, inputs_of, replies_of
-from trials.server.batched import Reply as BatchedReply
-from trials.server.history import Histories, History
-from trials.server.killed_client import stream_batched_until_killed
-from trials.server.raw_stream import Reply
+from penstock_client.batched.rows import END, FINALIZE, START, Row
+from trials.faults.streams import SPARE_STREAMS, wait_until_expired
+from trials.server.killed_clients import stream_batched_until_killed
+from trials.server.raw_stream import (
+    BatchedConnection,
+    BatchedReply,
+    Reply,
+    errors_of,
+    inputs_of,
+    replies_of,
+    request_arrays,
+)
 from trials.server.recordings import (
     NO_SAMPLES,
     REQUEST_SAMPLES,
+    Histories,
+    History,
     KilledClient,
     Recording,
-    other_streams,
     rejection,
 )
-from trials.server.resources import Figures, read_metrics
+from trials.server.resources import Figures, beside_others, read_metrics, wait_until_free
 from trials.server.running import RunningServer
 
 _GOOD_STREAMS = 4
@@ -40,22 +46,22 @@ _SILENCE = np.zeros(160, np.float32)
 _BAD_OPTIONS = ("{", "[]", "7", "\0", '{"decoder": "best"}', '{"beam_size": 1e400}', '{"unknown": 1}', "[" * 100_000)
 
 
+@beside_others
 def killed_batched_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Batched clients end by SIGKILL with all slots but a few in use; all their streams expire."""
     streams, freed_s = max(1, server.max_streams - SPARE_STREAMS), []
-    with other_streams(server, recordings, count=1) as histories:
-        for number in range(count):
-            expired = read_metrics(server)["streams_expired_total"]
-            samples = recordings[number % len(recordings)].samples
-            client = KilledClient(server.url("grpc"), streams, samples, stream_batched_until_killed)
-            client.wait_until_going()
-            client.kill()
-            freed_s.append(wait_until_expired(server, expired + streams, time.monotonic()))
+    for number in range(count):
+        expired = read_metrics(server)["streams_expired_total"]
+        samples = recordings[number % len(recordings)].samples
+        client = KilledClient(server.url("grpc"), streams, samples, stream_batched_until_killed)
+        client.wait_until_going()
+        client.kill()
+        freed_s.append(wait_until_expired(server, expired + streams, time.monotonic()))
     assert max(freed_s) < 1.0, freed_s
-    figures = {"clients": count, "streams": count * streams, "freed_after_timeout_s_max": max(freed_s)}
-    return {**figures, "other_streams": histories.whole}
+    return {"clients": count, "streams": count * streams, "freed_after_timeout_s_max": max(freed_s)}
 
 
+@beside_others
 def lost_requests(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """A later model rejects a request with the starts of many streams as a whole: they stay open until their ENDs.
 
@@ -63,31 +69,22 @@ def lost_requests(server: RunningServer, recordings: list[Recording], count: int
     """
     streams, freed_s = max(1, server.max_streams - SPARE_STREAMS), []
     with (
-        other_streams(server, recordings, count=1) as others,
         triton_grpc.InferenceServerClient(server.url("grpc")) as client,
         BatchedConnection(server.url("grpc"), "lost") as connection,
     ):
         for number, broken in zip(range(count), itertools.cycle(("encoder", "decoder")), strict=False):
             samples = recordings[number % len(recordings)].samples[:_ONE_CHUNK]
-            _wait_until_free(server, streams + 1)
+            wait_until_free(server, server.idle_s, streams + 1)
             _start_in_vain(client, [Row(i, samples, START) for i in range(1, streams + 1)], broken)
             assert read_metrics(server)["streams_live"] >= streams
             ended = time.monotonic()
             reply = connection.ask([Row(i, NO_SAMPLES, END) for i in range(1, streams + 1)])
             errors = errors_of(reply)
             assert len(errors) == streams and all("STREAM_LOST: " in error for error in errors.values()), errors
-            _wait_until_free(server, server.max_streams - 1)
+            wait_until_free(server, server.idle_s, server.max_streams - 1)
             freed_s.append(time.monotonic() - ended)
     assert max(freed_s) < 1.0, freed_s
-    return {"requests": count, "streams": count * streams, "freed_s_max": max(freed_s), "other_streams": others.whole}
-
-
-def _wait_until_free(server: RunningServer, slots: int) -> None:
-    """Waits until that many streams could start, less than the idle timeout; the rest is other streams'."""
-    deadline = time.monotonic() + server.idle_s
-    while count_free(server) < slots:
-        assert time.monotonic() < deadline, f"not {slots} slots are free"
-        time.sleep(0.02)
+    return {"requests": count, "streams": count * streams, "freed_s_max": max(freed_s)}
 
 
 def _start_in_vain(client: triton_grpc.InferenceServerClient, rows: list[Row], broken: str) -> None:
@@ -106,7 +103,7 @@ class _Sent(NamedTuple):
 
     row: Row
     code: str = ""
-    """Of its rejection; empty for a good row."""
+    """The code of its rejection; empty for a good row."""
     choice: int | None = None
     """An index of options that a good row could not have."""
     stream: "_GoodStream | None" = None
@@ -134,6 +131,7 @@ class _GoodStream:
         self._history.replies += [] if reply is None else [reply]
 
 
+@beside_others
 def hostile_rows(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Requests with good and bad rows in any order: each bad row is rejected alone, with its code.
 
@@ -142,7 +140,6 @@ def hostile_rows(server: RunningServer, recordings: list[Recording], count: int)
     chance, outcomes, histories = random.Random(count), Counter(), Histories()
     numbers, live = itertools.count(1), []
     with (
-        other_streams(server, recordings, 1),
         BatchedConnection(server.url("grpc"), "good") as connection,
         BatchedConnection(server.url("grpc"), "bad") as other,
     ):

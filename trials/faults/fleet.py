@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import websockets
 
-from benchmarks.speaker_models import write_speakers
+from benchmarks.transformers_models import write_speakers
 from loadtest.gateway_clients import GatewayFullError
 from loadtest.processes import server_processes
 from penstock.speakers.importer import import_speakers
@@ -27,6 +28,7 @@ from trials.server.fleet_streams import KINDS, SPEAKER_KINDS, Stream, disturb, m
 from trials.server.recordings import Recording
 from trials.server.resources import Figures, read_metrics, wait_until_free
 
+Trial = Callable[[Path, list[Recording]], Figures]
 _STREAMS, _SPARE_SLOTS = 20, 6
 _SILENCE_S = 25.0
 """Two borders of a segment without words; `make trials NAME=chaos` has 3 minutes."""
@@ -38,46 +40,6 @@ _SPEAKERS_STOP = "the words go on without speakers"
 _SHORT = Stream("segments", np.zeros(1600, np.int16))
 _PACED = sum(kind != "file" for kind, _ in zip(itertools.cycle(KINDS), range(_STREAMS), strict=False))
 """Streams that stay open: a file's does only while it is recognized."""
-
-
-def killed_replica(model: Path, recordings: list[Recording]) -> Figures:
-    """SIGKILL of all processes of a server, which starts again."""
-    return _trial(model, recordings, lambda fleet: faults.kill_server(fleet, 0))
-
-
-def stalled_replica(model: Path, recordings: list[Recording]) -> Figures:
-    """SIGSTOP of all processes of a server for 8 s."""
-    return _trial(model, recordings, lambda fleet: faults.stall_server(fleet, 0))
-
-
-def drained_replica(model: Path, recordings: list[Recording]) -> Figures:
-    """What SIGTERM does to `penstock serve`, which starts again."""
-    return _trial(model, recordings, lambda fleet: faults.drain_server(fleet, 0))
-
-
-def killed_stage(model: Path, recordings: list[Recording]) -> Figures:
-    """SIGKILL of the encoder's process."""
-    return _trial(model, recordings, lambda fleet: faults.kill_stage(fleet, 2))
-
-
-def slowed_replica(model: Path, recordings: list[Recording]) -> Figures:
-    """A server has a third of its speed for 10 s: nothing moves."""
-    return _trial(model, recordings, lambda fleet: faults.slow_server(fleet, 0), moves=False)
-
-
-def stalled_gateway(model: Path, recordings: list[Recording]) -> Figures:
-    """SIGSTOP of the gateway for 5 s: nothing moves after it."""
-    return _trial(model, recordings, lambda fleet: faults.stall_gateway(fleet, 0), moves=False)
-
-
-def killed_gateway(model: Path, recordings: list[Recording]) -> Figures:
-    """SIGKILL of one of two gateways behind HAProxy: its clients connect again."""
-    return _trial(model, recordings, lambda fleet: faults.kill_gateway(fleet, 0), gateways=2, moves=False)
-
-
-def drained_gateway(model: Path, recordings: list[Recording]) -> Figures:
-    """SIGTERM of one of two gateways behind HAProxy."""
-    return _trial(model, recordings, lambda fleet: faults.drain_gateway(fleet, 0), gateways=2, moves=False)
 
 
 def rolling_restart(model: Path, recordings: list[Recording]) -> Figures:
@@ -183,7 +145,7 @@ def killed_gateway_slots(model: Path, recordings: list[Recording]) -> Figures:
             begin_s = time.monotonic()
             os.kill(fleet.gateways[0].process_id, signal.SIGKILL)
             for number in range(2):
-                await asyncio.to_thread(wait_until_free, fleet.running(number), _BACK_S, None)
+                await asyncio.to_thread(wait_until_free, fleet.running(number), _BACK_S)
             back_s = time.monotonic() - begin_s
             for task in playing:
                 task.cancel()
@@ -221,8 +183,24 @@ def _trial(
     return figures
 
 
-TRIALS: tuple[Callable[[Path, list[Recording]], Figures], ...] = (
-    killed_replica, stalled_replica, drained_replica, killed_stage, slowed_replica, stalled_gateway, killed_gateway,
-    drained_gateway, killed_gateway_slots, rolling_restart, scaled, other_settings, dead_models,
-    overloaded,
+def _during(name: str, fault: Callable[[Fleet, int], object], number: int = 0, **options: Any) -> Trial:
+    """A trial with one fault; options of `_trial`."""
+
+    def trial(model: Path, recordings: list[Recording]) -> Figures:
+        return _trial(model, recordings, lambda fleet: fault(fleet, number), **options)
+
+    trial.__name__ = name
+    return trial
+
+
+TRIALS: tuple[Trial, ...] = (
+    _during("killed_replica", faults.kill_server),
+    _during("stalled_replica", faults.stall_server),
+    _during("drained_replica", faults.drain_server),
+    _during("killed_stage", faults.kill_stage, 2),
+    _during("slowed_replica", faults.slow_server, moves=False),
+    _during("stalled_gateway", faults.stall_gateway, moves=False),
+    _during("killed_gateway", faults.kill_gateway, gateways=2, moves=False),
+    _during("drained_gateway", faults.drain_gateway, gateways=2, moves=False),
+    killed_gateway_slots, rolling_restart, scaled, other_settings, dead_models, overloaded,
 )  # fmt: skip

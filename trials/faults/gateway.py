@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
@@ -12,15 +11,15 @@ from threading import Event, Thread
 
 import numpy as np
 
-from loadtest.fresh_gateway import RunningGateway, fresh_gateway
+from loadtest.fresh_gateway import RunningGateway
 from loadtest.gateway_clients import riva_texts
 from penstock_gateway.security.limits import MAX_SILENT_S
 from trials.faults.hostile_input import send_hostile_grpc, send_hostile_http
-from trials.server.gateway_client import KINDS, spoken, use_gateway_until_killed, words_of
-from trials.server.recordings import KilledClient, Recording, other_streams, send_empty_stream
-from trials.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics
-from trials.server.running import RunningServer
-from trials.server.tcp_proxy import TcpProxy
+from trials.faults.networks import TcpProxy
+from trials.server.killed_clients import KINDS, spoken, use_gateway_until_killed, words_of
+from trials.server.recordings import KilledClient, Recording, other_streams
+from trials.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics, wait_until_free
+from trials.server.running import RunningServer, running_gateway, wait_until
 
 _FREED_WITHIN_S = 1.5
 _OTHERS = 2
@@ -37,7 +36,7 @@ def killed_gateway_clients(server: RunningServer, recordings: list[Recording], c
     kinds, freed_s, samples = cycle(KINDS), [], _16_bits(recordings)
     size = max(1, min(server.max_streams - _SPARE_STREAMS, count))
     sizes = [size] * (count // size) + [count % size] * (count % size > 0)
-    with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
+    with running_gateway(server) as gateway, _others(server, gateway, recordings) as whole:
         for death in (_by_sigkill, _by_reset):  # buffers and caches are made
             death(server, gateway, [next(kinds) for _ in range(size)], samples)
         before = _resources(gateway)
@@ -51,7 +50,7 @@ def killed_gateway_clients(server: RunningServer, recordings: list[Recording], c
 def stalled_gateway_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Networks between clients and a gateway stall, with all sockets open: the gateway's limit of silence ends them."""
     kinds = cycle(KINDS)
-    with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
+    with running_gateway(server) as gateway, _others(server, gateway, recordings) as whole:
         before = _resources(gateway)
         some = [next(kinds) for _ in range(max(1, min(server.max_streams - _SPARE_STREAMS, count)))]
         with ExitStack() as stack:
@@ -59,8 +58,7 @@ def stalled_gateway_clients(server: RunningServer, recordings: list[Recording], 
             clients = _start(server, proxied, some, _16_bits(recordings))
             for proxy in proxies:
                 proxy.stall()
-            since_s = time.monotonic()
-            freed_s = _wait_until_freed(server, since_s, MAX_SILENT_S + 30) - MAX_SILENT_S
+            freed_s = _wait_until_freed(server, MAX_SILENT_S + 30) - MAX_SILENT_S
             _kill(clients)
         grown = _check_resources(gateway, before)
     assert freed_s <= _FREED_WITHIN_S + _WATCH_S, freed_s
@@ -80,7 +78,7 @@ def hostile_gateway_http(server: RunningServer, recordings: list[Recording], cou
 def _send_hostile(
     server: RunningServer, recordings: list[Recording], send: Callable[[RunningGateway], Figures]
 ) -> Figures:
-    with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
+    with running_gateway(server) as gateway, _others(server, gateway, recordings) as whole:
         send(gateway)  # buffers and caches are made
         before = _resources(gateway)
         outcomes = send(gateway)
@@ -91,9 +89,8 @@ def _send_hostile(
 
 def _by_sigkill(server: RunningServer, gateway: RunningGateway, kinds: list[str], samples: np.ndarray) -> float:
     """Returns the seconds from the last death until the slots are free."""
-    clients = _start(server, gateway, kinds, samples)
-    _kill(clients)
-    return _wait_until_freed(server, time.monotonic())
+    _kill(_start(server, gateway, kinds, samples))
+    return _wait_until_freed(server)
 
 
 def _by_reset(server: RunningServer, gateway: RunningGateway, kinds: list[str], samples: np.ndarray) -> float:
@@ -102,7 +99,7 @@ def _by_reset(server: RunningServer, gateway: RunningGateway, kinds: list[str], 
         clients = _start(server, proxied, kinds, samples)
         for proxy in proxies:
             proxy.cut()
-        freed_s = _wait_until_freed(server, time.monotonic())
+        freed_s = _wait_until_freed(server)
     _kill(clients)
     return freed_s
 
@@ -125,10 +122,8 @@ def _start(server: RunningServer, gateway: RunningGateway, kinds: list[str], sam
     clients = [KilledClient(gateway, kind, samples, use_gateway_until_killed) for kind in kinds]
     for client in clients:
         client.wait_until_going(60.0)
-    deadline_s = time.monotonic() + 60
-    while read_metrics(server)["slots_free"] > server.max_streams - len(kinds):
-        assert time.monotonic() < deadline_s, "not all clients have a slot"
-        time.sleep(0.02)
+    most = server.max_streams - len(kinds)
+    wait_until(lambda: read_metrics(server)["slots_free"] <= most, 60.0, "not all clients have a slot")
     return clients
 
 
@@ -137,23 +132,9 @@ def _kill(clients: list[KilledClient]) -> None:
         client.kill()
 
 
-def _wait_until_freed(server: RunningServer, since_s: float, timeout_s: float = 30.0) -> float:
-    """Returns the seconds since then. Each look sends a request: the server counts its free slots with those."""
-
-    def count_free() -> float:
-        send_empty_stream(server)
-        return read_metrics(server)["slots_free"]
-
-    while count_free() < server.max_streams - _OTHERS:
-        assert time.monotonic() - since_s < timeout_s, f"slots are not free after {timeout_s:g} s"
-        time.sleep(0.02)
-    return time.monotonic() - since_s
-
-
-@contextmanager
-def _gateway(server: RunningServer) -> Iterator[RunningGateway]:
-    with fresh_gateway(server.url("grpc"), "--endpoint-silence-ms", "0", "--timeout-s", "60") as gateway:
-        yield gateway
+def _wait_until_freed(server: RunningServer, timeout_s: float = 30.0) -> float:
+    """Returns the seconds from now."""
+    return wait_until_free(server, timeout_s, server.max_streams - _OTHERS)
 
 
 def _resources(gateway: RunningGateway) -> tuple[int, float]:
@@ -166,10 +147,9 @@ def _resources(gateway: RunningGateway) -> tuple[int, float]:
 
 def _check_resources(gateway: RunningGateway, before: tuple[int, float]) -> Figures:
     """Returns the growth; AssertionError beyond the limits."""
-    deadline_s = time.monotonic() + _CLOSING_S
-    while (after := _resources(gateway))[0] > before[0] + SPARE_DESCRIPTORS:
-        assert time.monotonic() < deadline_s, (before, after)
-        time.sleep(0.1)
+    most = before[0] + SPARE_DESCRIPTORS
+    wait_until(lambda: _resources(gateway)[0] <= most, _CLOSING_S, f"more than {most} descriptors", 0.1)
+    after = _resources(gateway)
     assert after[1] <= before[1] + SPARE_MEMORY_MB, (before, after)
     return {"gateway_descriptors_grown": after[0] - before[0], "gateway_memory_grown_mb": after[1] - before[1]}
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import tritonclient.grpc as triton_grpc
 from grpc import RpcError
 
-from trials.server.recordings import Recording, other_streams
-from trials.server.resources import Figures
+from trials.server.recordings import Recording
+from trials.server.resources import Figures, beside_others
 from trials.server.running import RunningServer
 
 SHAPES = (
@@ -36,10 +36,10 @@ _TIMEOUT_S, _NO_ROWS_TIMEOUT_S = 10, 1
 _NO_ROWS = "no rows, not answered"
 
 
+@beside_others
 def hostile_grpc(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Wrong names, types, shapes, sizes and parameters in protobuf; also on the inner models."""
-    with other_streams(server, recordings, 1):
-        return send_hostile_grpc(server.url("grpc"), count, INPUTS, ends_by_overflow=True)
+    return send_hostile_grpc(server.url("grpc"), count, INPUTS, ends_by_overflow=True)
 
 
 def send_hostile_grpc(address: str, count: int, models: Sequence[str], ends_by_overflow: bool) -> Figures:
@@ -137,10 +137,10 @@ def _set_parameters(chance: random.Random, request, stream_id: str | int) -> Non
         request.parameters[name].string_param = value
 
 
+@beside_others
 def hostile_http(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Wrong requests in JSON, broken JSON, and bodies that do not match their headers."""
-    with other_streams(server, recordings, 1):
-        return send_hostile_http(server.url("http"), count, INPUTS, ends_by_overflow=True)
+    return send_hostile_http(server.url("http"), count, INPUTS, ends_by_overflow=True)
 
 
 def send_hostile_http(address: str, count: int, models: Sequence[str], ends_by_overflow: bool) -> Figures:
@@ -227,19 +227,19 @@ def _corrupt(chance: random.Random, body: bytes) -> tuple[dict[str, str], bytes]
     return headers, body
 
 
+@beside_others
 def random_bytes(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Random bytes on all three ports."""
     chance, beginnings = (
         random.Random(count),
         (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v2 HTTP/1.1\r\n", b"\x16\x03\x01"),
     )
-    with other_streams(server, recordings, 1):
-        for number in range(count):
-            with socket.create_connection(("127.0.0.1", server.ports[number % 3]), 5) as connection:
-                connection.settimeout(0.2)
-                try:
-                    connection.sendall(chance.choice(beginnings) + chance.randbytes(chance.choice([1, 100, 5000])))
-                    connection.recv(1000)
-                except OSError:
-                    continue
+    for number in range(count):
+        with socket.create_connection(("127.0.0.1", server.ports[number % 3]), 5) as connection:
+            connection.settimeout(0.2)
+            try:
+                connection.sendall(chance.choice(beginnings) + chance.randbytes(chance.choice([1, 100, 5000])))
+                connection.recv(1000)
+            except OSError:
+                continue
     return {"connections": count}

@@ -1,7 +1,11 @@
-"""Fault trials of connections. Each returns its figures and raises AssertionError where it failed."""
+"""Connections that are cut or stall. Each trial returns its figures and raises AssertionError where it failed."""
 
+import contextlib
 import itertools
 import random
+import socket
+import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,12 +18,19 @@ from tritonclient.utils import InferenceServerException
 
 from penstock_client.batched.rows import START, Row, encode_request
 from trials.faults.streams import SPARE_STREAMS, wait_until_expired
-from trials.server.history import Expected, Histories, History
 from trials.server.raw_stream import RawStream, Reply
-from trials.server.recordings import NO_SAMPLES, REQUEST_SAMPLES, Recording, other_streams, rejection
-from trials.server.resources import Figures, read_metrics, read_resources, wait_until_free
+from trials.server.recordings import (
+    NO_SAMPLES,
+    REQUEST_SAMPLES,
+    Expected,
+    Histories,
+    History,
+    Recording,
+    other_streams,
+    rejection,
+)
+from trials.server.resources import Figures, beside_others, read_metrics, read_resources, wait_until_free
 from trials.server.running import RunningServer
-from trials.server.tcp_proxy import TcpProxy
 
 _LOST = ("was lost by a later stage", "STREAM_LOST: ")
 """Rejections of a stream after Triton dropped one of its requests between two models."""
@@ -28,44 +39,118 @@ _MAX_REQUEST_S = 0.1
 """Duration of a request with the default batching delay of 40 ms."""
 
 
+class TcpProxy:
+    """Listens on a free loopback port and forwards everything. Use as a context manager."""
+
+    def __init__(self, port: int):
+        """port: of the server, on the loopback interface."""
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self._is_cut = False
+        self._lock = threading.Lock()  # of the two above
+        self._requests_pass, self._replies_pass = threading.Event(), threading.Event()
+        self._requests_pass.set()
+        self._replies_pass.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Address for the client."""
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def stall(self, replies_only: bool = False) -> None:
+        """Forwards nothing from now on, not even the end of a connection; all sockets stay open.
+
+        replies_only: still forwards what the client sends.
+        """
+        if not replies_only:
+            self._requests_pass.clear()
+        self._replies_pass.clear()
+
+    def cut(self) -> None:
+        """Resets all connections and accepts no others. Stalled data is lost."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._listener.close()
+        with self._lock:
+            self._is_cut = True
+            ends, self._ends = self._ends, []
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._requests_pass.set()  # wakes stalled threads: their sockets are closed
+        self._replies_pass.set()
+
+    def __enter__(self) -> "TcpProxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._requests_pass.wait()
+            with self._lock:
+                if self._is_cut:
+                    client.close()
+                    return
+                server = socket.create_connection(self._target)
+                self._ends += [client, server]
+            for way in ((client, server, self._requests_pass), (server, client, self._replies_pass)):
+                threading.Thread(target=_pump, args=way, daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket, may_pass: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            may_pass.wait()
+            sink.sendall(data)
+    may_pass.wait()
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@beside_others
 def cut_networks(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """A connection is cut between two requests: the stream goes on over a new one, before the idle timeout."""
     histories = Histories()
-    with other_streams(server, recordings, count=1) as others:
-        for number in range(count):
-            recording, middle = recordings[number % len(recordings)], len(recordings[0].samples) // 2
-            history = histories.open(f"cut-{number}", recording.expected)
-            with TcpProxy(server.ports.grpc) as proxy, RawStream(proxy.url, history.name, timeout_s=2) as stream:
-                history.replies.append(stream.send(recording.samples[:middle], start=True))
-                proxy.cut()
-                rejection(lambda stream=stream: stream.send(NO_SAMPLES))
-            with RawStream(server.url("grpc"), history.name) as again:
-                history.replies.append(again.send(recording.samples[middle:], end=True))
+    for number in range(count):
+        recording, middle = recordings[number % len(recordings)], len(recordings[0].samples) // 2
+        history = histories.open(f"cut-{number}", recording.expected)
+        with TcpProxy(server.ports.grpc) as proxy, RawStream(proxy.url, history.name, timeout_s=2) as stream:
+            history.replies.append(stream.send(recording.samples[:middle], start=True))
+            proxy.cut()
+            rejection(lambda stream=stream: stream.send(NO_SAMPLES))
+        with RawStream(server.url("grpc"), history.name) as again:
+            history.replies.append(again.send(recording.samples[middle:], end=True))
     histories.check()
-    return {"streams": count, "other_streams": others.whole}
+    return {"streams": count}
 
 
+@beside_others
 def stalled_networks(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Connections stall in mid-stream, all sockets open: the client's request times out, the stream expires."""
     timeout_s, stalled, reported_s, freed_s = 1.0, 0, [], []
-    with other_streams(server, recordings, count=1) as others:
-        while stalled < count:
-            some = min(max(1, server.max_streams - SPARE_STREAMS), count - stalled)
-            expired = read_metrics(server)["streams_expired_total"]
-            names = [f"stalled-{stalled + i}" for i in range(some)]
-            with _stalled_streams(server, recordings, names, timeout_s) as streams, ThreadPoolExecutor(some) as pool:
-                silent_since = time.monotonic()
-                reported_s += pool.map(_time_until_error, streams)
-                freed_s.append(wait_until_expired(server, expired + some, silent_since))
-            stalled += some
+    while stalled < count:
+        some = min(max(1, server.max_streams - SPARE_STREAMS), count - stalled)
+        expired = read_metrics(server)["streams_expired_total"]
+        names = [f"stalled-{stalled + i}" for i in range(some)]
+        with _stalled_streams(server, recordings, names, timeout_s) as streams, ThreadPoolExecutor(some) as pool:
+            silent_since = time.monotonic()
+            reported_s += pool.map(_time_until_error, streams)
+            freed_s.append(wait_until_expired(server, expired + some, silent_since))
+        stalled += some
     assert timeout_s <= min(reported_s) and max(reported_s) < timeout_s + 1.0, reported_s
     assert max(freed_s) < 1.0, freed_s
-    return {
-        "clients": stalled,
-        "reported_s_max": max(reported_s),
-        "freed_after_timeout_s_max": max(freed_s),
-        "other_streams": others.whole,
-    }
+    return {"clients": stalled, "reported_s_max": max(reported_s), "freed_after_timeout_s_max": max(freed_s)}
 
 
 @contextmanager
@@ -94,6 +179,7 @@ def _time_until_error(stream: RawStream) -> float:
     return time.monotonic() - started
 
 
+@beside_others
 def cut_requests(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """A connection is cut with a request in flight: its client gets an error and continues on a new connection.
 
@@ -101,11 +187,10 @@ def cut_requests(server: RunningServer, recordings: list[Recording], count: int)
     missing then; none is repeated.
     """
     chance, outcomes = random.Random(count), Counter()
-    with other_streams(server, recordings, count=1) as others:
-        for number in range(count):
-            cut = (_lose_request, _lose_reply, _cut_at_random)[number % 3]
-            cut(server, recordings[number % len(recordings)], f"in-flight-{number}", chance.uniform(0, 0.15), outcomes)
-    return dict(outcomes) | {"other_streams": others.whole}
+    for number in range(count):
+        cut = (_lose_request, _lose_reply, _cut_at_random)[number % 3]
+        cut(server, recordings[number % len(recordings)], f"in-flight-{number}", chance.uniform(0, 0.15), outcomes)
+    return dict(outcomes)
 
 
 def _cut_in_flight(

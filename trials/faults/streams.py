@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 
 from tritonclient.utils import InferenceServerException
 
-from trials.server.batched import BATCHED, raw_stream
-from trials.server.history import Histories, History
-from trials.server.raw_stream import RawStream
+from trials.server.raw_stream import BATCHED, RawStream, raw_stream
 from trials.server.recordings import (
     NO_SAMPLES,
     REQUEST_SAMPLES,
+    Histories,
+    History,
     KilledClient,
     Recording,
     other_streams,
@@ -26,8 +27,15 @@ from trials.server.recordings import (
     send_empty_stream,
     stream_all,
 )
-from trials.server.resources import SPARE_DESCRIPTORS, Figures, read_metrics, read_resources, wait_until_free
-from trials.server.running import RunningServer
+from trials.server.resources import (
+    SPARE_DESCRIPTORS,
+    Figures,
+    beside_others,
+    read_metrics,
+    read_resources,
+    wait_until_free,
+)
+from trials.server.running import RunningServer, wait_until
 
 SPARE_STREAMS = 3
 """The other stream, its next recording, and the probe of `penstock serve`."""
@@ -37,33 +45,35 @@ LIVE_REQUEST_S = 0.2
 """Audio per request of a live stream, and the time between two requests."""
 
 
+@beside_others
 def killed_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Client processes end by SIGKILL in mid-stream; the server detects them by the idle timeout alone."""
     killed, freed_s = 0, []
-    with other_streams(server, recordings, count=1) as histories:
-        while killed < count:
-            some = min(max(1, server.max_streams - SPARE_STREAMS), count - killed)
-            expired = read_metrics(server)["streams_expired_total"]
-            clients = [
-                KilledClient(server.url("grpc"), f"killed-{killed + i}", recordings[i % len(recordings)].samples)
-                for i in range(some)
-            ]
-            for client in clients:
-                client.wait_until_going()
-            for client in clients:
-                client.kill()
-            killed += some
-            freed_s.append(wait_until_expired(server, expired + some, time.monotonic()))
+    while killed < count:
+        some = min(max(1, server.max_streams - SPARE_STREAMS), count - killed)
+        expired = read_metrics(server)["streams_expired_total"]
+        clients = [
+            KilledClient(server.url("grpc"), f"killed-{killed + i}", recordings[i % len(recordings)].samples)
+            for i in range(some)
+        ]
+        for client in clients:
+            client.wait_until_going()
+        for client in clients:
+            client.kill()
+        killed += some
+        freed_s.append(wait_until_expired(server, expired + some, time.monotonic()))
     assert max(freed_s) < 1.0, freed_s
-    return {"clients": killed, "freed_after_timeout_s_max": max(freed_s), "other_streams": histories.whole}
+    return {"clients": killed, "freed_after_timeout_s_max": max(freed_s)}
 
 
 def wait_until_expired(server: RunningServer, expired: float, silent_since_s: float) -> float:
     """Returns the seconds after the idle timeout until `expired` streams have expired since the server's start and all
     slots but one are free, which another stream holds."""
-    while count_expired(server) < expired or count_free(server) < server.max_streams - 1:
-        assert time.monotonic() - silent_since_s < server.idle_s + 10
-        time.sleep(0.02)
+
+    def is_over() -> bool:
+        return count_expired(server) >= expired and read_metrics(server)["slots_free"] >= server.max_streams - 1
+
+    wait_until(is_over, server.idle_s + 10, "streams have not expired")
     return time.monotonic() - silent_since_s - server.idle_s
 
 
@@ -73,58 +83,51 @@ def count_expired(server: RunningServer) -> float:
     return read_metrics(server)["streams_expired_total"]
 
 
-def count_free(server: RunningServer) -> float:
-    """Returns the number of streams that could start now."""
-    return read_metrics(server)["slots_free"]
-
-
+@beside_others
 def never_ended(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """The idle timeout: a stream lives while its pauses are shorter, and expires after a longer one."""
     late, histories = [], Histories()
-    wait_until_free(server, server.idle_s + 10)  # of streams of earlier trials
-    with other_streams(server, recordings, count=1) as others:
-        for number in range(count):
-            recording = recordings[number % len(recordings)]
-            expired = read_metrics(server)["streams_expired_total"]
-            with (
-                RawStream(server.url("grpc"), f"slow-{number}") as slow,
-                RawStream(server.url("grpc"), f"mute-{number}") as mute,
-                ThreadPoolExecutor(1) as pool,
-            ):
-                history, third = histories.open(slow.id, recording.expected), len(recording.samples) // 3 + 1
-                sending = pool.submit(stream_all, slow, recording, history, server.idle_s * 0.6, third)
-                silent_since = time.monotonic()  # the server's clock starts when the request arrives
-                mute.send(recording.samples[:REQUEST_SAMPLES], start=True)
-                while count_expired(server) == expired:
-                    assert time.monotonic() - silent_since < server.idle_s + 10
-                    time.sleep(0.02)
-                late.append(time.monotonic() - silent_since - server.idle_s)
-                assert late[-1] > -0.05
-                error = rejection(lambda mute=mute: mute.send(NO_SAMPLES))
-                assert "STREAM_NOT_OPEN: " in error, error
-                sending.result(timeout=60)
+    for number in range(count):
+        recording = recordings[number % len(recordings)]
+        expired = read_metrics(server)["streams_expired_total"]
+        with (
+            RawStream(server.url("grpc"), f"slow-{number}") as slow,
+            RawStream(server.url("grpc"), f"mute-{number}") as mute,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            history, third = histories.open(slow.id, recording.expected), len(recording.samples) // 3 + 1
+            sending = pool.submit(stream_all, slow, recording, history, server.idle_s * 0.6, third)
+            silent_since = time.monotonic()  # the server's clock starts when the request arrives
+            mute.send(recording.samples[:REQUEST_SAMPLES], start=True)
+            wait_until(partial(_has_expired, server, expired), server.idle_s + 10, "no stream has expired")
+            late.append(time.monotonic() - silent_since - server.idle_s)
+            assert late[-1] > -0.05
+            error = rejection(lambda mute=mute: mute.send(NO_SAMPLES))
+            assert "STREAM_NOT_OPEN: " in error, error
+            sending.result(timeout=60)
     histories.check()
     assert max(late) < 1.0, late
-    return {"streams": 2 * count, "expired_too_late_s_max": max(late), "other_streams": others.whole}
+    return {"streams": 2 * count, "expired_too_late_s_max": max(late)}
 
 
+@beside_others
 def started_twice(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """START on a live stream: its state is dropped, and the new stream is like any other."""
     histories = Histories()
-    with other_streams(server, recordings, count=1) as others:
-        for number in range(count):
-            first, second = recordings[number % len(recordings)], recordings[(number + 1) % len(recordings)]
-            with RawStream(server.url("grpc"), f"twice-{number}") as stream:
-                stream.send(first.samples[:20000], start=True)
-                stream_all(stream, second, histories.open(stream.id, second.expected))
+    for number in range(count):
+        first, second = recordings[number % len(recordings)], recordings[(number + 1) % len(recordings)]
+        with RawStream(server.url("grpc"), f"twice-{number}") as stream:
+            stream.send(first.samples[:20000], start=True)
+            stream_all(stream, second, histories.open(stream.id, second.expected))
     histories.check()
-    return {"streams": count, "other_streams": others.whole}
+    return {"streams": count}
 
 
+@beside_others
 def two_on_one_id(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Two clients use one stream id at once: their words mix, and other streams are unaffected."""
     answers = rejections = 0
-    with other_streams(server, recordings, count=1) as others, ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool:
         for number in range(count):
             name = f"shared-{number}"
 
@@ -144,22 +147,22 @@ def two_on_one_id(server: RunningServer, recordings: list[Recording], count: int
                 answers, rejections = answers + answered, rejections + rejected
             with RawStream(server.url("grpc"), name) as stream:
                 stream.send(NO_SAMPLES, end=True)
-    return {"pairs": count, "answers": answers, "rejections": rejections, "other_streams": others.whole}
+    return {"pairs": count, "answers": answers, "rejections": rejections}
 
 
+@beside_others
 def after_the_end(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """A request after END is rejected, and the id is free for another stream."""
     histories = Histories()
-    with other_streams(server, recordings, count=1) as others:
-        for number, protocol in zip(range(count), itertools.cycle(_PROTOCOLS), strict=False):
-            recording = recordings[number % len(recordings)]
-            with raw_stream(server.ports, f"ended-{number}", protocol) as stream:
-                for _ in range(2):
-                    stream_all(stream, recording, histories.open(stream.id, recording.expected))
-                    assert "STREAM_NOT_OPEN: " in rejection(lambda stream=stream: stream.send(NO_SAMPLES))
-                    assert "STREAM_NOT_OPEN: " in rejection(lambda stream=stream: stream.send(NO_SAMPLES, end=True))
+    for number, protocol in zip(range(count), itertools.cycle(_PROTOCOLS), strict=False):
+        recording = recordings[number % len(recordings)]
+        with raw_stream(server.ports, f"ended-{number}", protocol) as stream:
+            for _ in range(2):
+                stream_all(stream, recording, histories.open(stream.id, recording.expected))
+                assert "STREAM_NOT_OPEN: " in rejection(lambda stream=stream: stream.send(NO_SAMPLES))
+                assert "STREAM_NOT_OPEN: " in rejection(lambda stream=stream: stream.send(NO_SAMPLES, end=True))
     histories.check()
-    return {"streams": 2 * count, "other_streams": others.whole}
+    return {"streams": 2 * count}
 
 
 def too_many(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
@@ -175,9 +178,7 @@ def too_many(server: RunningServer, recordings: list[Recording], count: int) -> 
                     rejected_ms.append(1000 * (time.monotonic() - started))
                     assert "STREAM_LIMIT: " in error
                     assert "STREAM_NOT_OPEN: " in rejection(lambda stream=stream: stream.send(NO_SAMPLES, end=True))
-                while _count_replies(admitted) == replies_before:  # the others go on
-                    assert time.monotonic() - started < 10, "no other stream was served"
-                    time.sleep(0.02)
+                wait_until(partial(_have_replies, admitted, replies_before), 10.0, "no other stream was served")
         with RawStream(server.url("grpc"), f"next-{number}") as stream:
             stream_all(stream, recordings[0], histories.open(stream.id, recordings[0].expected))
     histories.check()
@@ -187,8 +188,16 @@ def too_many(server: RunningServer, recordings: list[Recording], count: int) -> 
             "admitted": histories.whole}  # fmt: skip
 
 
+def _has_expired(server: RunningServer, before: float) -> bool:
+    return count_expired(server) > before
+
+
 def _count_replies(histories: list[History]) -> int:
     return sum(len(history.replies) for history in histories)
+
+
+def _have_replies(histories: list[History], before: int) -> bool:
+    return _count_replies(histories) > before
 
 
 @contextmanager
@@ -204,10 +213,7 @@ def _all_slots_taken(
             protocol = _PROTOCOLS[i % len(_PROTOCOLS)]
             jobs.append(pool.submit(_stream_live, server, protocol, recording, admitted[-1], is_over))
         try:
-            deadline = time.monotonic() + 30
-            while not all(history.replies for history in admitted):  # every stream has a slot
-                assert time.monotonic() < deadline and not any(job.done() for job in jobs), admitted
-                time.sleep(0.01)
+            wait_until(lambda: all(history.replies for history in admitted), 30.0, "not every stream has a slot")
             yield admitted
         finally:
             is_over.set()

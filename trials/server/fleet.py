@@ -16,10 +16,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
-from loadtest.processes import GATEWAY, read_usage, server_processes
-from penstock.serving.launch import LOOPBACK, ServerOptions
+from loadtest.processes import server_processes
+from penstock.serving.launch import LOOPBACK, Ports, ServerOptions, claim_ports
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.supervisor import Backoff
 from penstock.serving.triton_install import find_triton
@@ -28,7 +27,7 @@ from trials.edge_check import running_edge
 from trials.server.running import CONTEXT, RunningServer, information, server_environment
 
 IDLE_S = 10.0
-"""Of servers behind gateways, which keep their streams open every 3.3 s."""
+"""Idle timeout of servers behind gateways, which keep their streams open every 3.3 s."""
 _STALL_S, _SLOW_S, _GATEWAY_STALL_S = 8.0, 10.0, 5.0
 _SLOW_TURN_S = (0.2, 0.1)
 """Stopped and running in turn: a third of the speed."""
@@ -68,10 +67,10 @@ class Fleet:
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
         self._offered = 0
         self.crashes = 0
-        """Of servers, that no fault has ended."""
+        """How often a server ended without a fault."""
         self._count, self._logs = gateways, logs
         self._open: list[ExitStack] = []
-        """Of each gateway."""
+        """What ends each gateway."""
         self._gone = (0.0, 0.0)
         """Moves of gateways that have ended."""
         self._stack = ExitStack()
@@ -174,10 +173,6 @@ class Fleet:
         os.kill(self.gateways[number].process_id, signal.SIGCONT)
         self.gateway_fault_s = time.monotonic() + _NOTICED_S
 
-    def gateway_mib(self, number: int) -> float:
-        """Memory of a gateway's processes."""
-        return read_usage(gateway_id=self.gateways[number].process_id).pss_mib[GATEWAY]
-
     def _start_gateway(self, number: int, ports: Ports) -> RunningGateway:
         flags = zip(("--http-port", "--grpc-port", "--metrics-port"), map(str, ports), strict=True)
         log = self._logs / f"gateway-{number}.log" if self._logs else None
@@ -222,7 +217,7 @@ def _metrics(gateway: RunningGateway) -> str:
 
 
 def _values(metrics: str, name: str) -> list[float]:
-    """Of a metric, one for each of its labels."""
+    """The values of a metric, one for each of its labels."""
     return [float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", metrics, re.M)]
 
 

@@ -16,7 +16,7 @@ import soundfile
 
 from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
-from trials.server.gateway_client import RATE_HZ, spoken
+from trials.server.killed_clients import RATE_HZ, spoken
 from trials.server.recordings import Recording
 from trials.server.resources import Figures
 
@@ -28,7 +28,7 @@ _PHRASES = riva_pb2.SpeechContext(phrases=["RUBOUT", "ENTER SIX"], boost=50)
 _SAME_PLACE_MS, _MAX_CHANGED = 400, 2
 _RETRY_S, _WAIT_S, _STAGGER_S = 0.2, 300.0, 0.13
 _MAX_REJECTIONS = 200
-"""Of one stream: for most of a minute."""
+"""Limit of a stream's rejections: most of a minute."""
 _NEVER = ("the server of the stream failed", "replicas are full", "no replica answers", "FIELD_INVALID")
 """In errors that the death of a gateway does not excuse."""
 _NO_ROOM = ("replicas are full", "HTTP 429", "RST_STREAM with error code 8")
@@ -99,9 +99,9 @@ class Played:
 
     words: list[Word] = field(default_factory=list)
     speakers: list[int | None] = field(default_factory=list)
-    """Of these words, if its kind has speakers."""
+    """The speakers of these words, if its kind has speakers."""
     lates: list[tuple[float, float]] = field(default_factory=list)
-    """Of each text: when it came, and the seconds since the end of the audio that it covers was spoken. Without those
+    """When each text came, and the seconds since the end of the audio that it covers was spoken. Without those
     of a stream that began anew."""
     reconnections: int = 0
     rejections: int = 0
@@ -119,7 +119,7 @@ class Stream:
 
     @property
     def seconds(self) -> float:
-        """Of its audio."""
+        """Duration of its audio."""
         return len(self.samples) / RATE_HZ
 
     async def expected(self, fleet: Fleet) -> list[Word]:
@@ -224,32 +224,32 @@ class Run:
         return sum(len(played.words) for _, played in self.played)
 
     @property
-    def changed(self) -> int:
-        """Those of them that were recognized differently: at a move the encoder's context may be shorter."""
-        return sum(played.changed for _, played in self.played)
-
-    @property
     def speakers_stopped(self) -> int:
         """Streams that asked for speakers, and whose last word has none."""
         return sum(played.speakers[-1:] == [None] for _, played in self.played)
 
     @property
     def audio_s(self) -> float:
-        """Of the streams that told the right words."""
+        """Duration of the streams that told the right words."""
         return sum(stream.seconds for stream, _ in self.played)
 
-    @property
-    def reconnections(self) -> int:
-        """Of streams whose gateway ended."""
-        return sum(played.reconnections for _, played in self.played)
+    def counts(self) -> Figures:
+        """Streams that told the right words, and what they told.
 
-    @property
-    def rejections(self) -> int:
-        """Attempts to start for which there was no room."""
-        return sum(played.rejections for _, played in self.played)
+        "words_changed": those that were recognized differently: at a move the encoder's context may be shorter.
+        "rejections": attempts to start for which there was no room.
+        """
+        played = [each for _, each in self.played]
+        return {
+            "streams": len(played),
+            "words": self.words,
+            "words_changed": sum(each.changed for each in played),
+            "reconnections": sum(each.reconnections for each in played),
+            "rejections": sum(each.rejections for each in played),
+        }
 
     def late_s(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
-        """Of the latest text within these times."""
+        """Delay of the latest text within these times."""
         lates = (late_s for _, played in self.played for at_s, late_s in played.lates if begin_s <= at_s <= end_s)
         return max(lates, default=0.0)
 
@@ -298,14 +298,11 @@ def disturb(
     run = asyncio.run(run_during(fleet, streams, expected, work))
     moved, replayed_s = np.subtract(fleet.moves(), before).tolist()
     figures: Figures = {
-        "streams": len(run.played),
+        **run.counts(),
         "moved": int(moved),
         "replayed_s_per_stream": replayed_s / max(1, moved),
         "text_late_s_max": run.late_s(at_s[0]),
         "text_late_before_s_max": run.late_s(0.0, at_s[0]),
-        "reconnections": run.reconnections,
-        "words": run.words,
-        "words_changed": run.changed,
         "speakers_stopped": run.speakers_stopped,
         "fault_s": at_s[1] - at_s[0],
     }

@@ -7,13 +7,12 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 
-from trials.server.history import Histories
 from trials.server.raw_stream import RawStream
-from trials.server.recordings import Recording, send_empty_stream, stream_all
-from trials.server.running import RunningServer
-from trials.server.throwaway import processes
+from trials.server.recordings import Histories, Recording, other_streams, send_empty_stream, stream_all
+from trials.server.running import RunningServer, processes, wait_until
 
 SPARE_DESCRIPTORS = 8
 SPARE_MEMORY_MB = 64
@@ -27,7 +26,9 @@ SPARE_MEMORY_LARGE_REQUESTS_MB = {
 _CLOSING_S = 60
 """The server closes connections some time after the client."""
 
-Figures = dict[str, float | int]
+Figures = dict[str, float | int | str]
+Trial = Callable[[RunningServer, list[Recording], int], Figures]
+"""The number is its size. Raises AssertionError where it failed."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +63,14 @@ def read_resources(server: RunningServer) -> Resources:
     )
 
 
-def wait_until_free(server: RunningServer, timeout_s: float, send: Callable[[], object] | None = None) -> float:
-    """Returns the seconds until all slots are free; AssertionError after `timeout_s`.
+def wait_until_free(server: RunningServer, timeout_s: float, slots: int | None = None) -> float:
+    """Returns the seconds until that many slots are free (all); AssertionError after `timeout_s`."""
 
-    `send` sends a request (`send_empty_stream`), upon which the server expires idle streams.
-    """
-    started = time.monotonic()
-    while True:
-        send() if send else send_empty_stream(server)
-        if read_metrics(server)["slots_free"] == server.max_streams:
-            return time.monotonic() - started
-        assert time.monotonic() - started < timeout_s, f"slots are not free after {timeout_s:g} s"
-        time.sleep(0.05)
+    def is_free() -> bool:
+        send_empty_stream(server)  # upon which the server expires idle streams
+        return read_metrics(server)["slots_free"] >= (server.max_streams if slots is None else slots)
 
-
-def wait_until_full(server: RunningServer, timeout_s: float) -> None:
-    """Waits until every slot has a live stream; AssertionError after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while read_metrics(server)["streams_live"] < server.max_streams:
-        assert time.monotonic() < deadline, f"not all slots are taken after {timeout_s:g} s"
-        time.sleep(0.02)
+    return wait_until(is_free, timeout_s, "slots are not free")
 
 
 def _warm_up(server: RunningServer, recordings: list[Recording]) -> None:
@@ -98,8 +87,20 @@ def _warm_up(server: RunningServer, recordings: list[Recording]) -> None:
     histories.check()
 
 
+def beside_others(trial: Trial) -> Trial:
+    """The trial with whole streams one after the other beside it, whose number is added to its figures."""
+
+    @wraps(trial)
+    def run(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+        with other_streams(server, recordings, count=1) as others:
+            figures = trial(server, recordings, count)
+        return {**figures, "other_streams": others.whole}
+
+    return run
+
+
 def run_trial(
-    trial: Callable[[RunningServer, list[Recording], int], Figures],
+    trial: Trial,
     server: RunningServer,
     recordings: list[Recording],
     count: int,
@@ -109,13 +110,13 @@ def run_trial(
     All slots must be free again; at most SPARE_DESCRIPTORS descriptors and SPARE_MEMORY_MB MiB may have been added.
     """
     _warm_up(server, recordings)
+    wait_until_free(server, server.idle_s + 10)
     before = read_resources(server)
     figures = trial(server, recordings, count)
     wait_until_free(server, server.idle_s + 60)
-    deadline = time.monotonic() + _CLOSING_S
-    while (after := read_resources(server)).descriptors > before.descriptors + SPARE_DESCRIPTORS:
-        assert time.monotonic() < deadline, (before, after)
-        time.sleep(0.1)
+    most = before.descriptors + SPARE_DESCRIPTORS
+    wait_until(lambda: read_resources(server).descriptors <= most, _CLOSING_S, f"more than {most} descriptors", 0.1)
+    after = read_resources(server)
     spare_mb = SPARE_MEMORY_LARGE_REQUESTS_MB.get(trial.__name__, SPARE_MEMORY_MB)
     assert after.resident_mb <= before.resident_mb + spare_mb, (before, after)
     return figures | {

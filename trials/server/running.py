@@ -1,13 +1,16 @@
-"""Real servers with the bundled checkpoint."""
+"""Real servers with the bundled checkpoint, their processes, and gateways before them."""
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from penstock.serving.information import server_information
-from penstock.serving.launch import ServerOptions
+from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import Settings
 from penstock.serving.triton_install import find_triton
@@ -57,3 +60,38 @@ def running_server(
     with TritonServer(find_triton(), options) as server:
         yield RunningServer(server.ports, max_streams, idle_s, server.process_id)
         server.stop(drain=False)
+
+
+@contextmanager
+def running_gateway(server: RunningServer, *flags: str) -> Iterator[RunningGateway]:
+    """A gateway before a server. Segments end with their recording, unless flags say else."""
+    with fresh_gateway(server.url("grpc"), "--endpoint-silence-ms", "0", "--timeout-s", "60", *flags) as gateway:
+        yield gateway
+
+
+def processes(group: int) -> list[int]:
+    """Returns the process ids of a process group without zombies."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            state, _, process_group = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # gone meanwhile
+            continue
+        if int(process_group) == group and state != "Z":
+            found.append(int(entry))
+    return found
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float, what: str, pause_s: float = 0.02) -> float:
+    """Looks again and again; returns the seconds until it is so. AssertionError with `what` after the limit."""
+    begin_s = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - begin_s < timeout_s, f"{what} after {timeout_s:g} s"
+        time.sleep(pause_s)
+    return time.monotonic() - begin_s
+
+
+def wait_until_gone(group: int) -> bool:
+    """True as soon as no process of the group is left; AssertionError after a minute."""
+    wait_until(lambda: not processes(group), 60.0, f"process group {group} has not ended")
+    return True

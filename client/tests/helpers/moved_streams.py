@@ -1,4 +1,4 @@
-"""A stream over servers of which some are lost, and what its caller was told."""
+"""A stream over servers of which some are lost, and the results that its caller got."""
 
 import asyncio
 import contextlib

@@ -21,10 +21,10 @@ from penstock_gateway.kserve.routes import router as kserve_router
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
-from penstock_gateway.request_ids import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.riva import service as riva
 from penstock_gateway.rpc import health as grpc_health
 from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor, max_message_bytes, shown_error
+from penstock_gateway.tracing import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.

@@ -70,7 +70,7 @@ _File = Annotated[str | None, About("FILE", accepted="a file")]
 
 
 class Config(Options):
-    """What `penstock-gateway` was told: `read` takes flags, else variables, else the defaults."""
+    """The options of `penstock-gateway`: `read` takes flags, else variables, else the defaults."""
 
     model_config = ConfigDict(validate_default=True)  # a default may be text
     prefix: ClassVar[str] = "PENSTOCK_GATEWAY_"

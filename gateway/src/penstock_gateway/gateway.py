@@ -7,12 +7,12 @@ from functools import cached_property
 from penstock_client.log_lines import RateLimit
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access
 from penstock_gateway.security.budget import Budget, KeyLimit
-from penstock_gateway.stream.live_stream import Streams
+from penstock_gateway.stream.metrics import Metrics
+from penstock_gateway.stream.replica_streams import ReplicaStreams
+from penstock_gateway.tracing import current_request_id
 
 log = logging.getLogger("penstock_gateway.access")
 
@@ -22,7 +22,7 @@ class Gateway:
     """The parts of a gateway that the protocols share."""
 
     config: Config
-    streams: Streams
+    streams: ReplicaStreams
     access: Access
     metrics: Metrics
     messages: Budget = field(

@@ -183,7 +183,7 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
                 socket.send_fds(ours, [b"{}"], [recording.fileno(), pipe.fileno()])
             answers.append(source)
         ours.shutdown(socket.SHUT_WR)
-        decode_worker.take_orders(theirs)
+        decode_worker.run_orders(theirs)
     for source in answers:
         with open(source, "rb") as pipe:
             answer = pipe.read()

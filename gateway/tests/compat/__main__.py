@@ -24,10 +24,10 @@ import soundfile
 import soxr
 
 from gateway.tests.compat.riva_scripts import run_scripts
+from loadtest.fresh_gateway import RunningGateway
 from penstock_client import Client
 from penstock_gateway.audio.container import DecodedRecording, in_memory
-from trials.server.gateway import Addresses, running_gateway
-from trials.server.running import running_server
+from trials.server.running import running_gateway, running_server
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
@@ -128,7 +128,7 @@ def _expected(call: str, words: dict[str, str], model: str) -> str:
 
 
 @contextmanager
-def served() -> Iterator[tuple[str, Addresses]]:
+def served() -> Iterator[tuple[str, RunningGateway]]:
     """The address of a server, and a gateway in front of it."""
     servers = running_server(MODEL, MAX_STREAMS, 30.0)
     server = next(servers)

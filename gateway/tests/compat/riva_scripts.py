@@ -35,7 +35,7 @@ class Run:
 
 
 def _finals(output: str, folder: Path) -> str:
-    """Of print_streaming: `## words`."""
+    """The words that print_streaming writes as `## words`."""
     return " ".join(" ".join(re.findall(r"^## (.*)$", output.replace("\r", "\n"), re.MULTILINE)).split())
 
 
@@ -45,7 +45,7 @@ def _offline(output: str, folder: Path) -> str:
 
 
 def _files(output: str, folder: Path) -> str:
-    """Of riva_streaming_asr_client.py, which writes a file for each client; all must have the same words."""
+    """The words of riva_streaming_asr_client.py, which writes a file for each client; all must have the same words."""
     texts = [(folder / f"output_{number}.txt").read_text() for number in range(CLIENTS)]
     words = {" ".join(re.findall(r"Transcript 0: (.*?) *$", text, re.MULTILINE)) for text in texts}
     return " / ".join(sorted(words))

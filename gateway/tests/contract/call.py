@@ -31,6 +31,8 @@ class Outcome:
     """The final segments, without blanks around them."""
     words: list[tuple[str, int, int]] = field(default_factory=list)
     """Word, start and end in ms."""
+    speakers: list[int | None] = field(default_factory=list)
+    """The speaker of each word, from 1, of a call that asks for them."""
     alternatives: list[str] = field(default_factory=list)
     """Riva's last segment, the best first."""
     code: str = ""

@@ -12,11 +12,10 @@ from gateway.tests.helpers.running import Running, running
 from gateway.tests.stream.conftest import fleet, metrics, open_streams, servers, until  # noqa: F401
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.keys import ApiKey, KeyRing
 from penstock_gateway.stream.admission import Admission
-from penstock_gateway.stream.live_stream import LiveStream
+from penstock_gateway.stream.replica_stream import ReplicaStream
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 
 
@@ -27,7 +26,7 @@ class Served:
     gateway: Gateway
     streams: ReplicaStreams
     sockets: Running
-    opened: list[LiveStream]
+    opened: list[ReplicaStream]
 
     @property
     def ports(self) -> Ports:
@@ -44,7 +43,7 @@ def serve(open_streams, metrics, monkeypatch):  # noqa: F811
         digests = [(key, hashlib.sha256(f"sk-{key.name}".encode()).digest()) for key in keys or []]
         ring = KeyRing(digests or None)
         access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
-        opened: list[LiveStream] = []
+        opened: list[ReplicaStream] = []
         async with open_streams(*servers, groups=groups, admission=admission or Admission(), **fields) as streams:
             open_one = streams.open
 

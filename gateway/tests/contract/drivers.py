@@ -33,6 +33,11 @@ _OF_INPUT = ("format", "noise_reduction", "transcription", "turn_detection")
 """Fields of `audio.input`; others are the session's."""
 
 
+def _number(word: dict[str, Any]) -> int | None:
+    """The speaker of a word, by its letter."""
+    return "ABCDEFGH".index(word["speaker"]) + 1 if "speaker" in word else None
+
+
 class RivaStream(Call):
     """StreamingRecognize."""
 
@@ -79,6 +84,7 @@ class RivaStream(Call):
         self.outcome.texts.append(best.transcript.strip())
         self.outcome.alternatives = [each.transcript for each in result.alternatives]
         self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
+        self.outcome.speakers += [word.speaker_tag for word in best.words]
 
     @property
     def _config(self) -> riva.RecognitionConfig:
@@ -146,6 +152,7 @@ class OpenAIFile(Call):
         self.outcome.words += [
             (word["word"], round(1000 * word["start"]), round(1000 * word["end"])) for word in body["words"]
         ]
+        self.outcome.speakers += [_number(word) for word in body["words"]]
 
     def _fail(self, status: Any, body: dict[str, Any]) -> None:
         text = f"{body['error']['code'].upper()}: {body['error']['message']}"
@@ -245,6 +252,7 @@ class Realtime(Call):
                         (word["word"], round(1000 * word["start"]), round(1000 * word["end"]))
                         for word in event.get("words", [])
                     ]
+                    self.outcome.speakers += [_number(word) for word in event.get("words", [])]
                     self._unanswered -= 1
                 elif event["type"] == "error":
                     error = event["error"]
@@ -292,11 +300,12 @@ class KServeGrpc(Call):
             except InferenceServerException as error:
                 status = str(error.status()).removeprefix("StatusCode.")
                 self.outcome.fail(int(status) if status.isdigit() else status, error.message())
-        self._take(transcript)
+        self._read(transcript)
 
-    def _take(self, transcript: Transcript) -> None:
+    def _read(self, transcript: Transcript) -> None:
         self.outcome.texts = [segment.text for segment in transcript.segments if segment.is_final]
         self.outcome.words = [(word.text, word.start_ms, word.end_ms) for word in transcript.words]
+        self.outcome.speakers = [word.speaker for word in transcript.words]
 
     async def _infer(self, client: Any, transcript: Transcript, samples: np.ndarray, **sequence: bool) -> None:
         audio = self.module.InferInput("AUDIO", [1, len(samples)], "FP32")
@@ -343,7 +352,7 @@ class NativeGrpc(Call):
                     pass
             except ClientError as error:
                 self.outcome.fail(None, f"{error.code}: {error}")
-            KServeGrpc._take(self, stream.transcript)
+            KServeGrpc._read(self, stream.transcript)
 
 
 class NativeHttp(NativeGrpc):

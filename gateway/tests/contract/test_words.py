@@ -1,11 +1,16 @@
 """What every protocol says of the same audio, of options, and of what it leaves out."""
 
+import math
+
 import numpy as np
 import pytest
 
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_offline import SEGMENT, whole
+from client.tests.helpers.fake_speakers import voices
+from gateway.tests.contract.call import END_SEGMENT
 from gateway.tests.contract.drivers import ALL, NativeGrpc, Realtime
+from penstock_client.speakers import track
 from penstock_gateway.errors import ErrorCode
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +29,21 @@ async def test_words_and_times(fleet, serve, until, driver, size):
         assert outcome.words == WORDS * driver.has_words
         await until(lambda: not server.batch.streams and not served.streams.live)
         assert (await driver.of(served.ports, speech(6))).text == "w6"
+
+
+@pytest.mark.parametrize("driver", [driver for driver in ALL if driver.has_words])
+async def test_words_have_their_speakers_or_none_are_served(servers, serve, monkeypatch, driver):
+    """Live words wait for the speaker model, however busy this machine is; after a commit it needs more audio."""
+    monkeypatch.setattr(track, "LIVE_WAITS", track.Waits(late_s=math.inf))
+    server = servers()
+    parts = np.array_split(voices(2, 2, 1, 1, 2), 10)
+    parts += [END_SEGMENT, np.zeros(8000, np.float32)] if driver is Realtime else []
+    async with serve(server) as served:
+        outcome = await driver.of(served.ports, *parts, **driver.speakers)
+        assert (outcome.code, outcome.speakers[:10]) == ("", [1, 1, 1, 1, 2, 2, 2, 2, 1, 1])
+        server.speakers.is_served = False
+        outcome = await driver.of(served.ports, *parts, **driver.speakers)
+        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.SPEAKERS_NOT_SERVED)
 
 
 @pytest.mark.parametrize("samples", [0, 5, 700])

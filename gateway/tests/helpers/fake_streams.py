@@ -10,17 +10,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock_client import Alternative, Word
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
-from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup, Samples, Streams
+from penstock_gateway.stream.events import Event, Final, Partial
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup
 
 FRAME_SAMPLES = 1600
 FRAME_MS = 100
 GROUP = ModelGroup(
     name="fake-asr", model="fake-asr", sample_rate_hz=16_000, context=(70, 6), chunk_ms=560.0, languages=(),
     decoders=("greedy", "alsd"), max_beam_size=4, max_boosted_phrases=2000,
-    detected_languages=("en",), alphabet=frozenset("'abcdefghijklmnopqrstuvwxyz"),
+    detected_languages=("en",), alphabet=frozenset("'abcdefghijklmnopqrstuvwxyz"), windows=(), parameters={},
+    version="", architecture="RNN-T", max_streams=8, max_request_s=30.0, idle_s=60.0, max_audio_s=0.0, fingerprint="",
+    has_language_model=False, has_internal_language_model=False,
 )  # fmt: skip
 
 
@@ -149,13 +153,10 @@ class FakeStreams:
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
             raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
 
-    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> FakeStream:
         self.group(options.model)
         if self.open_error is not None:
             raise self.open_error
         self.check_room(key)
         self.opened.append(FakeStream(options, key, protocol))
         return self.opened[-1]
-
-
-_: type[Streams] = FakeStreams

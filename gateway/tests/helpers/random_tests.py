@@ -1,15 +1,25 @@
-"""What the random tests of protocols share."""
+"""What the random tests of protocols share.
 
+A case follows from its number alone, so a failure names the case that repeats it.
+"""
+
+import asyncio
+import itertools
 import logging
 import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Any
 
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
-from penstock_gateway.stream.upstream_options import upstream_options
+from penstock_gateway.stream.options import upstream_options
 
 NIGHTLY_MESSAGES = int(os.environ.get("PENSTOCK_RANDOM_MESSAGES", "10000"))
-"""Of the long random tests of a protocol; 100,000 take up to 25 minutes (CONTRIBUTING.md)."""
+"""Cases of the long random tests of a protocol; 100,000 take up to 25 minutes (CONTRIBUTING.md)."""
+_CLIENTS, _CASES = 8, 40
+"""Cases at the same time, and beside each call of a neighbour."""
 
 
 class CheckedStreams(FakeStreams):
@@ -25,3 +35,36 @@ def check_log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str
     """No error and no traceback has been logged."""
     assert not [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info]
     assert "Traceback" not in capfd.readouterr().err
+
+
+async def make_cases(
+    gateway: Any,
+    numbers: Iterable[int],
+    messages: int,
+    one: Callable[[int], Awaitable[tuple[Hashable, int]]],
+    neighbour: Callable[[], Awaitable[None]],
+) -> Counter:
+    """Makes the cases of these numbers until `messages` are sent; returns how often each answer came.
+
+    `one` makes a case, and returns its answer and the messages that it has sent. `neighbour` checks that the words of
+    another client are unchanged.
+    """
+    answers: Counter = Counter()
+    places, left, sent = asyncio.Semaphore(_CLIENTS), iter(numbers), 0
+
+    async def make(number: int) -> None:
+        nonlocal sent
+        async with places:
+            try:
+                answer, count = await one(number)
+            except Exception as error:
+                raise AssertionError(f"case {number}: {error}") from error
+        answers[answer] += 1
+        sent += count
+
+    while sent < messages and (cases := list(map(make, itertools.islice(left, _CASES)))):
+        await asyncio.gather(neighbour(), *cases)
+        while not all(stream.is_cancelled for stream in gateway.streams.opened):  # their clients did not wait
+            await asyncio.sleep(0.005)
+        gateway.streams.opened.clear()
+    return answers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.process.serving import HttpServer, add_grpc_port, http_server, open_port
-from penstock_gateway.process.tls import Certificate
+from penstock_gateway.process.startup import Certificate
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 WORD_SAMPLES = 800
 

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket
 
 from gateway.tests.helpers.running import running
 from penstock_gateway.security import limits
-from penstock_gateway.security.connections import TokenBucket
+from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
@@ -133,10 +133,10 @@ async def test_all_connections_are_limited(gateway, monkeypatch):
 
 async def test_a_bucket_of_messages():
     bucket = TokenBucket(per_s=10, burst=20, now_s=100.0)
-    assert bucket.take(20, 100.0) <= 0
-    assert bucket.take(5, 100.0) == pytest.approx(0.5)
-    assert bucket.take(0, 101.0) <= 0
-    assert bucket.take(21, 1000.0) == pytest.approx(0.1)
+    assert bucket.spend(20, 100.0) <= 0
+    assert bucket.spend(5, 100.0) == pytest.approx(0.5)
+    assert bucket.spend(0, 101.0) <= 0
+    assert bucket.spend(21, 1000.0) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("kind", ["ping", "message"])

@@ -16,7 +16,7 @@ from gateway.tests.kserve.conftest import KEYS, headers
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import routes
 from penstock_gateway.kserve.http_wire import read_body
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from penstock_gateway.security.budget import Budget
 
 pytestmark = pytest.mark.anyio
@@ -249,7 +249,7 @@ async def test_nested_arrays_are_read_in_their_order(client, server):
 
 
 async def test_a_key_that_stands_twice_is_rejected(client):
-    """Of `sequence_start` true and false one parser takes the first, another the last."""
+    """One parser reads the first of `sequence_start` true and false, another the last."""
     fields = {"id": 'a: "b":', "parameters": {"sequence_id": "c:d", "sequence_start": True}}
     text = json.dumps(one_input(shape=[1, 1], data=[0.5]) | fields)
     assert (await post(client, text.encode()))[0] == 200

@@ -13,15 +13,13 @@ import tritonclient.grpc as blocking
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import confidence, word
 from gateway.tests.helpers.memory import freed_at_once
 from gateway.tests.kserve.conftest import KEYS, MAX_STREAMS, headers
-from penstock_client import AsyncClient, ClientError, ConnectionOptions, StreamOptions
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve import service
 from penstock_gateway.kserve.errors import code_of
-from penstock_gateway.kserve.outputs import DATATYPES
+from penstock_gateway.kserve.model import DATATYPES
 from penstock_gateway.kserve.request import InferRequest
 from penstock_gateway.kserve.service import KServeService, _Call
 from penstock_gateway.security.keys import ANONYMOUS
@@ -126,32 +124,6 @@ async def test_alternatives_of_a_whole_recording(client):
     assert json.loads(words[1]) == [[text(1), 0, 80, 0.25]]
 
 
-async def test_speakers_of_the_words_of_a_segment(client, server):
-    await client.infer(**request(2, start=True, speakers=2), headers=headers())
-    ended = await client.infer(**request(2, end=True), headers=headers())
-    assert values(ended, ["WORDS", "WORD_SPEAKER"]) == [[word(1), word(2), word(3)], [1, 1, 1, 1]]
-    without = await client.infer(**request(2, start=True, end=True), headers=headers())
-    assert values(without, ["WORD_SPEAKER"]) == [[]]
-    wrong = client.infer(**request(start=True, speakers=1), headers=headers())
-    assert await rejection(wrong) == ("StatusCode.INVALID_ARGUMENT", "OPTION_INVALID")
-    server.speakers.is_served = False
-    missing = client.infer(**request(start=True, speakers="on"), headers=headers())
-    assert await rejection(missing) == ("StatusCode.INVALID_ARGUMENT", "SPEAKERS_NOT_SERVED")
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-async def test_the_native_client_gets_speakers_of_a_gateway(serve, server, protocol):
-    async with serve(server) as served:
-        address = served.ports.grpc if protocol == "grpc" else served.ports.http
-        options = ConnectionOptions(headers=headers())
-        async with AsyncClient(address, protocol, timeout_s=60, connection_options=options) as native:
-            found = await native.transcribe(voices(1, 2), options=StreamOptions(speakers="on"), request_ms=50)
-            assert [each.speaker for each in found.words] == [1, 1, 2, 2]
-            server.speakers.is_served = False
-            with pytest.raises(ClientError, match="SPEAKERS_NOT_SERVED"):
-                await native.transcribe(voices(1, 2), options=StreamOptions(speakers="on"))
-
-
 async def test_requests_of_a_call_are_answered_in_their_order(client):
     requests = [
         request(1, "a", start=True), request(2, 9, start=True), request(1, "missing"), request(1, "a"), request(3, 9),
@@ -224,7 +196,7 @@ async def test_a_cancelled_request_counts_whole_or_its_stream_is_lost(serve, ser
 
 
 async def test_a_request_that_is_cancelled_before_it_is_read_loses_streams_of_its_client(serve, server, monkeypatch):
-    """Of one behind a proxy, which sends the calls of several over one connection."""
+    """A client behind a proxy, which sends the calls of several over one connection."""
 
     def context(client):
         metadata = [("x-forwarded-for", client)] if client else []

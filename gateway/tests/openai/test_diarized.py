@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gateway.tests.helpers.openai_calls import encoded, error, post
-from penstock_gateway.errors import ErrorCode, GatewayError
+from gateway.tests.helpers.openai_calls import encoded, post
 from penstock_gateway.http.openai_objects import speaker_name
 
 pytestmark = pytest.mark.anyio
@@ -54,9 +53,3 @@ async def test_speakers_in_other_formats(client, streams):
 def test_no_two_speakers_have_one_name(names, shown):
     assert [speaker_name(each, names) for each in (1, 2, 3, 4)] == list(shown)
     assert len({speaker_name(each, names) for each in range(1, 9)}) == 8
-
-
-async def test_speakers_that_are_not_served_are_an_error(client, streams):
-    streams.open_error = GatewayError(ErrorCode.SPEAKERS_NOT_SERVED, "speakers are not served")
-    response = await post(client, encoded(), response_format="diarized_json")
-    assert error(response, 400)[0] == "speakers_not_served"

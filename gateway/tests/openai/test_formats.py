@@ -2,11 +2,11 @@
 
 import json
 
+from penstock_client import Word
 from penstock_gateway.config import Config
-from penstock_gateway.openai.formats import Transcription, render
+from penstock_gateway.openai.formats import TranscriptEvents, Transcription, render
 from penstock_gateway.openai.request import parse_fields
-from penstock_gateway.openai.sse import TranscriptEvents
-from penstock_gateway.stream.events import Final, Word
+from penstock_gateway.stream.events import Final
 
 
 def test_segments_of_verbose_json_end_at_pauses_and_with_sentences(streams):

@@ -68,7 +68,7 @@ async def test_a_form_without_one_file_says_why(gateway, parts, message):
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
     assert response.json()["error"]["code"] in ("field_invalid", "audio_invalid")
-    assert not gateway.recordings.taken_of("anonymous")
+    assert not gateway.recordings.used_by("anonymous")
 
 
 async def test_other_fields_may_have_extended_names(gateway):

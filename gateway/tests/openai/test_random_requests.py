@@ -1,27 +1,20 @@
-"""Random requests on real sockets: each answer is a status of docs/gateway.md below 500, in its documented form.
-
-A request follows from its number alone, so a failure names the request that repeats it.
-"""
+"""Random requests on real sockets: each answer is a status of docs/gateway.md below 500, in its documented form."""
 
 import asyncio
 import itertools
 import json
 import random
-from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 
 from gateway.tests.helpers.random_audio import recordings, spoiled
-from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log
+from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log, make_cases
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request import TranscriptionForm
 
 pytestmark = pytest.mark.anyio
-REQUESTS = 40
-"""At a time, `CLIENTS` of them at once."""
-CLIENTS = 8
 CREATE = "/v1/audio/transcriptions"
 PATHS = (
     CREATE, "/v1/models", "/v1/models/fake-asr", "/v1/models/whisper-1", "/v1/models/%00%ff/..", "/v1/nothing", "/",
@@ -197,33 +190,18 @@ def check(answered: bytes, request: Request) -> str:
     return str(status)
 
 
-async def send(gateway, numbers, requests: int) -> Counter:
-    """Makes the requests of these numbers; returns how often each answer came. A neighbour's words are unchanged."""
-    answers: Counter = Counter()
-    left = iter(numbers)
-    neighbour = Request(well_formed())
+async def send(gateway, numbers, requests: int):
+    """Makes the requests of these numbers; returns how often each answer came."""
     async with running(gateway) as served:
 
-        async def one(number: int) -> None:
+        async def one(number: int) -> tuple[str, int]:
             request = random_request(number)
-            try:
-                answers[check(await answer(served.http_port, request), request)] += 1
-            except Exception as error:
-                raise AssertionError(f"request {number}: {error}") from error
+            return check(await answer(served.http_port, request), request), 1
 
-        places = asyncio.Semaphore(CLIENTS)
+        async def neighbour() -> None:
+            assert b'"text": "w0 w1 w2"' in await answer(served.http_port, Request(well_formed()))
 
-        async def limited(number: int) -> None:
-            async with places:
-                await one(number)
-
-        while answers.total() < requests and (batch := list(itertools.islice(left, REQUESTS))):
-            words, *_ = await asyncio.gather(answer(served.http_port, neighbour), *map(limited, batch))
-            assert b'"text": "w0 w1 w2"' in words
-            while not all(stream.is_cancelled for stream in gateway.streams.opened):
-                await asyncio.sleep(0.005)
-            gateway.streams.opened.clear()
-    return answers
+        return await make_cases(gateway, numbers, requests, one, neighbour)
 
 
 def well_formed() -> bytes:

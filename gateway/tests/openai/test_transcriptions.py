@@ -9,7 +9,6 @@ import pytest
 from client.tests.helpers.sound_files import media_file
 from gateway.tests.helpers.openai_calls import AUDIO, encoded, error, events_of, post
 from gateway.tests.helpers.running import running
-from penstock_gateway.audio import container
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security import limits
@@ -232,15 +231,6 @@ async def test_a_cut_file_that_begins_late_gives_its_times_and_a_remark(client):
     assert remark["code"] == "cut" and remark["start_s"] < 5.0 + len(AUDIO) / 16_000
     *_, last = events_of(await post(client, data[:-9000], stream="true"))
     assert last["remarks"] == [remark]
-
-
-async def test_without_a_free_stream_no_file_is_decoded(client, streams, monkeypatch):
-    def decode(*_):
-        raise AssertionError
-
-    monkeypatch.setattr(container, "_start", decode)
-    streams.max_streams = 0
-    assert error(await post(client, encoded()), 429)[0] == "streams_exhausted"
 
 
 async def test_without_a_free_stream_no_body_is_read(client, streams):

@@ -1,8 +1,9 @@
 import io
 import logging
+import sys
 
 from penstock_client.log_lines import RateLimit
-from penstock_gateway.process import logs
+from penstock_gateway.process.main import configure_logs
 
 
 def test_lines_per_second_are_limited_and_the_others_counted():
@@ -16,10 +17,10 @@ def test_lines_per_second_are_limited_and_the_others_counted():
 
 def test_a_value_cannot_look_like_another_field(monkeypatch):
     line = io.StringIO()
-    monkeypatch.setattr(logs.sys, "stderr", line)
+    monkeypatch.setattr(sys, "stderr", line)
     before = logging.getLogger().handlers[:]
     try:
-        logs.configure_logs("text")
+        configure_logs("text")
         fields = {"code": "A", "reason": 'x end=finished "\\\n', "empty": ""}
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
         logging.getLogger("grpc._cython.cygrpc").error("ExecuteBatchError raised in core by servicer method [%s]", "/x")

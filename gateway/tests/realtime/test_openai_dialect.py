@@ -1,18 +1,20 @@
 """OpenAI's protocol without a socket: client events in, actions and server events out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
 from gateway.tests.helpers.realtime_events import append, error, send, update
+from penstock_client import Word
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
-from penstock_gateway.stream.events import Final, Partial, Word
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.events import Final, Partial
+from penstock_gateway.stream.options import LiveStreamOptions
 
 ITEM = "conversation.item.input_audio_transcription"
 INTERIM = "item.input_audio_transcription.interim"
@@ -232,7 +234,7 @@ def test_delay_picks_the_context():
     streams = FakeStreams()
     base = streams.groups[0]
     streams.groups = tuple(
-        ModelGroup(**{**{name: getattr(base, name) for name in base.__slots__}, "name": name, "chunk_ms": chunk_ms})
+        replace(base, name=name, chunk_ms=chunk_ms)
         for name, chunk_ms in [("fake-asr", 560.0), ("low", 160.0), ("high", 1120.0)]
     )
     streams.group = lambda model: next(group for group in streams.groups if model in ("", group.name))

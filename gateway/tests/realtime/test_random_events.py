@@ -13,10 +13,11 @@ import websockets
 
 from gateway.tests.helpers.fake_streams import FakeStreams, speech
 from gateway.tests.helpers.running import running
+from penstock_client import Word
 from penstock_gateway.config import Config
 from penstock_gateway.realtime.dialect import Audio, Configure, EndSegment, Finish
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
-from penstock_gateway.stream.events import Final, Partial, Word
+from penstock_gateway.stream.events import Final, Partial
 
 ITEM = "conversation.item.input_audio_transcription"
 AUDIO = base64.b64encode(bytes(480)).decode()
@@ -78,7 +79,7 @@ def mutated(value, rng):
 
 
 class Stream:
-    """A stream that answers at random, as far as the contract of `LiveStream` lets it."""
+    """A stream that answers at random, as far as the contract of `ReplicaStream` lets it."""
 
     def __init__(self, rng):
         self._rng = rng

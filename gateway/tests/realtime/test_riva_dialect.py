@@ -6,13 +6,14 @@ import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
 from gateway.tests.helpers.realtime_events import error, send
+from penstock_client import Word
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
-from penstock_gateway.stream.events import Final, Partial, Word
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.events import Final, Partial
+from penstock_gateway.stream.options import LiveStreamOptions
 
 ITEM = "conversation.item.input_audio_transcription"
 AUDIO = base64.b64encode(b"abcd").decode()

@@ -13,7 +13,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 
 def append(protocol, data=b"abcd"):

@@ -1,14 +1,10 @@
-"""Random calls on real sockets: each ends with a status of docs/gateway.md, and a neighbour's words are unchanged.
-
-A call follows from its number alone, so a failure names the call that repeats it.
-"""
+"""Random calls on real sockets: each ends with a status of docs/gateway.md, and a neighbour's words are unchanged."""
 
 import asyncio
 import contextlib
 import itertools
 import random
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +14,7 @@ import pytest
 
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.random_audio import recordings, spoiled
-from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log
+from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log, make_cases
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
@@ -27,9 +23,6 @@ from penstock_gateway.security.limits import MAX_MESSAGE_BYTES
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
 ANSWERS = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUSTED}
-CALLS = 40
-"""At a time, `CLIENTS` of them at once."""
-CLIENTS = 8
 METHODS = (*["StreamingRecognize"] * 3, "Recognize", "GetRivaSpeechRecognitionConfig", "Transcribe")
 TEXTS = (
     "", "en-US", "en", "de-DE", "fake-asr", "none", "x" * 3000, "é\0\n", "-1", "30.5", "nan", "1e999", "true", "alsd",
@@ -187,30 +180,21 @@ def accepted(call: Call) -> set[Code]:
     return codes
 
 
-async def send(gateway, numbers: Iterable[int], messages: int) -> Counter:
+async def send(gateway, numbers: Iterable[int], messages: int):
     """Makes the calls of these numbers until `messages` are sent; returns how often each status came."""
-    statuses: Counter = Counter()
-    places = asyncio.Semaphore(CLIENTS)
     sound = [configuration(), *pieces(speech(0.3, 1.0, 0.2))]
-    sent, left = 0, iter(numbers)
     async with client(gateway) as riva_client:
 
-        async def one(number: int) -> None:
-            nonlocal sent
+        async def one(number: int) -> tuple[Code, int]:
             call = random_call(number)
-            async with places:
-                code, count = await asyncio.to_thread(run, call, riva_client.threaded_channel)
-            assert code in accepted(call), f"call {number}: {code}"
-            statuses[code] += 1
-            sent += count
+            code, count = await asyncio.to_thread(run, call, riva_client.threaded_channel)
+            assert code in accepted(call), code
+            return code, count
 
-        while sent < messages and (calls := [one(number) for number in itertools.islice(left, CALLS)]):
-            words, *_ = await asyncio.gather(finals(riva_client.send_all(sound)), *calls)
-            assert words == ["w0 w1 w2 ", "w3 w4 "]
-            while not all(stream.is_cancelled for stream in gateway.streams.opened):  # of clients that did not wait
-                await asyncio.sleep(0.005)
-            gateway.streams.opened.clear()
-    return statuses
+        async def neighbour() -> None:
+            assert await finals(riva_client.send_all(sound)) == ["w0 w1 w2 ", "w3 w4 "]
+
+        return await make_cases(gateway, numbers, messages, one, neighbour)
 
 
 async def test_random_messages(gateway, caplog, capfd):

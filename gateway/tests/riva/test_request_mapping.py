@@ -13,7 +13,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.riva.request_mapping import FIELDS, Treatment, is_forced_end, map_request
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 ALL = {"verbatim_transcripts": True}
 """A request that sets nothing without an effect."""

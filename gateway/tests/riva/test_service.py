@@ -57,15 +57,6 @@ async def test_a_stream(gateway):
     assert gateway.streams.opened[0].is_cancelled  # its slot is free
 
 
-async def test_finals_only_by_default(gateway):
-    async with client(gateway) as riva_client:
-        messages = [configuration(enable_word_time_offsets=True), *pieces(speech(0.3, 1.0, 0.2))]
-        received = await riva_client.send_all(messages)
-    assert [response.results[0].alternatives[0].transcript for response in received] == ["w0 w1 w2 ", "w3 w4 "]
-    word = received[1].results[0].alternatives[0].words[0]
-    assert (word.word, word.start_time, word.end_time, word.confidence) == ("w3", 1300, 1400, 0.5)
-
-
 async def test_a_forced_end_is_answered_also_in_silence(gateway):
     force = {"runtime_config": {"force_eou": "true"}}
     async with client(gateway) as riva_client:
@@ -119,23 +110,6 @@ async def test_files_as_streams_and_whole(gateway, form, subtype, fields):
     assert len(streamed) == 2 or subtype == "OPUS"  # which leaves the level of silence above that of a word
 
 
-async def test_channels_are_averaged(gateway):
-    samples = speech(0.3)
-    data = np.stack([samples, 0 * samples], axis=1).ravel()
-    async with client(gateway) as riva_client:
-        await riva_client.send_all([configuration(audio_channel_count=2), audio(data)])
-    np.testing.assert_allclose(np.concatenate(gateway.streams.opened[0].pushed), samples / 2, atol=1e-4)
-
-
-async def test_options_reach_the_stream(gateway):
-    async with client(gateway) as riva_client:
-        fields = {"max_alternatives": 2, "speech_contexts": [{"phrases": ["market street"], "boost": 20}]}
-        (result,) = (await riva_client.recognize(speech(0.3).tobytes(), **fields)).results[:1]
-    options = gateway.streams.opened[0].options
-    assert (options.decoder, options.n_best, options.phrases) == ("alsd", 2, (("market street", 0.4),))
-    assert len(result.alternatives) == 2
-
-
 MP3 = sound_file(speech(0.5), form="MP3")
 RECORDINGS = {
     "mp3": lambda: MP3,
@@ -166,18 +140,6 @@ async def test_a_cut_recording_that_begins_late_gives_its_times_and_a_remark(gat
         assert (await call).results[0].alternatives[0].words[0].start_time >= 5000
         assert dict(await call.trailing_metadata())["penstock-warning"].startswith("cut; start=5.")
         assert "penstock-warning" not in dict(await riva_client.recognize(SILENCE).trailing_metadata())
-
-
-async def test_words_have_the_tags_of_their_speakers(gateway):
-    diarization = {"diarization_config": {"enable_speaker_diarization": True, "max_speaker_count": 2}}
-    async with client(gateway) as riva_client:
-        (result,) = (await riva_client.recognize(sound_file(speech(0.4)), **diarization)).results
-        assert [word.speaker_tag for word in result.alternatives[0].words] == [1, 1, 2, 2]
-        streamed = await riva_client.send_all([configuration(**diarization), *pieces(speech(0.4))])
-        assert [word.speaker_tag for word in streamed[-1].results[0].alternatives[0].words] == [1, 1, 2, 2]
-    gateway.streams.open_error = GatewayError(ErrorCode.SPEAKERS_NOT_SERVED, "speakers are not served")
-    async with client(gateway) as riva_client, rejected(gateway, Code.INVALID_ARGUMENT, "SPEAKERS_NOT_SERVED"):
-        await riva_client.recognize(sound_file(speech(0.4)), **diarization)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello there" * 20], ids=["empty", "text"])

@@ -22,7 +22,7 @@ KEY = ("authorization", "Bearer sk-test")
 DIGEST = hashlib.sha256(b"sk-test")
 RING = KeyRing([(ApiKey("test", 4), DIGEST.digest())])
 LOST_STATUS = "Internal error from Core"
-"""Of gRPC's client, where a write fails before the server's status arrives: another call gets it."""
+"""Errors of gRPC's client, where a write fails before the server's status arrives: another call gets it."""
 CALLS, MESSAGE_BYTES = 8, 60 << 20
 
 

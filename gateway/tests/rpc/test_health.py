@@ -14,7 +14,7 @@ RING = KeyRing([(ApiKey("test", 4), bytes(32))])
 
 @pytest.fixture
 async def channel(make_gateway, monkeypatch):
-    """Of a gateway with keys."""
+    """The gateway has keys."""
     monkeypatch.setattr(grpc_health, "_POLL_S", 0.01)
     async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         yield channel

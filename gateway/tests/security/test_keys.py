@@ -4,8 +4,7 @@ import os
 import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
 

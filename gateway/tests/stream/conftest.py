@@ -7,8 +7,8 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_gateway.config import Config, ReplicaGroup
-from penstock_gateway.metrics import Metrics
 from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.metrics import Metrics
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 
 

@@ -14,7 +14,7 @@ from penstock_gateway.security import files
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import discovery, replica_streams, replicas
 from penstock_gateway.stream.discovery import Discovery
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 

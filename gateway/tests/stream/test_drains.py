@@ -9,7 +9,7 @@ from gateway.tests.stream.test_watch import ended, mute
 from penstock_client.batched import client
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import replica_streams, replicas
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.live_stream import LiveStreamOptions
 from penstock_gateway.stream.moves import Place
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)

@@ -16,7 +16,7 @@ from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream import replica_stream, replica_streams
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.live_stream import LiveStreamOptions
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 KEEP_ALIVE_S = 10.0

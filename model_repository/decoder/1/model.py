@@ -3,11 +3,11 @@
 from penstock.errors import StreamError
 from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stages.decoder_rows import ResultChanges
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import ChunkMetrics, decoded_frames
 from penstock.serving.model_log import ModelLog
-from penstock.serving.result_changes import ResultChanges
 from penstock.serving.settings import Settings
 
 

@@ -1,13 +1,14 @@
 """Triton model `encoder`: MEL in, ENCODED frames and their TICKET out. It holds the encoder state of every stream."""
 
 from penstock.errors import StreamError
+from penstock.pipeline.offline.encoder import WindowEncoderStage
 from penstock.pipeline.slots.ticket import TicketSigner
+from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import show_products
 from penstock.serving.model_log import ModelLog
 from penstock.serving.settings import Settings
-from penstock.serving.stages import encoder_stage
 
 
 class TritonPythonModel:
@@ -20,7 +21,15 @@ class TritonPythonModel:
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
-        self._stage = encoder_stage(settings)
+        checkpoint, slots, ledger = settings.checkpoint, settings.slots, settings.open_ledger()
+        if settings.context is None:
+            board = settings.open_board()
+            self._stage = WindowEncoderStage(checkpoint, slots, ledger, board, settings.device, settings.precision)
+        else:
+            self._stage = EncoderStage(
+                checkpoint, settings.context, slots, ledger, settings.device, settings.decoding.cuda_graphs,
+                settings.precision, settings.decoding.kernels,
+            )  # fmt: skip
         show_products(triton_io.make_metric, self._stage.products)
         self.log.stage(f"loaded: {settings.device}, {settings.context_name}")
         self._stage.warm_up(triton_io.max_batch_size(args))

@@ -3,14 +3,15 @@
 import time
 
 from penstock.errors import ErrorCode, StreamError
+from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.pipeline.stages.features import FeatureStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics, show_build
 from penstock.serving.model_log import ModelLog, StreamLog
 from penstock.serving.settings import Settings
-from penstock.serving.stages import features_stage
 
 
 class TritonPythonModel:
@@ -23,7 +24,8 @@ class TritonPythonModel:
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
-        rate_hz = settings.checkpoint.config.features.sample_rate_hz
+        checkpoint = settings.checkpoint
+        rate_hz = checkpoint.config.features.sample_rate_hz
         streams = StreamLog(self.log, settings.open_latency(), rate_hz)
         self._table = table = StreamTable(
             settings.max_streams, settings.open_ledger(), settings.idle_limit_s, board=settings.open_board(),
@@ -31,7 +33,11 @@ class TritonPythonModel:
         )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         show_build(triton_io.make_metric, settings)
-        self._stage = features_stage(settings, table)
+        if settings.context is None:
+            limits = WindowLimits(60 * rate_hz * settings.max_file_minutes, int(rate_hz * settings.max_audio_s))
+            self._stage = WindowFeatureStage(checkpoint, table, limits, settings.decoding)
+        else:
+            self._stage = FeatureStage(checkpoint, settings.context, table, settings.decoding)
         self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()

@@ -1,12 +1,16 @@
 """Triton model `speakers`: AUDIO in, PROBABILITIES of speakers out. It has a stream table and states of its own."""
 
-from penstock.errors import ErrorCode, StreamError
+from penstock.errors import ErrorCode, SettingError, StreamError
+from penstock.pipeline.slots.drain import DrainBoard
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.stages.speakers import SpeakerStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import SpeakerMetrics
 from penstock.serving.model_log import ModelLog, StreamLog
-from penstock.serving.settings import Settings
-from penstock.serving.stages import speaker_stage
+from penstock.serving.settings import SPEAKER_BOARD, SPEAKER_LEDGER, Settings
+from penstock.speakers.bundle import SpeakerCheckpoint
 
 
 class TritonPythonModel:
@@ -18,7 +22,17 @@ class TritonPythonModel:
         triton_io.check_single_instance(args)
         settings = Settings.from_environment()
         prepare_process(settings.threads)
-        self._stage = speaker_stage(settings, StreamLog(self.log).ended)
+        if settings.speakers is None:
+            raise SettingError("PENSTOCK_SPEAKERS is not set; accepted: a bundle of a speaker model")
+        slots, runtime = slot_count(settings.speaker_streams), settings.runtime_directory
+        ledger, board = SlotLedger(slots, runtime / SPEAKER_LEDGER), DrainBoard(slots, runtime / SPEAKER_BOARD)
+        table = StreamTable(
+            settings.speaker_streams, ledger, settings.idle_limit_s, board=board, on_settled=StreamLog(self.log).ended
+        )
+        self._stage = SpeakerStage(
+            SpeakerCheckpoint(settings.speakers), table, ledger, settings.device, settings.decoding.cuda_graphs,
+            settings.precision,
+        )  # fmt: skip
         self._metrics = SpeakerMetrics(triton_io.make_metric, self._stage)
         self.log.stage(f"loaded: {settings.device}, {settings.speaker_streams} streams")
         self._stage.warm_up()

@@ -18,7 +18,7 @@ PREFIX = "predictor."
 MAX_LABELS = 256
 """A longer sentence is divided; each part is scored from the start of a sentence."""
 HELD_OUT_EVERY = 10
-"""Of a text, one sentence in this number is held out."""
+"""One sentence of a text in this number is held out."""
 LSTM_NAMES = {
     "input_weight": "weight_ih_l",
     "hidden_weight": "weight_hh_l",
@@ -116,7 +116,7 @@ class IlmTraining:
     measurements: int = 20
     """Times that the held-out perplexity is measured, in equal distances up to the last step."""
     seed: int = 0
-    """Of the batches."""
+    """Decides the order of sentences in batches."""
 
 
 class TrainedIlm(NamedTuple):

@@ -19,11 +19,10 @@ from penstock_client.declaration import read_flags
 from penstock_client.options import ENDPOINTS, StreamOptions
 
 if TYPE_CHECKING:
-    from penstock.evaluation.decoder_choice import DecoderChoice
     from penstock.evaluation.manifest import Utterance
     from penstock.evaluation.normalizers import Normalizer
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import RunResult
+    from penstock.evaluation.runs import DecoderChoice, RunResult
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import AttentionContext, EncoderConfig
     from penstock.speakers.diarizer import Diarizer
@@ -116,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     results: list[RunResult] = []
     with TemporaryDirectory() as folder:
         if args.join:
-            from penstock.evaluation.joining import join_utterances
+            from penstock.evaluation.manifest import join_utterances
 
             utterances = join_utterances(utterances, args.join, _pause_s(args), _JOINED_SAMPLE_RATE_HZ, Path(folder))
         try:
@@ -138,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_turns(args: argparse.Namespace, utterances: list["Utterance"]) -> list["Utterance"]:
     """The utterances with the turns of `--rttm`. Checks that a speaker model has something to be compared with."""
-    from penstock.evaluation.rttm import reference_turns
+    from penstock.evaluation.diarization import reference_turns
 
     if args.rttm:
         found = reference_turns(args.rttm, utterances)
@@ -251,15 +250,22 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
 def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Conditions", "RunResult"]]:
     """One run per context and decoder."""
     from penstock.encoder.precision import resolve_precision
-    from penstock.evaluation.decoder_choice import parse_decoder, sweep_decoders
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import FirstStep, Variant, collect, open_recognizer, recognize_in_process
+    from penstock.evaluation.runs import (
+        FirstStep,
+        Variant,
+        collect,
+        open_recognizer,
+        parse_decoder,
+        recognize_in_process,
+        sweep_decoders,
+    )
     from penstock.model.bundle import Checkpoint
     from penstock.model.bundle_files import CONFIG_FILE, sha256_of
     from penstock.model.resolve import BUNDLED_MODEL_NOTICE, resolve_or_bundled
     from penstock.model.tokenizer import Tokenizer
-    from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
+    from penstock.pipeline.options.offers import offer_decoders
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
     from penstock.transcription.processes import divide
@@ -330,9 +336,7 @@ def _diarizer(bundle: str, precision: str) -> "Diarizer":
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
     """Rejects what the model or a file does not allow now, and not after the runs before it."""
-    from penstock.pipeline.options.decoder_offer import offer_decoders
-    from penstock.pipeline.options.decoding_files import check_decoding_files
-    from penstock.pipeline.options.language_offer import offer_languages
+    from penstock.pipeline.options.offers import check_decoding_files, offer_decoders, offer_languages
 
     if problem := offer_decoders(checkpoint.config, decoder.decoding).problem_with(decoder.name):
         raise SettingError(problem)

@@ -12,8 +12,7 @@ from penstock.errors import CorpusError, SettingError
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.scoring.ngram.estimation.kneser_ney import Discounts
-    from penstock.scoring.ngram.estimation.text import TextTokenizer
-    from penstock.scoring.ngram.estimation.word_text import WordText
+    from penstock.scoring.ngram.estimation.text import TextTokenizer, WordText
     from penstock.scoring.ngram.io import TokenNames
 
 
@@ -109,8 +108,7 @@ def run_build(args: argparse.Namespace) -> int:
 
 def _open_text(args: argparse.Namespace, names: "TokenNames | None" = None) -> "TextTokenizer | WordText":
     """A reader of text; names: of a finished model."""
-    from penstock.scoring.ngram.estimation.text import TextTokenizer
-    from penstock.scoring.ngram.estimation.word_text import WordText
+    from penstock.scoring.ngram.estimation.text import TextTokenizer, WordText
 
     if args.words:
         return WordText(names.pieces if names else None)
@@ -172,7 +170,7 @@ def _warn_of_fallback(discounts: Sequence["Discounts"], first: int) -> None:
 
 def _print_perplexity(args: argparse.Namespace, names: "TokenNames", units: str) -> None:
     from penstock.scoring.ngram.io import TokenFormat, load_ngram_lm
-    from penstock.scoring.ngram.perplexity import measure_perplexity
+    from penstock.scoring.ngram.lm import measure_perplexity
 
     text = _open_text(args, names)
     lm = load_ngram_lm(args.out, names, token_format=TokenFormat.PIECES)

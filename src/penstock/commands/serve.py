@@ -13,19 +13,23 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL_NOTICE, int8_notice, resolve_or_bundled
 from penstock.pipeline.memory.server_memory import ServerMemory, audio_bytes_per_s, server_memory
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.decoding_files import check_decoding_files
-from penstock.pipeline.options.live_window import live_window
+from penstock.pipeline.options.offers import check_decoding_files, offer_decoders
+from penstock.pipeline.options.windows import live_window
 from penstock.pipeline.slots.table import slot_count
 from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information
-from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
-from penstock.serving.limits import raise_open_file_limit
+from penstock.serving.launch import (
+    ALL_INTERFACES,
+    LOOPBACK,
+    Ports,
+    ServerOptions,
+    claim_all_ports,
+    raise_open_file_limit,
+)
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports, claim_all_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import (
     FOREIGN_VARIABLES,

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import AudioError, OutputError, SettingError, shown
 from penstock.frontend.audio_file import named
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, PRECISION, THREADS
-from penstock.transcription.audio_inputs import AudioInput, find_audio
+from penstock.transcription.audio_inputs import AudioInput, FolderWatch, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, RTTM, ResultFiles, document
-from penstock.transcription.watching import FolderWatch
 from penstock_client.audio.sound_file import open_audio
 from penstock_client.audio.tracks import CHANNELS, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.declaration import read_flags

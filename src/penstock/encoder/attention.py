@@ -156,7 +156,7 @@ class Attention:
 
     def step_fused(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
         """As `step`, by a kernel. pages: this layer's of `EncoderState.kv_pages`."""
-        from penstock.kernels.chunk_attention import attend_pages  # here, because it imports Triton
+        from penstock.kernels.chunk_step import attend_pages  # here, because it imports Triton
 
         qkv = self._qkv(x)  # [B * T, 3 * D]
         query = qkv[:, : residual.shape[1]].view(len(qkv), self._heads, self._d_head).transpose(0, 1)  # [H, B * T, dh]

@@ -12,8 +12,7 @@ import torch
 
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded
-from penstock.graphs.driver import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Runner
-from penstock.graphs.program import Program
+from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Program, Runner
 from penstock.runtime import check_device_works
 
 BUCKETS = (64, 128, 256, 512, 1024)

@@ -11,10 +11,10 @@ import os
 import torch
 
 from penstock.encoder.captured_step import CapturedStep
-from penstock.encoder.int8_choice import Int8Choice
+from penstock.encoder.int8 import Int8Choice
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 from penstock.kernels.capability import FUSED, TORCH, available
 from penstock.kernels.contracts import MAX_HEAD_WIDTH, MAX_KEYS
 from penstock.model.bundle import Checkpoint, encoder_shapes

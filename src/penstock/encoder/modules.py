@@ -1,9 +1,19 @@
-"""The parts of a FastConformer layer without attention: linear, norm, feed-forward and convolution."""
+"""The parts of a FastConformer encoder without attention: linear, norm, feed-forward, convolution and subsampling.
+
+Subsampling is causal strided convolutions in time: 4 or 8 mel frames become one encoder frame, chunk by chunk, exactly.
+NeMo pads each layer with two columns before and one after. Counted from `factor - 1` virtual frames before the stream's
+start, output o of a layer reads inputs 2o - 1, 2o and 2o + 1: one column back. So the state is one column per layer,
+and a first chunk has the shape of a later one. A convolution of zeros is not zero, therefore positions before the start
+and after the end are zeroed before every layer.
+"""
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from penstock.linear import Linear
+from penstock.model.config import EncoderConfig
 
 Tensors = dict[str, torch.Tensor]
 NORM_EPSILON = 1e-5
@@ -73,7 +83,7 @@ class Convolution:
 
     def step_fused(self, x: torch.Tensor, tails: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """As `step`, by a kernel. tails: this layer's of `EncoderState.conv_tails`."""
-        from penstock.kernels.chunk_convolution import convolve_chunk  # here, because it imports Triton
+        from penstock.kernels.chunk_step import convolve_chunk  # here, because it imports Triton
 
         has_activation = self._depthwise_norm is None
         mixed = convolve_chunk(self.gates(x), tails, slots, self._taps, self._depthwise_bias, has_activation)
@@ -109,3 +119,149 @@ def depthwise(padded: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
         return out if bias is None else out.add_(bias)
     out = F.conv2d(padded.transpose(1, 2).unsqueeze(2), weight[:, None, None], bias, groups=d)  # [B, D, 1, T]
     return out.squeeze(2).transpose(1, 2).contiguous()
+
+
+class Subsampled(NamedTuple):
+    """Result of one step."""
+
+    frames: torch.Tensor
+    """[B * T, D]"""
+    columns: tuple[torch.Tensor, ...]
+    """The state for the next chunk, [B, F, 1] for the first layer and [B, F', C] for the others."""
+    valid_encoder_frames: torch.Tensor
+    """[B] int64, encoder frames of this chunk that hold audio."""
+
+
+class StridedLayers:
+    """Layer 1 is a plain convolution, the others depthwise then pointwise; ReLU after each; then a projection.
+
+    Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are fastest on the CPU.
+    """
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        weight, bias = projection(config, tensors)
+        self.out = Linear(weight.to(dtype), bias.to(dtype))
+        """From [M, bins * C] to [M, D]."""
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        self.count = config.subsampling_layers
+        names = ["first", *(f"depthwise.{i}" for i in range(self.count - 1))]
+        self._convs = [
+            (tensors[f"{name}.weight"].contiguous(memory_format=torch.channels_last), tensors[f"{name}.bias"])
+            for name in names
+        ]
+        self._pointwise = [
+            (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
+            for i in range(self.count - 1)
+        ]
+
+    @property
+    def channels(self) -> int:
+        """C of all layers' outputs."""
+        return self._convs[0][0].shape[0]
+
+    def convolve(self, layer: int, padded: torch.Tensor) -> torch.Tensor:
+        """Runs one layer over its padded input: [B, 2 * N + 1, F, C] -> [B, N, (F - 1) / 2, C'] (floor)."""
+        weight, bias = self._convs[layer]
+        groups = 1 if layer == 0 else weight.shape[0]
+        x = F.conv2d(padded.permute(0, 3, 1, 2), weight, bias, stride=2, groups=groups).permute(0, 2, 3, 1)
+        if layer > 0:
+            weight, bias = self._pointwise[layer - 1]
+            shape = x.shape
+            x = torch.addmm(bias, x.reshape(-1, shape[3]), weight).view(shape)
+        return x.relu_()
+
+
+class Subsampling:
+    """The layers over chunks of streams."""
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        self._strided = StridedLayers(config, tensors, dtype)
+        self._zero = torch.zeros((), dtype=dtype, device=tensors["out.bias"].device)
+
+    def step(
+        self,
+        mel: torch.Tensor,
+        columns: tuple[torch.Tensor, ...],
+        is_first: torch.Tensor,
+        valid_mel_frames: torch.Tensor,
+    ) -> Subsampled:
+        """Subsamples one chunk.
+
+        mel: [B, N, F]; columns: as in `Subsampled`; is_first: [B] bool, True for the first chunk of a stream;
+        valid_mel_frames: [B] int64, 0 .. N.
+        """
+        # 1) convolve a tile of the batch at a time
+        tile = _tile_rows(mel, self._strided.channels)
+        flat, next_columns, valid = [], [], []
+        for part in zip(
+            mel.split(tile), zip(*(c.split(tile) for c in columns), strict=True), is_first.split(tile),
+            valid_mel_frames.split(tile), strict=True,
+        ):  # fmt: skip
+            tile_flat, tile_columns, tile_valid = self._convolve(*part)
+            flat.append(tile_flat)
+            next_columns.append(tile_columns)
+            valid.append(tile_valid)
+        # 2) project to the hidden width
+        x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
+        return Subsampled(
+            self._strided.out(x.flatten(0, 1)),
+            tuple(torch.cat(parts) for parts in zip(*next_columns, strict=True)),
+            torch.cat(valid),
+        )
+
+    def _convolve(
+        self, mel: torch.Tensor, columns: tuple[torch.Tensor, ...], is_first: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        """Returns [B, T, bins * C], the columns for the next chunk, and the valid encoder frames [B]."""
+        x = mel.unsqueeze(3)  # [B, N, F, 1]
+        next_columns = []
+        for layer in range(self._strided.count):
+            # 1) zero what is not audio, put the column of the last chunk in front, keep this chunk's last column
+            virtual = (1 << (self._strided.count - layer)) - 1
+            padded = self._pad(x, columns[layer], virtual * is_first, valid)
+            next_columns.append(padded[:, -1, 2:-1])
+            # 2) convolve, [B, 1 + N, F + 3, C] -> [B, N / 2, F / 2 + 1, C]
+            x = self._strided.convolve(layer, padded)
+            valid = (valid + 1) // 2
+        return x.flatten(2), next_columns, valid
+
+    def _pad(self, x: torch.Tensor, column: torch.Tensor, begin: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        """Returns [B, 1 + N, 2 + F + 1, C]: the column before the chunk, then x [B, N, F, C], zero outside of audio.
+
+        Audio lies in [begin, end) of the time axis, both [B] int64.
+        """
+        batch, frames, bins, channels = x.shape
+        position = torch.arange(frames, device=x.device)
+        is_audio = (position >= begin.unsqueeze(1)) & (position < end.unsqueeze(1))
+        padded = x.new_empty(batch, 1 + frames, bins + 3, channels)
+        padded[:, :, :2].zero_()
+        padded[:, :, -1].zero_()
+        padded[:, 0, 2:-1] = column
+        inside = padded[:, 1:, 2:-1]
+        if channels == 1:  # mel frames, which may be NaN where there is no audio
+            torch.where(is_audio[:, :, None, None], x, self._zero, out=inside)
+        else:  # finite by now, and a product is several times faster than torch.where
+            torch.mul(x, is_audio[:, :, None, None].to(x.dtype), out=inside)
+        return padded
+
+
+def projection(config: EncoderConfig, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight [D, F * C] and bias [D], both scaled.
+
+    The checkpoint's projection takes inputs in the order (channel, bin), this one channels last: (bin, channel).
+    """
+    scale = config.d_model**0.5 if config.xscaling else 1.0
+    channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
+    weight = tensors["out.weight"].view(-1, channels, bins).transpose(1, 2).flatten(1)
+    return weight * scale, tensors["out.bias"] * scale
+
+
+_TILE_BYTES = 1 << 20
+
+
+def _tile_rows(mel: torch.Tensor, channels: int) -> int:
+    """Batch rows to convolve at once: on the CPU as many as keep the widest activation in the cache, elsewhere all."""
+    if not mel.is_cpu:
+        return len(mel)
+    row_bytes = mel[0].numel() // 4 * channels * mel.element_size()
+    return max(1, _TILE_BYTES // row_bytes)

@@ -13,9 +13,8 @@ import torch
 from openvino import opset13 as op
 
 from penstock.encoder.attention import AttentionWeights, relative_positions
-from penstock.encoder.modules import NORM_EPSILON, Tensors, subset
+from penstock.encoder.modules import NORM_EPSILON, Tensors, projection, subset
 from penstock.encoder.state import EncoderState
-from penstock.encoder.subsampling import projection
 
 Node = Any
 """A node of the graph or one of its outputs; OpenVINO has no types."""

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder, may_use_openvino
-from penstock.encoder.int8_choice import Int8Choice, Int8Source
-from penstock.encoder.int8_linear import activation_bits, quantize
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.int8 import Int8Choice, Int8Source, activation_bits, quantize
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import CheckpointError, SettingError
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 from penstock.kernels.capability import AUTO as KERNELS_AUTO
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint, write_checkpoint
@@ -25,9 +24,9 @@ AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8 = "auto", "float32", "tf32", "float
 PRECISIONS = (AUTO, FLOAT32, TF32, FLOAT16, BFLOAT16, INT8)
 """Values of the setting `precision`."""
 MAX_PROBE_ERROR = 5e-3
-"""Of float16 to float32, ||difference|| / ||reference||; 8e-4 is usual."""
+"""Largest error of float16 to float32, ||difference|| / ||reference||; 8e-4 is usual."""
 LEAST_BITS = 7
-"""Of int8 inputs; every CPU has them."""
+"""Bits of int8 inputs that every CPU has."""
 _TYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 _PROBE_STREAMS, _PROBE_CHUNKS, _PROBE_SEED = 2, 6, 0
 _PROBE_MEL_FRAMES = (400, 250)

@@ -9,7 +9,7 @@ from penstock.model.config import AttentionContext, EncoderConfig
 
 
 class ConvolutionWindows(NamedTuple):
-    """Of all layers and B streams. D hidden, k convolution kernel, T frames per chunk."""
+    """Inputs of the convolutions of all layers, of B streams. D hidden, k convolution kernel, T frames per chunk."""
 
     all: torch.Tensor
     """[layers, B, k - 1 + T, D]: the last k - 1 inputs of each depthwise convolution, then space for this chunk's."""

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 
 from penstock.encoder.attention import Attention, ChunkRows, PageIndex, index_pages, relative_positions
-from penstock.encoder.int8_choice import Int8Choice, SpeechChunks
-from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
+from penstock.encoder.int8 import Int8Choice, SpeechChunks
+from penstock.encoder.modules import Convolution, FeedForward, Norm, Subsampling, Tensors, subset
 from penstock.encoder.state import EncoderState
-from penstock.encoder.subsampling import Subsampling
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import EncoderConfig
 from penstock.runtime import trim_heap

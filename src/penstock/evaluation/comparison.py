@@ -24,7 +24,7 @@ class Scored(NamedTuple):
     hypothesis: str = ""
     edits: int = 0
     words: int = 0
-    """Of the reference."""
+    """Words of the reference."""
 
 
 @dataclass(frozen=True)

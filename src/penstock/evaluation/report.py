@@ -39,14 +39,14 @@ class Conditions:
     """CPU threads of each process."""
     processes: int | None
     streams: int
-    """Of all processes together."""
+    """Concurrent streams of all processes together."""
     manifests: list[str]
     endpointing: str | None = None
     """The endpoint options of all streams."""
     window: str | None = None
     """Their option `window`."""
     precision: str | None = None
-    """Of the encoder; None for a server."""
+    """Precision of the encoder; None for a server."""
     joined: str | None = None
     """The rule by which utterances were joined."""
     normalizer: str = NONE

@@ -1,13 +1,13 @@
 """Runs of an evaluation: all utterances through a recognizer in this process or through a running server.
 
-The server needs penstock-client.
+The server needs penstock-client. A run's search is what `--decoder NAME[:OPTION=VALUE,...]` chooses.
 """
 
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
-from penstock.evaluation.decoder_choice import DecoderChoice
 from penstock.evaluation.diarization import SpeakerErrors, Spoken, speaker_errors, sum_errors
 from penstock.evaluation.errors import NO_NORMALIZER, Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
 from penstock.model.config import AttentionContext
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.transcription.progress import Progress
+from penstock_client import options as stream_options
 from penstock_client.audio.tracks import MIX
-from penstock_client.options import is_live_window
+from penstock_client.options import BOOSTED_DECODERS, StreamOptions, is_live_window
 from penstock_client.writing import join_texts
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
-    from penstock.pipeline.options.decoding_config import DecodingConfig
     from penstock.recognizer import Recognizer
     from penstock.speakers.diarizer import Diarizer
     from penstock.transcription.files import FileTranscript, Transcriber
@@ -41,6 +41,70 @@ _SLOT_WAIT_S = 24 * 3600.0
 """Time for which a stream waits while the server is full."""
 _LEAST_AUDIO_S = 60.0
 """A speed of less audio says more about the start than about the model."""
+
+
+@dataclass(frozen=True)
+class DecoderChoice:
+    """A search and its options; `str` is the text from the command line."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Values by the names of `DecodingConfig`."""
+    boost: float | None = None
+    """Boost of the phrases of an utterance; None for the default."""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or self.name
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        """Options of the recognizer."""
+        return DecodingConfig(**self.options)
+
+    @property
+    def stream_options(self) -> dict[str, object]:
+        """Options of every stream, sent with its first request."""
+        return {"decoder": self.name}
+
+    def options_with(self, boosted_phrases: Sequence[object], language: str | None = None) -> dict[str, object]:
+        """Options of the stream of an utterance with these phrases, which a decoder without boosting does not get.
+
+        language: None for the recognizer's default.
+        """
+        options = self.stream_options | ({} if language is None else {"language": language})
+        if not boosted_phrases or self.name not in BOOSTED_DECODERS:
+            return options
+        boost = {} if self.boost is None else {"boost": self.boost}
+        return options | {"boosted_phrases": list(boosted_phrases)} | boost
+
+
+GREEDY = DecoderChoice(stream_options.GREEDY)
+
+
+def parse_decoder(text: str) -> DecoderChoice:
+    """Parses "greedy" or "name:option=value,option=value"; SettingError names the accepted values."""
+    try:
+        name, options = stream_options.parse_decoder(text, (*DecodingConfig.options(), StreamOptions.option("boost")))
+    except ValueError as error:
+        raise SettingError(str(error)) from None
+    if "lm" in options and "lm_weight" not in options:
+        raise SettingError(f"decoder {text!r}: lm needs lm_weight=W, which is 0 by default")
+    if options.get("lm_weight") and "lm" not in options:
+        raise SettingError(f"decoder {text!r}: lm_weight needs lm=FILE")
+    boost = options.pop("boost", None)
+    return DecoderChoice(name, options, boost, text)
+
+
+def sweep_decoders(decoders: Sequence[str], sweep: str | None) -> list[str]:
+    """The texts of each decoder with each value of "option=value,value", without repetitions; raises SettingError."""
+    if sweep is None:
+        return list(dict.fromkeys(decoders))
+    option, _, values = sweep.partition("=")
+    if not option or not all(values.split(",")):
+        raise SettingError(f"--sweep is {sweep!r}; accepted: OPTION=VALUE,VALUE,...")
+    given = [f"{text}{',' if ':' in text else ':'}" for text in decoders]
+    return list(dict.fromkeys(f"{text}{option}={value}" for text in given for value in values.split(",")))
 
 
 class Outcome(NamedTuple):
@@ -96,7 +160,7 @@ class RunResult:
     score: Score
     """Score of the utterances that did not fail."""
     speaker_errors: Sequence[SpeakerErrors | None] = ()
-    """Of each utterance; None for one that failed, and all None without a speaker model."""
+    """Errors of each utterance; None for one that failed, and all None without a speaker model."""
 
     @cached_property
     def who_spoke(self) -> SpeakerErrors:
@@ -153,7 +217,7 @@ def open_recognizer(
     context: AttentionContext | None,
     streams: int,
     device: str,
-    decoding: "DecodingConfig",
+    decoding: DecodingConfig,
     attention: str | None = None,
     window: str | None = None,
     precision: str = "auto",

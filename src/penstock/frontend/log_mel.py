@@ -17,7 +17,7 @@ from penstock.frontend.ranks import rounds
 from penstock.model.config import FeatureConfig
 
 MAX_MEL_FRAMES = 1024
-"""Of one transform of chunks: its temporaries, 6 KB a frame, stay in the cache."""
+"""Frames of one transform of chunks: its temporaries, 6 KB a frame, stay in the cache."""
 
 
 class MelChunks(NamedTuple):

@@ -17,7 +17,7 @@ class Loudness:
     def __init__(self, slots: int, mel_frame_s: float):
         self._fading_nats = _FADING_NATS_PER_S * mel_frame_s
         self._peaks, self._ends = np.full((2, slots), -np.inf)
-        """Of each stream: the loudest frame so far, and the last frames."""
+        """Levels of each stream's loudest frame so far, and of its last frames."""
 
     def add(
         self, slots: np.ndarray, mel: torch.Tensor, chunks: np.ndarray, last_valid: np.ndarray, is_first: np.ndarray

@@ -7,9 +7,11 @@ cuda-bindings the module can be imported, and `IMPORT_ERROR` is set.
 import ctypes
 from typing import Any
 
-from penstock.graphs.driver import GraphError
+from penstock.graphs.program import GraphError
 
 IMPORT_ERROR: ImportError | None = None
+
+
 try:
     from cuda.bindings import driver, nvrtc
 except ImportError:

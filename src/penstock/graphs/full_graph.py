@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from penstock.graphs import cuda_calls
-from penstock.graphs.driver import CapturedProgram, GraphError, Runner, warm_up
-from penstock.graphs.program import Program, Step, While, steps_with_depth
+from penstock.graphs.program import CapturedProgram, GraphError, Program, Runner, Step, While, steps_with_depth, warm_up
 
 # NVRTC has no CUDA headers here, so the declarations of the device runtime are repeated.
 _SET_CONDITION = rb"""

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol, Union
 
 import torch
 
-from penstock.graphs.driver import CapturedProgram, Runner, warm_up
-from penstock.graphs.program import Program, Step, While, steps_with_depth
+from penstock.graphs.program import CapturedProgram, Program, Runner, Step, While, steps_with_depth, warm_up
 
 
 class Replay(Protocol):

@@ -11,10 +11,9 @@ import torch
 
 from penstock.errors import SettingError
 from penstock.graphs import cuda_calls
-from penstock.graphs.driver import CAPTURE_ERRORS, Driver, EagerDriver, GraphError
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver, TorchCapture
-from penstock.graphs.program import Program, While
+from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Program, While
 
 AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS = "auto", "full_graph", "no_while_loops", "no_graphs"
 MODES = (AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS)

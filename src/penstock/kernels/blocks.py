@@ -1,6 +1,7 @@
-"""Shared by the kernels: the import of Triton, activations, block products, and weights padded to whole blocks.
+"""Shared by the kernels: the import of Triton, activations, block products, minima of rows, and padded weights.
 
-Without Triton the kernels are plain functions that are never called, so their modules can be imported anywhere.
+Without Triton the kernels are plain functions that are never called, so their modules can be imported anywhere. The
+least cost of a row is an integer while many programs work on it, so that any order of threads agrees.
 """
 
 import importlib
@@ -9,7 +10,12 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.triton_package import why_no_triton
+from penstock.kernels.capability import why_no_triton
+
+NO_COST = 0x7F800000
+"""Infinity as `ordered` has it: a row without entries."""
+_TRIAL_VALUES = 8
+
 
 if why_no_triton() is None:
     triton: Any = importlib.import_module("triton")
@@ -87,3 +93,46 @@ def pad_vector(vector: torch.Tensor, block: int, value: float = 0.0) -> torch.Te
 def product_type(weight: torch.Tensor) -> torch.Tensor:
     """Converts bfloat16 weights on a CPU to float32, because the interpreter cannot multiply bfloat16."""
     return weight.float() if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 else weight
+
+
+@triton.jit
+def ordered(cost):
+    """float32 as int32 in the same order; its own inverse on the bits."""
+    bits = cost.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def lower_least(least, cost, mask):
+    """least: pointer to int32, of a row; cost: [N] float32."""
+    tl.atomic_min(least, tl.min(ordered(tl.where(mask, cost, float("inf"))), 0))
+
+
+@triton.jit
+def finite_least(least):
+    """The row's least cost, float32; 0 if it has no entry of a finite cost."""
+    bits = tl.load(least)
+    cost = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return tl.where(cost < float("inf"), cost, 0.0)
+
+
+@triton.jit
+def _double_kernel(values, count: tl.constexpr):
+    """values: pointer to float32 [count], doubled in place."""
+    at = values + tl.arange(0, count)
+    tl.store(at, 2.0 * tl.load(at))
+
+
+def try_out(device: torch.device) -> str | None:
+    """Compiles and runs the kernel and waits for it; returns what failed, or None.
+
+    The first kernel of a process also compiles Triton's launcher, which takes a C compiler.
+    """
+    values = torch.arange(_TRIAL_VALUES, dtype=torch.float32, device=device)
+    try:
+        _double_kernel[(1,)](values, count=_TRIAL_VALUES)
+        found = values.tolist()
+    except Exception as error:  # noqa: BLE001 - of the compiler, the launcher or the device
+        return f"a trial failed: {type(error).__name__}: {error}"
+    expected = [2.0 * value for value in range(_TRIAL_VALUES)]
+    return None if found == expected else f"a trial returned {found}, expected {expected}"

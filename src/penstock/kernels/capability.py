@@ -1,6 +1,7 @@
 """Decides where kernels run. Imports Triton only to check that it loads and runs a kernel."""
 
 import importlib
+import importlib.util
 import logging
 import os
 from functools import lru_cache
@@ -8,7 +9,6 @@ from functools import lru_cache
 import torch
 
 from penstock.errors import SettingError
-from penstock.kernels.triton_package import why_no_triton
 
 AUTO, TORCH, FUSED = "auto", "torch", "fused"
 KERNELS = (AUTO, TORCH, FUSED)
@@ -72,7 +72,7 @@ def _warn_once(reason: str) -> None:
 @lru_cache
 def _why_trial_fails(device: torch.device) -> str | None:
     """The outcome of a kernel's trial on `device`, once per process."""
-    return importlib.import_module("penstock.kernels.trial").try_out(device)
+    return importlib.import_module("penstock.kernels.blocks").try_out(device)
 
 
 def why_impossible(device: torch.device | str) -> str | None:
@@ -90,3 +90,15 @@ def require(device: torch.device) -> None:
     reason = why_impossible(device)
     if reason is not None:
         raise ValueError(f"this kernel cannot run: {reason}")
+
+
+def why_no_triton() -> str | None:
+    """Returns why the package `triton` (the Triton language) cannot be used, or None.
+
+    A folder of that name, such as the one of tritonserver, must not be taken for the package.
+    """
+    try:
+        language = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
+    except ImportError as error:
+        return f"the package `triton` (the Triton language) does not load: {error}"
+    return None if hasattr(language, "dot") else "the package `triton` (the Triton language) is not installed"

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import torch
 
 HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
-"""Of the hash by which tokens of a graph search find their cells: 64 bits, with wrap-around."""
+"""Multiplies keys of tokens of a graph search, so that they find their cells: 64 bits, with wrap-around."""
 HASH_SHIFTS = (40, 20)
 """First bit of the cell's number in the product, in either round."""
 MAX_KEYS, MAX_HEAD_WIDTH = 128, 128
-"""Of the encoder's attention: frames of all pages of a stream, in one block of a program, and numbers of a head."""
+"""Limits of the encoder's attention: frames of all pages of a stream, in one block of a program; numbers of a head."""
 NO_BID = 2**63 - 1
 """An empty cell: above every bid, also one of an infinite cost."""
 

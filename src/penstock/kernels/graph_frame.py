@@ -10,19 +10,21 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.kernels.blocks import triton
+from penstock.kernels.blocks import NO_COST, triton
 from penstock.kernels.capability import require
 from penstock.kernels.contracts import GraphArcs, GraphBackpointers, GraphFrame, GraphTokens
 from penstock.kernels.graph_passes import (
+    Cells,
     arc_degree_kernel,
     arc_kernel,
     closure_kernel,
     compact_kernel,
+    empty_cells,
+    hash_sizes,
     phrase_kernel,
+    recombine,
     token_degree_kernel,
 )
-from penstock.kernels.recombination import Cells, empty_cells, hash_sizes, recombine
-from penstock.kernels.row_minimum import NO_COST
 from penstock.kernels.spans import BLOCK, Spans, empty_histogram, empty_spans, fit_spans
 
 Phrases = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -33,7 +35,7 @@ class _Entries(NamedTuple):
     """Followed arcs or closure entries, [B, W]."""
 
     spans: Spans
-    """Of arcs: what each has of the closure; of closure entries: 1 where the entry goes on."""
+    """Closure entries of each arc; of closure entries, 1 where the entry goes on."""
     sources: torch.Tensor
     """int32, the token or the arc that it belongs to, by its place in the row."""
     numbers: torch.Tensor

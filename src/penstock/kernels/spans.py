@@ -2,7 +2,7 @@
 
 An entry's weight is the number of its places. Kernels write the sums of the weights by blocks; `fit_spans` adds the
 blocks, and leaves the cheapest entries where a row has more places than there is room for. The PyTorch reference is
-`penstock.decoding.wfst.pruning.histogram_prune` with a cumulative sum. Sums and minima of integers alone: any order of
+`penstock.decoding.wfst.ragged.histogram_prune` with a cumulative sum. Sums and minima of integers alone: any order of
 threads gives the same bits.
 """
 # ruff: noqa: PLR0913 - a kernel's arguments are pointers and the sizes it is compiled for
@@ -18,7 +18,7 @@ BLOCK = 256
 _CHUNK = 2048
 """Entries that `fit_spans` reads at once: a row over its limit is read four times, each time from the cache."""
 _BINS = 2048
-"""Of the histogram over 11, then 10, then 10 of a cost's 31 bits."""
+"""Bins of the histogram over 11, then 10, then 10 of a cost's 31 bits."""
 
 
 class Spans(NamedTuple):

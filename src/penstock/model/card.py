@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import CheckpointError
-from penstock.model.untrusted_yaml import parse_yaml
+from penstock.model.section import parse_yaml
 
 CARD_FILE = "README.md"
 _MAX_CARD_BYTES, _MAX_LANGUAGES = 1 << 20, 200

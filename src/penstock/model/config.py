@@ -111,9 +111,9 @@ class EncoderConfig:
     contexts: tuple[AttentionContext, ...]
     """The contexts the checkpoint was trained with; empty for an offline model, which sees a whole window."""
     attention_band: tuple[int, int] | None = None
-    """Of an offline model with local attention: encoder frames before and after each that it attends to."""
+    """Encoder frames before and after each that an offline model with local attention attends to."""
     live_menu: LiveMenu | None = None
-    """Of an offline model with attention by chunks in live windows (NeMo's `chunked_limited_with_rc`); else None."""
+    """Live windows of an offline model with attention by chunks (NeMo's `chunked_limited_with_rc`); else None."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))

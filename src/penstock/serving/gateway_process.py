@@ -1,7 +1,5 @@
 """The gateway beside a server (`penstock serve --gateway`): a process of the wheel penstock-gateway."""
 
-import contextlib
-import http.client
 import importlib
 import importlib.util
 import os
@@ -10,14 +8,14 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from http.client import HTTPConnection, HTTPSConnection
 from types import TracebackType
 from typing import NamedTuple
 
 from penstock.errors import PackageError, SettingError
 from penstock.runtime import module_command
-from penstock.serving.launch import LOOPBACK
-from penstock.serving.ports import OtherPort
+from penstock.serving.health import answers
+from penstock.serving.launch import LOOPBACK, OtherPort
 
 _PACKAGE = "penstock_gateway"
 _READY_TIMEOUT_S = 2.0
@@ -75,16 +73,11 @@ class GatewayProcess:
 
     def is_ready(self) -> bool:
         """True if it has found the server, so that a stream can start."""
-        connection = http.client.HTTPConnection
-        if self._options.is_tls:
-            context = ssl._create_unverified_context()  # the certificate names another host
-            connection = partial(http.client.HTTPSConnection, context=context)  # type: ignore[assignment]
-        with contextlib.closing(connection(self._options.address, timeout=_READY_TIMEOUT_S)) as asked:
-            try:
-                asked.request("GET", "/health/ready")
-                return asked.getresponse().status == http.client.OK
-            except (OSError, http.client.HTTPException):
-                return False
+        address, timeout_s = self._options.address, _READY_TIMEOUT_S
+        if not self._options.is_tls:
+            return answers(HTTPConnection(address, timeout=timeout_s), "/health/ready")
+        context = ssl._create_unverified_context()  # the certificate names another host
+        return answers(HTTPSConnection(address, timeout=timeout_s, context=context), "/health/ready")
 
     def invitation(self) -> list[str]:
         """Lines for who has started it: a command that works, and the captions page."""

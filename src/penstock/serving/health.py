@@ -46,8 +46,18 @@ def probe(url: str = "localhost:8000", timeout_s: float = 5.0, needs_room: bool 
     return _judge(url, status, body, 1000 * (time.monotonic() - started), needs_room)
 
 
+def answers(connection: http.client.HTTPConnection, path: str) -> bool:
+    """True if GET `path` has the status 200; closes the connection."""
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+
 def _reason(error: Exception) -> str:
-    """Of a failed request. Bytes of a server that speaks no HTTP are not shown: they may control a terminal."""
+    """Why a request failed. Bytes of a server that speaks no HTTP are not shown: they may control a terminal."""
     if isinstance(error, ConnectionError) and error.strerror:
         return error.strerror.lower()
     if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):

@@ -4,16 +4,15 @@ import hashlib
 import json
 from pathlib import Path
 
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import TOKENIZER_FILE, WEIGHTS_FILE, sha256_of
 from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.language_offer import offer_languages
+from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.version import __version__
 from penstock_client.options import MAX_PHRASES, WINDOWS

@@ -1,15 +1,113 @@
-"""Command line, environment and working directory of tritonserver. Starts nothing itself."""
+"""What tritonserver is started with: ports, open files, command line, environment, working directory. Starts nothing.
 
+Ports and limits are checked before anything starts, so that an error names a port in use.
+"""
+
+import errno
+import itertools
 import os
+import random
+import resource
 import secrets
+import socket
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from penstock.serving.ports import Ports
+from penstock.errors import PortError, SettingError
 from penstock.serving.triton_install import TritonInstall
+
+FREE_PORTS = range(20000, 32768)
+"""Below the ports of outgoing connections, which could otherwise take a server's port while it restarts."""
+
+
+class Ports(NamedTuple):
+    """TCP ports; 0 means any free one of `FREE_PORTS`."""
+
+    http: int = 0
+    grpc: int = 0
+    metrics: int = 0
+
+
+class OtherPort(NamedTuple):
+    """A port of another process that starts with the server."""
+
+    option: str
+    """Chooses it."""
+    address: str
+    port: int
+    """0: any free one."""
+
+
+def claim_ports(wanted: Ports, address: str) -> Ports:
+    """As `claim_all_ports`, for a server alone."""
+    return claim_all_ports(wanted, address, ())[0]
+
+
+def claim_all_ports(wanted: Ports, address: str, others: Sequence[OtherPort]) -> tuple[Ports, list[int]]:
+    """The ports of a server and of other processes, with each 0 replaced by a free one.
+
+    PortError names a port that is given twice or cannot be bound. All are bound at the same time, so that they differ,
+    and released for the processes.
+    """
+    own = [OtherPort(f"--{name}-port", address, port) for name, port in wanted._asdict().items()]
+    for first, second in itertools.combinations([*own, *others], 2):
+        if first.port == second.port != 0:
+            raise PortError(f"{first.option} and {second.option} are both {first.port}; choose two ports")
+    with ExitStack() as bound:
+        sockets = [bound.enter_context(closing(_bind(each))) for each in (*own, *others)]
+        ports = [each.getsockname()[1] for each in sockets]
+    return Ports(*ports[: len(own)]), ports[len(own) :]
+
+
+def _bind(wanted: OtherPort) -> socket.socket:
+    option, address, port = wanted
+    name = option.removeprefix("--").replace("-port", " port")
+    candidates = [port] if port else random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS))
+    for candidate in candidates:
+        try:
+            return _listen(candidate, address)
+        except (OSError, OverflowError) as error:
+            if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+                raise PortError(f"{name} {candidate} on {address}: {error}") from error
+    if not port:
+        raise PortError(f"no port from {FREE_PORTS[0]} to {FREE_PORTS[-1]} is free on {address}")
+    raise PortError(f"{name} {port} is in use on {address}; choose another with {option} (0: any free one)")
+
+
+def _listen(port: int, address: str) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        bound.bind((address, port))
+        bound.listen()
+    except (OSError, OverflowError):
+        bound.close()
+        raise
+    return bound
+
+
+_OWN_FILES = 128  # tritonserver without clients has 68 on two cores, and its threads grow with the cores
+
+
+def raise_open_file_limit(max_streams: int) -> None:
+    """Allows this process and its children the files of a server with a connection per stream.
+
+    SettingError if the system's hard limit is lower: Triton would start, reject connections, and use all of a core.
+    """
+    needed = _OWN_FILES + max_streams
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise SettingError(
+            f"the limit on open files is {hard} (`ulimit -n`); accepted: {needed} or more for {max_streams} streams"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
 
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
 _CLOSED_APIS = "shared-memory,model-repository,trace,logging"

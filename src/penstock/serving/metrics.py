@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 
 from penstock.errors import StreamError
-from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters
-from penstock.pipeline.slots.latency import LatencyTable
+from penstock.pipeline.slots.ledger import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows
+from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters
 from penstock.serving.settings import SAMPLE_RATE_HZ, Settings
 from penstock.version import __version__
 

@@ -2,16 +2,29 @@
 
 import logging
 import os
+import sys
 import time
 from collections import deque
 from pathlib import Path
 
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
-from penstock.pipeline.slots.latency import LatencyTable
+from penstock.pipeline.slots.ledger import LatencyTable
 from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
-from penstock.serving.log_format import model_logger
 from penstock.serving.settings import SAMPLE_RATE_HZ, ServeOptions
-from penstock_client.log_lines import RateLimit
+from penstock_client.log_lines import LineFormatter, RateLimit
+
+
+def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
+    """Sends what this process logs to standard error in the server's format; returns the model's logger."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(model, log_format))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    own = logging.getLogger("penstock")
+    own.setLevel(level.upper())
+    logging.captureWarnings(True)
+    return own
+
 
 _REJECTIONS_PER_S = 20
 _REMEMBERED_STREAMS = 256

@@ -1,7 +1,6 @@
 """Starts, monitors and stops tritonserver with a model repository."""
 
 import contextlib
-import http.client
 import os
 import secrets
 import shutil
@@ -12,6 +11,7 @@ import time
 from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +19,18 @@ import psutil
 
 from penstock.errors import PenstockError, PortError, ServerCrashError, ServerError
 from penstock.serving.drain import Drained, drain_streams
-from penstock.serving.health import probe
+from penstock.serving.health import answers, probe
 from penstock.serving.launch import (
     LOOPBACK,
+    Ports,
     ServerOptions,
+    claim_ports,
     has_gpu,
     launch_command,
     launch_environment,
     working_directory,
 )
 from penstock.serving.model_repository import copy_models
-from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import ServeOptions
 from penstock.serving.triton_install import TritonInstall
@@ -219,8 +220,10 @@ class TritonServer:
 
         Another process may answer there that has taken a port: Triton ends soon after that.
         """
-        answers = _answers(self.ports.http, "/v2/health/ready") and _answers(self.ports.metrics, "/metrics")
-        return answers and _listens(self.process_id, self.ports)
+        for port, path in ((self.ports.http, "/v2/health/ready"), (self.ports.metrics, "/metrics")):
+            if not answers(HTTPConnection(LOOPBACK, port, timeout=1.0), path):
+                return False
+        return _listens(self.process_id, self.ports)
 
 
 class _Running(NamedTuple):
@@ -228,16 +231,6 @@ class _Running(NamedTuple):
     guard: subprocess.Popen[bytes]
     log: ServerLog
     runtime: Path
-
-
-def _answers(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=1.0)
-    with contextlib.closing(connection):
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
 
 
 def _listens(process_id: int, ports: Ports) -> bool:

@@ -23,7 +23,7 @@ _LOST_PROCESS = re.compile(r"Stub process '\w+' is not healthy\.?")
 _FALSE_ALARM = re.compile(
     r"pinned system memory|pinned memory pool|CudaDriverHelper|DCGM|NVML|unable to create stream for|GPU metrics"
 )
-"""Of a host without a GPU."""
+"""What Triton says on a host without a GPU."""
 
 
 class ServerLog:

@@ -24,10 +24,9 @@ from penstock_client.log_lines import LogFormat, LogLevel
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import ModelConfig
-    from penstock.pipeline.memory.speaker_memory import SpeakerMemory
+    from penstock.pipeline.memory.server_memory import SpeakerMemory
     from penstock.pipeline.slots.drain import DrainBoard
-    from penstock.pipeline.slots.latency import LatencyTable
-    from penstock.pipeline.slots.ledger import SlotLedger
+    from penstock.pipeline.slots.ledger import LatencyTable, SlotLedger
     from penstock.speakers.bundle import SpeakerCheckpoint
 
 DRAIN_BOARD, LEDGER = "drain", "slots"
@@ -42,7 +41,7 @@ MAX_IDLE_S = 60.0
 """The longest time that a stream of a vanished client holds its slot."""
 
 _AUDIO_SHARE, _LEAST_AUDIO_S = 0.8, 600
-"""Of the memory that is available at the start, for everything; and the audio that is accepted in any case."""
+"""The share of the available memory that a start may use for everything; the audio that is accepted in any case."""
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
@@ -174,7 +173,7 @@ IMAGE_OPTIONS = (
 OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
 """Variables without a flag, read by model/resolve.py, triton_install.py and here."""
 FOREIGN_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_MICROPHONE", "PENSTOCK_ORACLE_NEMO", "PENSTOCK_RANDOM_MESSAGES")
-"""Of the client and of tests."""
+"""Variables that the client and tests read."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ class Settings:
     decoding: DecodingConfig
     max_file_minutes: int
     max_audio_s: int
-    """Of an offline model."""
+    """Audio of all open streams of an offline model."""
     speakers: str | None
     """The bundle of the speaker model."""
     speaker_streams: int
@@ -257,7 +256,7 @@ class Settings:
 
     def open_latency(self) -> "LatencyTable":
         """The latencies that the decoder shares with the features model."""
-        from penstock.pipeline.slots.latency import LatencyTable
+        from penstock.pipeline.slots.ledger import LatencyTable
 
         return LatencyTable(self.slots, self.runtime_directory / "latency")
 
@@ -320,7 +319,7 @@ def served_speakers(options: ServeOptions) -> "SpeakerCheckpoint | None":
 
 def served_speaker_memory(options: ServeOptions, number_bytes: int = 4) -> "SpeakerMemory | None":
     """The memory of the speaker model, if there is one."""
-    from penstock.pipeline.memory.speaker_memory import speaker_memory
+    from penstock.pipeline.memory.server_memory import speaker_memory
 
     checkpoint = served_speakers(options)
     return speaker_memory(checkpoint.config, options.all_speaker_streams, number_bytes) if checkpoint else None

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.errors import PortError, ServerCrashError, ServerError
 from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes
+from penstock.serving.gateway_process import GatewayProcess
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.server import START_LIMIT_S, TritonServer
 from penstock.serving.watchdog import Watchdog
@@ -25,7 +26,7 @@ MAX_RESTARTS = 10
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _POLL_S = 0.1
 _PROGRESS_S = 5.0
-_COMPANION_LIMIT_S, _COMPANION_POLL_S = 60.0, 0.05
+_GATEWAY_LIMIT_S, _GATEWAY_POLL_S = 60.0, 0.05
 
 
 class Console:
@@ -59,35 +60,22 @@ class Backoff:
         return min(_FIRST_WAIT_S * 2 ** (self.restarts - 1), _LONGEST_WAIT_S)
 
 
-class Companion(Protocol):
-    """A process that serves clients from the server."""
-
-    def is_ready(self) -> bool:
-        """True if it has found the server."""
-
-    def invitation(self) -> list[str]:
-        """Lines that say how to use it."""
-
-    def stop(self) -> None:
-        """Asks it to end. Does not wait."""
-
-
 def serve_until_signal(
     server: TritonServer,
     console: Console,
     drain_s: int,
     restarts: bool = False,
-    companion: Companion | None = None,
+    gateway: GatewayProcess | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; a further signal kills the server. `companion` is stopped at each signal.
+    """Serves until SIGTERM or SIGINT; a further signal kills the server. `gateway` is stopped at each signal.
 
     A server that does not start raises ServerError. So does a crash unless `restarts`: then the server is started
     again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
     """
     backoff, has_crashed = Backoff(), False
-    with _stop_signals(server, companion.stop if companion else None) as stop:
+    with _stop_signals(server, gateway.stop if gateway else None) as stop:
         while not stop.is_set():
-            run = _Run(server, console, drain_s, companion)
+            run = _Run(server, console, drain_s, gateway)
             try:
                 return run.until(stop)
             except (ServerError, PortError) as error:
@@ -105,8 +93,8 @@ def serve_until_signal(
 class _Run:
     """One start of the server."""
 
-    def __init__(self, server: TritonServer, console: Console, drain_s: int, companion: Companion | None):
-        self._server, self._console, self._drain_s, self._companion = server, console, drain_s, companion
+    def __init__(self, server: TritonServer, console: Console, drain_s: int, gateway: GatewayProcess | None):
+        self._server, self._console, self._drain_s, self._gateway = server, console, drain_s, gateway
         self.ready_since_s: float | None = None
 
     def ready_s(self) -> float:
@@ -120,7 +108,7 @@ class _Run:
             server.start()
             if server.wait_ready(is_cancelled=stop.is_set, on_wait=self._progress(started_s)):
                 self.ready_since_s = time.monotonic()
-                self._wait_for_companion(stop)
+                self._wait_for_gateway(stop)
                 self._watch(stop, start_s=time.monotonic() - started_s)
         except BaseException:
             server.stop(drain=False)
@@ -131,16 +119,16 @@ class _Run:
         told = ", ".join(f"{_streams(count)} {how}" for how, count in ends.items() if count)
         self._console.say(f"stopped; {told}" if told else "stopped", streams=streams, cut_off=cut_off)
 
-    def _wait_for_companion(self, stop: threading.Event) -> None:
+    def _wait_for_gateway(self, stop: threading.Event) -> None:
         """Returns when it is ready, after a stop, or after a minute, with a warning."""
-        deadline_s = time.monotonic() + _COMPANION_LIMIT_S
-        while self._companion and not stop.is_set() and not self._server.has_ended():
-            if self._companion.is_ready():
+        deadline_s = time.monotonic() + _GATEWAY_LIMIT_S
+        while self._gateway and not stop.is_set() and not self._server.has_ended():
+            if self._gateway.is_ready():
                 return
             if time.monotonic() > deadline_s:
-                self._console.say(f"the gateway is not ready after {_COMPANION_LIMIT_S:g} s", "warning")
+                self._console.say(f"the gateway is not ready after {_GATEWAY_LIMIT_S:g} s", "warning")
                 return
-            stop.wait(_COMPANION_POLL_S)
+            stop.wait(_GATEWAY_POLL_S)
 
     def _progress(self, started_s: float) -> Callable[[], None]:
         due_s = started_s + _PROGRESS_S
@@ -163,7 +151,7 @@ class _Run:
         urls = f"gRPC {LOOPBACK}:{ports.grpc}, HTTP {LOOPBACK}:{ports.http}, "
         urls += f"metrics http://{LOOPBACK}:{ports.metrics}/metrics"
         self._console.say(f"ready after {math.ceil(start_s)} s: {urls}", start_s=start_s, **ports._asdict())
-        for line in self._companion.invitation() if self._companion else ():
+        for line in self._gateway.invitation() if self._gateway else ():
             self._console.say(line)
 
     def _watch(self, stop: threading.Event, start_s: float) -> None:

@@ -15,8 +15,7 @@ from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamErro
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
-from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, rows_of
-from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_samples
+from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, read_client, read_rows, read_samples, rows_of
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog

@@ -21,7 +21,7 @@ PROBE_INTERVAL_S = 3.0
 PROBE_TIMEOUT_S = 2.0
 STOPPED_LIMIT_S = 2.0
 """Triton drops a stub that does not answer within one second."""
-_BUSY_SHARE = 0.05  # of one core: below it no model works on the late probe
+_BUSY_SHARE = 0.05  # share of one core: below it no model works on the late probe
 _STUB = "triton_python_backend_stub"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)

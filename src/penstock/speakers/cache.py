@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.speakers.config import QueueSize, SpeakerConfig
+from penstock.speakers.bundle import QueueSize, SpeakerConfig
 
 _LOG_2 = math.log(2)
 

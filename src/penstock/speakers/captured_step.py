@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.graphs.driver import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Runner
-from penstock.graphs.program import Program
+from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Program, Runner
 from penstock.runtime import check_device_works
 from penstock.speakers.diarizer import SpeakerSteps
 

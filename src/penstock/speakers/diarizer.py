@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import MelPieces, WindowMel
-from penstock.speakers.bundle import SpeakerCheckpoint
+from penstock.speakers.bundle import QueueSize, SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
-from penstock.speakers.config import QueueSize
-from penstock.speakers.network import SpeakerNetwork
-from penstock.speakers.precision import open_network
+from penstock.speakers.network import SpeakerNetwork, open_network
 
 
 class SpeakerSteps:

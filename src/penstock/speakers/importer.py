@@ -4,19 +4,25 @@ from pathlib import Path
 from shutil import copytree
 
 from penstock.errors import CheckpointError
-from penstock.model.mel_filterbank import front_end_tensors
 from penstock.model.new_bundle import place_new_bundle
 from penstock.model.section import MAX_LAYERS, Section
-from penstock.model.source_tensors import SourceTensor, StateDict, reject_rest, stored, take
+from penstock.model.source_tensors import SourceTensor, StateDict, front_end_tensors, reject_rest, stored, take
 from penstock.model.transformers.config import WITHOUT_EFFECT, errors_of, read_features
 from penstock.model.transformers.files import CONFIG, PROCESSOR, SPEAKER_MODEL_TYPE, WEIGHTS, content_sha256, read_json
 from penstock.model.transformers.weights import load_state_dict
-from penstock.speakers.bundle import SpeakerCheckpoint, write_speaker_checkpoint
-from penstock.speakers.config import CachePolicy, QueueSize, SpeakerConfig, StepSize, speaker_shapes
-from penstock.speakers.precision import store_int8
+from penstock.speakers.bundle import (
+    CachePolicy,
+    QueueSize,
+    SpeakerCheckpoint,
+    SpeakerConfig,
+    StepSize,
+    speaker_shapes,
+    write_speaker_checkpoint,
+)
+from penstock.speakers.network import store_int8
 
 _MAX_FRAMES = 4096
-"""Of a chunk, a queue or a cache."""
+"""The longest chunk, queue or cache."""
 _MAX_SPEAKERS = 64
 _PLACES = {
     "embedding": "model.audio_tower.embedder.projection",

@@ -8,7 +8,7 @@ import torch
 SPEAKS = 0.5
 """Above this probability a speaker speaks."""
 _ROUNDING = 1e-6
-"""Of a frame: 1.15 s / 0.01 s is less than 115."""
+"""Added to a number of frames: 1.15 s / 0.01 s is less than 115."""
 
 
 class Turn(NamedTuple):

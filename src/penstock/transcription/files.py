@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import AudioError, StreamError
-from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
+from penstock.frontend.audio_file import AudioBlocks, AudioTrack
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
@@ -20,7 +20,7 @@ from penstock_client.writing import join_texts
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
 _READ_SAMPLES = 1 << 17
-"""Of a request with a part of a whole file."""
+"""Samples of a request with a part of a whole file."""
 
 
 @dataclass
@@ -193,9 +193,26 @@ class FileTranscriber(Transcriber):
     def transcribe_numbered(
         self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
-        """As in `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch."""
-        waiting = iter(files)
+        """As in `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch.
+
+        Where the caller stops before the last file, the open files and their streams are closed.
+        """
         open_files: list[_OpenFile] = []
+        try:
+            yield from self._transcribe(iter(files), open_files, on_audio)
+        finally:
+            for file in open_files:
+                file.close()
+                for track in file.tracks:
+                    self._recognizer.cancel(track.stream_id)
+
+    def _transcribe(
+        self,
+        waiting: Iterator[tuple[int, str | Path]],
+        open_files: list[_OpenFile],
+        on_audio: Callable[[float], None],
+    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+        """Keeps `open_files` to those that are not done."""
         tracks: list[_OpenTrack] = []
         """Streams that run or wait, those of one file side by side."""
         has_more = True

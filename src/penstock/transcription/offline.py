@@ -22,7 +22,7 @@ from penstock.recognizer import Recognizer, as_floats
 
 MAX_BATCH = 32
 BLOCK_SAMPLES = 1 << 18
-"""Of one request, 16 s at 16 kHz: no copy is as long as a recording."""
+"""Samples of one request, 16 s at 16 kHz: no copy is as long as a recording."""
 
 Options = Mapping[str, Any]
 

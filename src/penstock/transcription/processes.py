@@ -114,13 +114,13 @@ class _Work:
             connection.close()
         torch.set_num_threads(self.threads)
         try:
-            for result in self.transcriber.transcribe_numbered(self._take(), sink.send):
+            for result in self.transcriber.transcribe_numbered(self._next_files(), sink.send):
                 sink.send(result)
             sink.send(None)
         except BrokenPipeError:  # the first process has ended
             pass
 
-    def _take(self) -> Iterator[tuple[int, str | Path]]:
+    def _next_files(self) -> Iterator[tuple[int, str | Path]]:
         while True:
             with self.taken.get_lock():
                 position, self.taken.value = self.taken.value, self.taken.value + 1

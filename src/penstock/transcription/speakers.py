@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from penstock.errors import PenstockError, StreamError
-from penstock.frontend.audio_blocks import AudioBlocks
+from penstock.frontend.audio_file import AudioBlocks
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.turns import speakers_of, turns
 from penstock.transcription.files import FileTranscript, Transcriber

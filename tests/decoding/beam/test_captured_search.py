@@ -8,17 +8,15 @@ import torch
 
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, joined
 from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.memory import BeamBuffers, BeamStates, BeamWorkspace
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.beam.state import BeamStates
-from penstock.decoding.beam.workspace import BeamBuffers, BeamWorkspace
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors import graph_buckets
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer.interface import TransducerNetwork
-from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.program import While, steps_with_depth
+from penstock.graphs.program import EagerDriver, While, steps_with_depth
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import random_fusion
 from tests.helpers.beam import (

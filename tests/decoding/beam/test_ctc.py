@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from penstock.decoding.beam.captured_search import CapturedBeamSearch
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.tensor_tree import leaves
-from penstock.graphs.driver import EagerDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.program import While
+from penstock.graphs.program import EagerDriver, While
 from penstock.scoring.fusion import Fusion
 from tests.helpers.beam import (
     Choices,

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from penstock.model.config import IlmPair
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
 from tests.helpers.beam import (
     Choices,
     TableAutomaton,
@@ -30,7 +29,7 @@ SIZES = BeamSizes(3)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.blank_scoring.value}-{s.pruning.value}")
 def test_the_plain_search(tmp_path, strategy, algorithm):
-    """Of an RNN-T, a TDT and a factorized transducer in turn."""
+    """The model is an RNN-T, a TDT and a factorized transducer in turn."""
     durations = ((), (0, 2, 4), IlmPair(0.6, 0.6))[
         (STRATEGIES.index(strategy) + list(BeamAlgorithm).index(algorithm)) % 3
     ]

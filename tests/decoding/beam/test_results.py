@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists, Tokens
-from penstock.decoding.beam.results import BeamReport, BeamUpdate, NBest
-from penstock.decoding.tensors import host_copy
+from penstock.decoding.beam.memory import BeamUpdate
+from penstock.decoding.beam.results import BeamReport, NBest
+from penstock.decoding.tensors import tensor_tree
 from penstock.decoding.tensors.tensor_tree import leaves
 
 ROOM = 100
@@ -38,7 +39,7 @@ def tensors(one: BeamReport) -> list[torch.Tensor]:
 )
 def test_it_is_copied_whole(monkeypatch, lengths, copies):
     blocks = []
-    monkeypatch.setattr(host_copy, "copy_to_host", lambda block: blocks.append(block) or block)
+    monkeypatch.setattr(tensor_tree, "copy_to_host", lambda block: blocks.append(block) or block)
     given = report(*lengths)
     found = given.fetched()
     assert len(blocks) == copies

@@ -6,7 +6,7 @@ from penstock.decoding.beam.expansion import Limits
 from penstock.decoding.beam.hyps import ABSENT, KEEP
 from penstock.decoding.beam.scratch import select_best
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.sizes import BeamSizes
 from tests.helpers.beam import make, start
 
 

@@ -1,4 +1,4 @@
-"""Invariants of both beam searches: batch, chunks, padding and slots do not matter; beam 1 is greedy search."""
+"""Both beam searches: batch, chunks, padding and slots do not matter, beam 1 is greedy search; ALSD++'s reference."""
 
 import dataclasses
 import random
@@ -6,18 +6,20 @@ import random
 import pytest
 import torch
 
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer.interface import Scores, TransducerNetwork
 from tests.helpers.beam import (
     LABEL_SCORE_ERROR,
     Choices,
     assert_same_beam,
+    from_reference,
     labels_of,
     make,
     n_best_of,
+    reference,
     search_in_chunks,
     search_whole,
     start,
@@ -29,6 +31,33 @@ SIZES = BeamSizes(4)
 both_searches = pytest.mark.parametrize("algorithm", BeamAlgorithm)
 tdt_or_factorized = pytest.mark.parametrize("durations", [(0, 1, 2), *PAIRS], ids=str)
 RARELY_BLANK = 0.05
+
+
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+def test_alsd_is_the_reference_search(tmp_path, seed, durations):
+    beam_size = (2, 7)[seed % 2]
+    checkpoint, network = make(tmp_path, seed, durations)
+    streams = random_streams(seed, (14, 1, 7, 0))
+    plain = reference(checkpoint, beam_size)
+    found = search_whole(network, BeamSearch(network), streams, BeamSizes(beam_size))
+    for stream, beam in zip(streams, found, strict=True):
+        assert_same_beam(beam, from_reference(plain.alsd(stream)))
+
+
+@both_searches
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+def test_random_chunks_are_the_whole(tmp_path, seed, durations, algorithm):
+    _, network = make(tmp_path, seed, durations)
+    streams = random_streams(seed, (30, 3, 17, 0))
+    search = BeamSearch(network, algorithm)
+    sizes = BeamSizes(4, carried_encoder_frames=0) if algorithm is BeamAlgorithm.AES else SIZES
+    whole = search_whole(network, search, streams, sizes)
+    for max_frames in (1, 4):
+        states = start(network, len(streams), sizes)
+        chunked = search_in_chunks(network, search, streams, states, random.Random(seed), max_frames)
+        assert chunked.states.forced_blanks.sum() == chunked.states.pruned_hypotheses.sum() == 0
+        for found, expected in zip(chunked.n_best, whole, strict=True):
+            assert_same_beam(found, expected)
 
 
 @tdt_or_factorized

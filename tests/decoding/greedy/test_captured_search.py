@@ -5,20 +5,17 @@ import random
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping
+from benchmarks.penstock_decoders import FrameLooping
 from penstock.decoding.greedy.captured_search import CapturedSearch
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.greedy.memory import GreedyBuffers, GreedyStates, fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.tensors import graph_buckets
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
-from penstock.decoding.transducer.durations import max_labels
-from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork, max_labels
 from penstock.decoding.transducer.networks import open_network
-from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.program import Program, steps_with_depth
+from penstock.graphs.program import EagerDriver, Program, steps_with_depth
 from penstock.model.config import IlmPair
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.fusion import Fusion, FusionStates

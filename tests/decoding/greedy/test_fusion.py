@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from benchmarks.frame_looping import FrameLooping
-from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from benchmarks.penstock_decoders import FrameLooping
+from penstock.decoding.greedy.memory import GreedyStates, fresh_states
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.scoring.fusion import Fusion

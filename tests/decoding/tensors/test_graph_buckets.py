@@ -5,8 +5,7 @@ import logging
 import torch
 
 from penstock.decoding.tensors.graph_buckets import Buckets
-from penstock.graphs.driver import EagerDriver
-from penstock.graphs.program import Program
+from penstock.graphs.program import EagerDriver, Program
 
 
 class CountingDriver(EagerDriver):

@@ -1,9 +1,11 @@
-"""Predictor and joint are those written out plainly in the reference."""
+"""What transducer networks share: choices of a batch, internal language models' weights, and jumps in time."""
 
 import pytest
 import torch
 
+from penstock.decoding.transducer.interface import FrameAdvance
 from penstock.decoding.transducer.networks import open_network
+from penstock.model.config import TransducerConfig
 from tests.helpers.decoding import DURATIONS
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference
@@ -40,3 +42,24 @@ def test_predicting_in_a_batch_is_predicting_alone(tmp_path):
         torch.testing.assert_close(together.projected[row], alone.projected[0])
         for both, single in zip(together.state, alone.state, strict=True):
             torch.testing.assert_close(both[row], single[0])
+
+
+@pytest.mark.parametrize(
+    ("durations", "chosen", "after_label", "after_blank"),
+    [
+        ((), None, 0, 1),
+        ((0, 1, 2), 0, 0, 1),
+        ((0, 1, 2), 2, 2, 2),
+        ((0, 2, 4), 1, 2, 2),
+        ((0, 2, 4), 2, 4, 4),
+        ((1, 0, 3), 0, 1, 1),
+        ((1, 0, 3), 1, 0, 1),
+        ((7,), 0, 7, 7),
+    ],
+)
+def test_frames(durations, chosen, after_label, after_blank):
+    advance = FrameAdvance(TransducerConfig(5, 4, 1, 4, "relu", durations))
+    duration = None if chosen is None else torch.tensor([chosen, chosen])
+    frames = advance(duration, torch.tensor([False, True]))
+    assert frames.tolist() == [after_label, after_blank]
+    assert frames.dtype == torch.int64

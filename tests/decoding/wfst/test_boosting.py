@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.scoring.boosting.arena import PhraseArena
 from penstock.scoring.ngram.arpa import read_arpa
 from penstock.scoring.wfst.graph_file import TOPOLOGIES

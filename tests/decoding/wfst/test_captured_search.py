@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.scoring.wfst.graph_file import TOPOLOGIES, DecodingGraph, Topology
 from tests.helpers.kaldi import kaldi_search
 from tests.helpers.wfst import Searcher

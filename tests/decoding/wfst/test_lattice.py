@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst import lattice
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.device_graph import NO_PIECE
 from penstock.decoding.wfst.lattice import Node, PathStart
 from penstock.decoding.wfst.n_best import SegmentLattice
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.scoring.wfst.graph_file import TOPOLOGIES
 from tests.helpers.decoding_graphs import two_word_graph

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.errors import GraphError, SettingError
 from tests.helpers.decoding_graphs import Arc, make_graph, two_word_graph
 from tests.helpers.kaldi import kaldi_fst, kaldi_search

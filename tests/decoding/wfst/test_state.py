@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE, DeviceGraph
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.state import WfstStateStore
 from tests.helpers.wfst import Searcher, log_probs, random_graph
 

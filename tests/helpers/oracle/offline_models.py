@@ -7,13 +7,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 from nemo.collections.asr.models import ASRModel
 
 from benchmarks.nemo_models import build_ctc_model, build_model
-from benchmarks.nemo_specs import ModelSpec
+from benchmarks.nemo_specs import ModelSpec, float_signals
 from benchmarks.random_models import EVERYTHING, OFFLINE
-from benchmarks.signals import make_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
 from recipes.an4.export_nemo import export_nemo
@@ -62,7 +60,7 @@ def offline_model(name: str) -> OracleModel:
         model, signals = ASRModel.restore_from(str(path), map_location="cpu").eval(), speech()
     else:
         spec = next(spec for spec in (*SPECS, _UNIFIED_SPEC) if spec.name == name)
-        made = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+        made = float_signals()
         model = (build_ctc_model if name == CTC else build_model)(spec, path.parent, made)
         model.save_to(str(path))
         signals = tuple(made.values())

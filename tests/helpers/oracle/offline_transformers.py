@@ -23,7 +23,7 @@ from transformers import (
     ParakeetTDTConfig,
 )
 
-from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
+from benchmarks.nemo_specs import SAMPLE_RATE_HZ, float_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.oracle.transformers_models import SPECS as STREAMING
@@ -113,7 +113,7 @@ class ParakeetModel:
 def parakeet(name: str) -> ParakeetModel:
     """The model called `name`, built, saved by Transformers and imported once a process."""
     spec = SPECS[name]
-    signals = tuple(samples.astype(np.float32) / 32768 for samples in make_signals().values())
+    signals = tuple(float_signals().values())
     tokenizer = processor_of(STREAMING[0]).tokenizer
     processor = ParakeetProcessor(
         ParakeetFeatureExtractor(feature_size=spec.mel_bins), tokenizer, decoder_type=spec.kind

@@ -16,7 +16,7 @@ from transformers import (
     NemotronAsrStreamingProcessor,
 )
 
-from benchmarks.signals import SAMPLE_RATE_HZ, make_signals
+from benchmarks.nemo_specs import SAMPLE_RATE_HZ, float_signals
 from benchmarks.transformers_models import make_processor
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
@@ -119,7 +119,7 @@ class TransformersModel:
 def transformers_model(name: str) -> TransformersModel:
     """The model called `name`, built, saved by Transformers and imported once a process."""
     spec = next(spec for spec in (*SPECS, WITH_PROMPTS) if spec.name == name)
-    signals = tuple(samples.astype(np.float32) / 32768 for samples in make_signals().values())
+    signals = tuple(float_signals().values())
     model, processor = _random_model(spec), processor_of(spec)
     _set_blank_rate(model, processor, signals)
     directory = Path(_workspace.name) / name

@@ -62,7 +62,7 @@ class Step(NamedTuple):
 
 @dataclass
 class AesParameters:
-    """The parameters of `penstock.decoding.beam.sizes.AesLimits`."""
+    """The parameters of `penstock.decoding.sizes.AesLimits`."""
 
     expansions: int = 5
     margin: float = 2.3

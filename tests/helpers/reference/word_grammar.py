@@ -16,7 +16,7 @@ class WordGrammar:
         self._contexts |= {ngram for ngram in ngrams if len(ngram) < lm.order}
 
     def cost(self, words: tuple[str, ...]) -> float:
-        """Of a whole sentence, from <s> to </s>."""
+        """The cost of a whole sentence, from <s> to </s>."""
         self._known = {}
         start = ("<s>",) if self._lm.order > 1 else ()
         return -math.log(10) * self._best(start, (*words, "</s>"))

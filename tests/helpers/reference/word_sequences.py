@@ -9,7 +9,7 @@ from penstock.scoring.wfst.graph_file import DecodingGraph
 
 class WordSequence(NamedTuple):
     cost: float
-    """Of its best path."""
+    """The cost of its best path."""
     words: tuple[int, ...]
 
 

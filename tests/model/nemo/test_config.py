@@ -5,9 +5,9 @@ import functools
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.model import untrusted_yaml
+from penstock.model import section
 from penstock.model.nemo.config import read_nemo_config
-from penstock.model.untrusted_yaml import parse_yaml
+from penstock.model.section import parse_yaml
 from tests.helpers.nemo_files import CONFIG, nemo_members
 
 MIXED = "cannot be mixed"
@@ -191,7 +191,7 @@ def test_values_of_a_yaml_are_bounded(monkeypatch):
     assert parse_yaml(text)["a"] == [1] * 31
     for name, limit, match in (("EVENTS", 20, "more than 20 values"), ("SCALAR", 40, "more than 40 characters")):
         with monkeypatch.context() as patch:
-            patch.setattr(untrusted_yaml, f"MAX_YAML_{name}", limit)
+            patch.setattr(section, f"MAX_YAML_{name}", limit)
             with pytest.raises(CheckpointError, match=match):
                 parse_yaml(text)
 

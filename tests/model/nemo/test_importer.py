@@ -14,8 +14,8 @@ from penstock.errors import CheckpointError
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, tensor_shapes
 from penstock.model.bundle_files import sha256_of
 from penstock.model.config import AttentionContext
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.importer import import_nemo
+from penstock.model.source_tensors import hann_window, mel_filterbank
 from tests.helpers.golden import GoldenCase, golden_case, golden_cases
 from tests.helpers.nemo_files import (
     CONFIG,

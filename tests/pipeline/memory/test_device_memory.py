@@ -8,11 +8,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.greedy.memory import GreedyBuffers
+from penstock.decoding.sizes import WfstSizes
 from penstock.decoding.tensors.tensor_tree import leaves
 from penstock.decoding.transducer.networks import open_network
 from penstock.decoding.wfst.captured_search import _empty_chunk
-from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
 from penstock.errors import SettingError

@@ -8,7 +8,7 @@ import torch
 
 from penstock import StreamingRecognizer
 from penstock.encoder.window.attention import Chunks
-from penstock.encoder.window.run import WindowEncoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
@@ -17,7 +17,7 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.pipeline.offline import jobs as window_jobs
 from penstock.pipeline.offline.features import WindowLimits
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.option_reader import OptionReader
+from penstock.pipeline.options.stream_options import OptionReader
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.audio_rows import AudioRequest

@@ -58,10 +58,11 @@ def is_freed(server: WindowServer) -> bool:
     return (server.features._files, encoder._files, encoder._queue.jobs, server.table.live_streams) == ({}, {}, [], 0)
 
 
-@pytest.mark.parametrize("decoding", [DecodingConfig(), DecodingConfig(endpoint_silence_ms=200)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "decoding"), zip(CASES, (DecodingConfig(), DecodingConfig(endpoint_silence_ms=200)), strict=True)
+)
 def test_files_side_by_side_have_the_library_s_results(checkpoints, speech, case, decoding, monkeypatch):
-    """Of several pieces and parts each; a batch holds 20 s, and a call gives one part, or what is left of it."""
+    """Files have several pieces and parts; a batch holds 20 s, and a call gives one part, or what is left of it."""
     monkeypatch.setattr(window_jobs, "batch_audio_s", lambda device: 20.0)
     monkeypatch.setattr(window_encoder, "MAX_CALL_PARTS", 1)
     monkeypatch.setattr(windows, "DECODED_CHUNKS", 5)

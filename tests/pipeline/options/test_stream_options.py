@@ -5,13 +5,13 @@ from typing import get_args
 
 import pytest
 
-from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
+from penstock.decoding.sizes import MAX_BEAM_SIZE
 from penstock.endpointing.rules import ENDPOINT_STATES, NO_ENDPOINTS
 from penstock.errors import ErrorCode, PenstockError, StreamError, StreamErrorKind
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import DecoderOffer
 from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
 from penstock_client.options import EndpointState
 from tests.helpers.phrases import NumberTokenizer

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.results.decoded import Decoded
 from penstock.pipeline.results.results import StreamText
-from penstock.pipeline.results.words import Token
+from penstock.pipeline.results.words import Decoded, Token
 
 STABLE, UNSTABLE = [Token(5, 0, 1, -0.1), Token(9, 2, 1, -0.2)], [Token(11, 4, 1, -0.3)]
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.slots.ticket import NO_ROW, Ticket, TicketSigner
-from penstock.scoring.boosting.tokenization import TokenPhrase
+from penstock.scoring.boosting.phrases import TokenPhrase
 
 ROWS = np.array([[3, 1_700_000_000_000_000_000, 5, 2, 1, 56, 16000, 7], NO_ROW, [4, 9, 0, 1, 0, 0, 0, 0]], np.int64)
 TICKET = Ticket(ROWS, 12345, True, errors={1: StreamError(ErrorCode.STREAM_NOT_OPEN, "stream 5 ist nicht geöffnet")})

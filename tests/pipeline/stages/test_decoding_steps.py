@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.endpointing.rules import EndpointRules
-from penstock.pipeline.results.decoded import NOTHING, Decoded
-from penstock.pipeline.results.words import Token
+from penstock.pipeline.results.words import NOTHING, Decoded, Token
 from penstock.pipeline.stages.decoding_steps import Before, Endpoints, RowSteps
 
 CHUNK = 2
@@ -38,7 +37,7 @@ def run(steps: RowSteps, decode) -> list[tuple[list[int], ...]]:
     taken = []
     while step := steps.next():
         taken.append(tuple(field.tolist() for field in step[:5]))
-        steps.take(step, [decode(row, count) for row, count in zip(*taken[-1][:3:2], strict=True)])
+        steps.add(step, [decode(row, count) for row, count in zip(*taken[-1][:3:2], strict=True)])
     return taken
 
 

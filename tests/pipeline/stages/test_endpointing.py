@@ -12,15 +12,12 @@ from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.encoder import encoder
 from penstock.endpointing.rules import CARRY, RESET
 from penstock.errors import ErrorCode
-from penstock.model.bundle_files import sha256_of
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.stream_decoders.base import Chunk
-from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
-from penstock.scoring.wfst.graph_file import write_graph
+from penstock.pipeline.stream_decoders.searches import CtcStreamDecoder
 from tests.helpers.ctc import GivenLogProbs
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.random_models import with_end_tokens, with_piece_texts
 from tests.helpers.segments import SAMPLE_RATE_HZ, pieces, recognize, recognize_together, segments, speech_with_pauses
 from tests.helpers.stage_requests import DecoderRequest, decode
@@ -28,7 +25,7 @@ from tests.helpers.stage_requests import DecoderRequest, decode
 FRAME_SAMPLES = 1280
 CHUNK_SAMPLES = 7 * FRAME_SAMPLES
 VIRTUAL_SAMPLES = 7 * 160
-"""Of an encoder frame, what audio does not fill: see `MelChunks.covered_samples`."""
+"""The samples of an encoder frame that audio does not fill: see `MelChunks.covered_samples`."""
 ENDPOINTS = {"endpoint_silence_ms": 400, "endpoint_no_speech_ms": 800, "endpoint_longest_s": 5}
 SILENCE = {"endpoint_silence_ms": 600}
 DECODERS = (
@@ -45,13 +42,16 @@ END_TOKENS = "end-tokens"
 """The first model, whose words "four" and "eight" end segments, too."""
 GREEDY, ALSD = DECODERS[0], DECODERS[2]
 CASES = [
-    *((RNNT, options, RESET) for options in DECODERS),
+    *((RNNT, options, RESET) for options in (GREEDY, ALSD, *DECODERS[3::2], DECODERS[6])),
     (TDT, ALSD, RESET),  # durations
     (RNNT, GREEDY, CARRY),
     (END_TOKENS, ALSD, CARRY),
     *(
         pytest.param(each, marks=pytest.mark.nightly)
-        for each in ((TDT, GREEDY, RESET), (TDT, ALSD, CARRY), (END_TOKENS, GREEDY, RESET))
+        for each in (
+            *((RNNT, options, RESET) for options in (DECODERS[1], DECODERS[4])),
+            *((TDT, GREEDY, RESET), (TDT, ALSD, CARRY), (END_TOKENS, GREEDY, RESET)),
+        )
     ),
 ]
 WORDS = (
@@ -80,8 +80,7 @@ def recognizers(bundled_model, tmp_path_factory) -> Callable[[str], StreamingRec
         model = bundled_model.parent / name
         if name == END_TOKENS:
             model = with_end_tokens(bundled_model, tmp_path_factory.mktemp("model"), (" four", " eight")).directory
-        tokenizer = model / "tokenizer.model"
-        write_graph(word_loop(Tokenizer(tokenizer), WORDS, sha256_of(tokenizer)), graph)
+        write_word_loop(graph, model / "tokenizer.model", WORDS)
         return StreamingRecognizer(model, (70, 6), max_streams=10, decoding=DecodingConfig(graph=str(graph)))
 
     return get
@@ -199,7 +198,7 @@ def test_a_segment_ends_in_each_pause(recognizer, speech, options):
 
 @pytest.mark.parametrize("options", [{}, {"decoder": "ctc"}], ids=["greedy", "ctc"])
 def test_the_hypothesis_is_carried_through_endpoints(recognizer, speech, options):
-    """Of searches with one hypothesis, which the end of a segment does not change."""
+    """For searches with one hypothesis, which the end of a segment does not change."""
     parts = pieces(speech, 560)
     whole = recognize(recognizer, speech, parts, options)
     entries = recognize(recognizer, speech, parts, options | ENDPOINTS | {"endpoint_state": CARRY})

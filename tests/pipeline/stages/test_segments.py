@@ -10,11 +10,8 @@ import pytest
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
 from penstock.errors import StreamErrorKind
 from penstock.frontend import loudness
-from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.scoring.ngram.arpa import write_arpa
-from penstock.scoring.ngram.estimation.build import build_lm
-from penstock.scoring.ngram.io import read_token_names
+from tests.helpers.decoding_graphs import write_text_lm
 from tests.helpers.golden import golden_samples
 from tests.helpers.recognition import NO_SAMPLES, Transcription
 from tests.helpers.streaming import cut
@@ -41,10 +38,9 @@ def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
     """With a language model; chunks of 160 ms; no stream is open."""
     name, context = request.param
     checkpoint = golden_bundle(name)
-    tokenizer = Tokenizer(checkpoint.tokenizer_path)
-    sentences = [tokenizer.encode(text) for text in ("seven two nine erase", "help start stop", "yes no zero") * 3]
     path = tmp_path_factory.mktemp("lm") / "words.arpa"
-    write_arpa(build_lm(sentences, read_token_names(checkpoint.tokenizer_path), 2).arpa, path)
+    sentences = ("seven two nine erase", "help start stop", "yes no zero") * 3
+    write_text_lm(path, checkpoint.tokenizer_path, sentences)
     return StreamingRecognizer(checkpoint.directory, context, max_streams=8, decoding=DecodingConfig(lm=str(path)))
 
 

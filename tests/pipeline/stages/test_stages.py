@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.search import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
 from penstock.frontend.log_mel import MelChunks
@@ -151,7 +151,7 @@ def test_the_encoder_may_reuse_the_memory_of_its_output(rig, monkeypatch):
 def test_frames_of_a_batch_are_copied_to_the_host_at_once(rig, monkeypatch):
     """Requests with chunks and without, one of them for several streams; also where the step fails."""
     copied, requests = [], [rig.mel(Lease(slot, 3), slice(count), True) for slot, count in enumerate((2, 0, 1))]
-    rows = np.array([request.row() for request in requests])
+    rows = np.array([request.row(0) for request in requests])
     tickets = [Ticket(rows[:1]), Ticket(rows[1:], is_batched=True)]
     mels = [requests[0].chunks.mel, requests[2].chunks.mel]
     expected = encode(
@@ -185,10 +185,6 @@ def test_a_lost_device_is_not_the_error_of_a_stream(rig, monkeypatch, stage, is_
             process([request])
     else:
         assert process([request])[0].code is ErrorCode.STREAM_LOST
-
-
-def feature_stage(golden_bundle) -> FeatureStage:
-    return FeatureStage(golden_bundle("rnnt_hybrid"), CONTEXT, StreamTable(2, SlotLedger(slot_count(2)), 30))
 
 
 def test_every_request_is_settled_once(rig):

@@ -10,8 +10,8 @@ from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.select import Choice
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.offers import DecoderOffer
 from penstock.pipeline.options.stream_options import parse_stream_options
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease

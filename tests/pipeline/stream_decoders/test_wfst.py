@@ -1,4 +1,4 @@
-"""Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, and what is rejected."""
+"""Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, words, and what is rejected."""
 
 import contextlib
 import itertools
@@ -11,19 +11,19 @@ import torch
 
 from penstock.errors import GraphError, StreamError
 from penstock.model.bundle import Checkpoint
-from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stream_decoders import builder as decoder_builder
+from penstock.pipeline.stream_decoders.wfst import WordWriter
 from penstock.scoring.wfst.graph_file import write_graph
 from penstock.scoring.wfst.words import read_words
-from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.decoding_graphs import Arc, make_graph, word_loop, write_word_loop
 from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
 from tests.helpers.stage_requests import DecoderRequest, decode
 
@@ -39,8 +39,7 @@ def checkpoint(tmp_path_factory) -> Checkpoint:
 @pytest.fixture(scope="module")
 def graph(checkpoint, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("graph") / "words.safetensors"
-    write_graph(word_loop(Tokenizer(checkpoint.tokenizer_path), WORDS, sha256_of(checkpoint.tokenizer_path)), path)
-    return str(path)
+    return str(write_word_loop(path, checkpoint.tokenizer_path, WORDS))
 
 
 class Streams:
@@ -197,9 +196,8 @@ def test_alternatives_depend_on_no_chunk_and_no_other_stream(streams, checkpoint
 
 def test_a_lexicon_writes_words_that_tokens_do_not(streams, checkpoint, tmp_path):
     """The same graph with other names of the words: same tokens and times, other texts."""
-    path, tokenizer = tmp_path / "named.safetensors", Tokenizer(checkpoint.tokenizer_path)
     names = {f"{word.upper()}." if word != "a" else "a": word for word in WORDS}
-    write_graph(word_loop(tokenizer, names, sha256_of(checkpoint.tokenizer_path)), path)
+    path = write_word_loop(tmp_path / "named.safetensors", checkpoint.tokenizer_path, names)
     named = Streams(checkpoint, str(path))
     frames = frames_of(checkpoint, 1, 40)
     expected = streams.decode({0: frames}, {0: streams.options(n_best=3)}, 40)[0]
@@ -218,9 +216,8 @@ def test_a_lexicon_writes_words_that_tokens_do_not(streams, checkpoint, tmp_path
 
 
 def test_narrowed_frames_are_counted_and_logged_and_chunks_do_not_matter(checkpoint, tmp_path, caplog):
-    path, tokenizer = tmp_path / "many.safetensors", Tokenizer(checkpoint.tokenizer_path)
     words = ["".join(letters) for letters in itertools.product("abcde", repeat=4)][:450]
-    write_graph(word_loop(tokenizer, words, sha256_of(checkpoint.tokenizer_path)), path)
+    path = write_word_loop(tmp_path / "many.safetensors", checkpoint.tokenizer_path, words)
     frames, found = frames_of(checkpoint, 1, 20), []
     for chunk in (3, 20):
         streams = Streams(checkpoint, str(path))
@@ -256,8 +253,7 @@ def test_options_of_other_decoders_and_values_out_of_range_are_rejected(streams,
 
 
 def test_a_compact_graph_takes_no_boosts_above_zero(checkpoint, tmp_path):
-    path, tokenizer = tmp_path / "compact.safetensors", Tokenizer(checkpoint.tokenizer_path)
-    write_graph(word_loop(tokenizer, WORDS, sha256_of(checkpoint.tokenizer_path), "compact"), path)
+    path = write_word_loop(tmp_path / "compact.safetensors", checkpoint.tokenizer_path, WORDS, "compact")
     streams = Streams(checkpoint, str(path))
     with pytest.raises(
         StreamError, match="'bad' has boost 2, and the graph's topology is compact; accepted: boosts up"
@@ -303,3 +299,40 @@ def test_warming_up_counts_nothing(checkpoint, graph):
     stage = Streams(checkpoint, graph).stage
     stage.warm_up(SLOTS)
     assert not any(stage.truncation)
+
+
+SPELLINGS = {"A": [[0], [0, 1]], "B": [[1, 2], [2]], "C": [[3]]}
+A, B, C = 1, 2, 3
+
+
+@pytest.fixture
+def writer() -> WordWriter:
+    return WordWriter(make_graph([Arc(0, 4, 0, 0.0, 0)], {0: 0.0}, 4, SPELLINGS))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "texts", "known"),
+    [
+        ([], [], [], 0),
+        ([0], [], [""], 0),
+        ([0, 1], [A], [" A", ""], 0),
+        ([0, 3], [A, C], [" A", " C"], 1),
+        ([0, 1, 2, 3], [A, B, C], [" A", "", " B", " C"], 3),
+        ([0, 1, 2, 1, 2, 3], [A, B, B, C], [" A", "", " B", " B", "", " C"], 5),
+        ([0, 1], [A, B], [" A", " B"], 1),
+        ([3, 3, 0], [C, C], [" C", " C", ""], 1),
+    ],
+)
+def test_texts_of_tokens(writer, tokens, words, texts, known):
+    assert writer.texts(tokens, words, is_final=False) == (texts, known)
+    assert writer.texts(tokens, words, is_final=True) == (texts, len(tokens))
+
+
+def test_a_path_of_thousands_of_words(writer):
+    assert writer.texts([3] * 3000, [C] * 3000, is_final=True) == ([" C"] * 3000, 3000)
+
+
+def test_spellings_that_begin_others_take_no_time():
+    writer = WordWriter(make_graph([Arc(0, 4, 0, 0.0, 0)], {0: 0.0}, 4, {"A": [[0], [0, 0]], "B": [[1]]}))
+    assert writer.texts([0] * 90, [A] * 90, is_final=True) == ([" A"] * 90, 90)
+    assert writer.texts([0] * 90 + [2], [A] * 60 + [B], is_final=True)[0].count(" A") == 60, "no spellings fit"

@@ -9,11 +9,17 @@ import torch
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair, TransducerConfig
 from recipes.training.encoded import EncodedUtterance, collate
-from recipes.training.factorized_head import FactorizedHead
-from recipes.training.head_trainer import HeadTraining, train_head
-from recipes.training.mwer import MwerConfig, MwerLoss, MwerSteps, expected_errors, hypothesis_scores
-from recipes.training.nbest import HypothesisLists, NBestSearch
-from recipes.training.standard_head import StandardHead
+from recipes.training.heads import FactorizedHead, StandardHead
+from recipes.training.mwer import (
+    HypothesisLists,
+    MwerConfig,
+    MwerLoss,
+    MwerSteps,
+    NBestSearch,
+    expected_errors,
+    hypothesis_scores,
+)
+from recipes.training.train_head import HeadTraining, train_head
 from recipes.training.trainer import MWER, Trainer, TrainerConfig
 from tests.helpers.tiny_model import LABELS as TOY_LABELS
 from tests.helpers.tiny_model import WIDTH, TinyModel, toy_batch, toy_text

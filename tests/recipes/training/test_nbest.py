@@ -11,12 +11,10 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, IlmPair
 from penstock.model.tokenizer import Tokenizer
-from recipes.training.cells import all_cells, band_cells
 from recipes.training.encoded import EncodedBatch, EncodedUtterance, FrozenEncoder, collate
-from recipes.training.factorized_head import FactorizedHead
-from recipes.training.mwer import hypothesis_scores
-from recipes.training.nbest import NBestSearch
-from recipes.training.standard_head import StandardHead
+from recipes.training.heads import FactorizedHead, StandardHead
+from recipes.training.lattice import all_cells, band_cells
+from recipes.training.mwer import NBestSearch, hypothesis_scores
 
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
@@ -67,7 +65,7 @@ def test_a_band_of_four_frames_keeps_the_loss_with_a_third_of_the_points(speech)
 
 
 def _addresses(network) -> list[int]:
-    """Of all weights but packed ones."""
+    """RunningGateway of all weights but packed ones."""
     parts = [network._lstm, *network._lstm._hidden_products, network._predictor_projection, network._output]
     tensors = [value for part in parts for value in vars(part).values() if isinstance(value, torch.Tensor)]
     return [tensor.data_ptr() for tensor in tensors if tensor.layout is torch.strided]

@@ -12,7 +12,7 @@ from penstock.scoring.automaton import Automaton, Transitions
 from penstock.scoring.boosting.arena import NO_PHRASES, PhraseArena
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.boosting.layout import build_table
-from penstock.scoring.boosting.tokenization import TokenPhrase
+from penstock.scoring.boosting.phrases import TokenPhrase
 from penstock.scoring.boosting.trie import PhraseTrie
 from tests.helpers.phrases import (
     NumberTokenizer,

@@ -14,7 +14,7 @@ from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.scoring.boosting import cache as cache_module
 from penstock.scoring.boosting.arena import PAGE_STATES
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.tokenization import TokenPhrases
+from penstock.scoring.boosting.phrases import TokenPhrases
 from tests.helpers.phrases import NumberTokenizer, as_list, expected_totals, random_boosts, random_labels, totals_along
 
 SIZE = 40

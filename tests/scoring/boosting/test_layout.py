@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.scoring.boosting.layout import build_table
-from penstock.scoring.boosting.tokenization import TokenPhrase
+from penstock.scoring.boosting.phrases import TokenPhrase
 from penstock.scoring.boosting.trie import PhraseTrie
 from tests.helpers.phrases import random_boosts
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from penstock.scoring.ngram.io import TokenNames, load_ngram_lm
-from penstock.scoring.ngram.lm import NgramLm
-from penstock.scoring.ngram.perplexity import measure_perplexity, score_sentences
+from penstock.scoring.ngram.lm import NgramLm, measure_perplexity, score_sentences
 from tests.helpers.ngram_golden import GOLDEN, NAMES, SCORED, arpa_path, golden_lm, to_labels
 from tests.helpers.reference.ngram import NgramReference, write_random_arpa
 

@@ -42,8 +42,8 @@ from penstock_client.transport.replay import Replay
 _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
 """Samples of a moved stream on their way at a time: enough for few round trips, and others are not delayed for long."""
 _MAX_FRUITLESS_MOVES = 3
-"""Without a new answer between them: after these, the stream itself may be what ends the servers. With one after each
-reply that cannot be read, however much was answered between them."""
+"""Moves in a row without a new result; a stream that exceeds it may itself be what crashes its servers, so it ends. One
+more for replies that cannot be read, whatever was answered between them."""
 OnLost = Callable[[Any, ClientError], bool]
 """Decides when a server has lost the stream, a `BatchedStream`. True: it will call `move` or `give_up`."""
 

@@ -29,7 +29,7 @@ MAX_PROCESSES = 8
 together take less than `decode_worker.MAX_MEMORY_BYTES` for each."""
 _log = logging.getLogger(__name__)
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
-"""Of each event loop's processes."""
+"""The processes of each event loop."""
 
 
 class DecodedRecording:
@@ -115,7 +115,7 @@ class Decoders:
     def __init__(self) -> None:
         self._orders: socket.socket | None = None
         self.pid: int | None = None
-        """Of the process, if it has started."""
+        """The id of the process, if it has started."""
 
     def start(self) -> socket.socket:
         """Its socket. OSError where it cannot start."""

@@ -41,16 +41,16 @@ def main() -> None:
     import av.logging  # noqa: F401, so that forks have it
 
     with socket.socket(fileno=os.dup(0)) as orders:
-        take_orders(orders)
+        run_orders(orders)
 
 
 def address_space_bytes() -> int:
-    """Of this process."""
+    """The address space that this process has."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def take_orders(orders: socket.socket) -> None:
+def run_orders(orders: socket.socket) -> None:
     """Starts a fork for each order, until the other end is closed. If none can start, the order's pipe says so."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)

@@ -47,7 +47,7 @@ class ErrorReply(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorReply}, "5XX": {"model": ErrorReply}}
-"""Of each route, for the OpenAPI document."""
+"""The error replies of each route, for the OpenAPI document."""
 
 
 async def _gateway(connection: HTTPConnection) -> Gateway:

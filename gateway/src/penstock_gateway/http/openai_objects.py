@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
+from penstock_client import Word
 from penstock_client.writing import blank_between
 from penstock_gateway.errors import GatewayError
-from penstock_gateway.stream.events import Word
+from penstock_gateway.stream.events import confidence
 
 KEYWORD_NATS = 1.5
 """Boost per token of a keyword: sane with every search."""
@@ -18,7 +19,7 @@ _MIN_CONFIDENCE = 1e-6  # ln(0) is no number in JSON
 
 def logprob(word: Word) -> float:
     """ln of the word's confidence."""
-    return round(math.log(max(word.confidence, _MIN_CONFIDENCE)), 4)
+    return round(math.log(max(confidence(word), _MIN_CONFIDENCE)), 4)
 
 
 def logprobs(words: Sequence[Word], before: str = "") -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security import limits
-from penstock_gateway.security.connections import Connection, Connections, TokenBucket
+from penstock_gateway.security.budget import Connection, Connections, TokenBucket
 
 _PROTOCOL = "http"
 _ROOM_S = 0.1
@@ -194,7 +194,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """That of a large message, until the application asks for the next one."""
         self._grow: Callable[[int], None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        """Of a large message, which holds room that others wait for."""
+        """The end of the time for a large message, which holds room that others wait for."""
         self._room_until_s = math.inf
         self._is_dropping = False
 
@@ -216,7 +216,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if (is_small and self._has_room()) or not self.handshake_initiated:
             return super().data_received(data)
         self._held += data
-        self._take()
+        self._parse_held()
 
     def handle_connect(self, event: Any) -> None:
         """Tells the application which connection it is."""
@@ -230,7 +230,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if any(isinstance(frame, Frame) and frame.opcode is Opcode.PING for frame in self.conn.events):
             self._connection.last_ping_s = self.loop.time()
         super().handle_events()
-        wait_s = self._bucket.take(frames, self.loop.time())
+        wait_s = self._bucket.spend(frames, self.loop.time())
         if wait_s > 0 and self._wait is None and not self.transport.is_closing():
             self.transport.pause_reading()
             self._wait = self.loop.call_later(wait_s, self._go_on)
@@ -270,7 +270,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         message = await self.queue.get()
         if self._held:
             self.read_paused = self.read_paused and not self.queue.empty()
-            self._take()
+            self._parse_held()
         elif self.read_paused and self.queue.empty():
             self.read_paused = False
             self.transport.resume_reading()
@@ -331,9 +331,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _go_on(self) -> None:
         self._wait = None
-        self._take()
+        self._parse_held()
 
-    def _take(self) -> None:
+    def _parse_held(self) -> None:
         """Parses what is held, in pieces. Reads no more as long as anything is left."""
         while self._held and not self.read_paused and self._wait is None and not self.transport.is_closing():
             if not self._has_room():

@@ -10,14 +10,13 @@ from penstock_client import Result
 from penstock_client.protocol import MODEL_NAME
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_request
-from penstock_gateway.kserve.model import VERSION, check_model
-from penstock_gateway.kserve.outputs import make_outputs
+from penstock_gateway.kserve.model import VERSION, check_model, make_outputs
 from penstock_gateway.kserve.request import MAX_AUDIO_BYTES, MAX_FIELDS_BYTES, InferRequest, Tensor, make_request
 
 MAX_INFER_BYTES = MAX_AUDIO_BYTES + MAX_FIELDS_BYTES
 _MAX_NAME_BYTES = 4096
 _MAX_PARTS = 256
-"""Of a request; each becomes an object of up to 90 bytes, and may have two."""
+"""Most parts of a request; each becomes an object of up to 90 bytes, and may have two."""
 _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 _M = TypeVar("_M", bound=Message)
 

@@ -9,20 +9,19 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from penstock_client import Result
+from penstock_client.audio.tracks import Samples
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, MODEL_NAME
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_request
-from penstock_gateway.kserve.model import VERSION
-from penstock_gateway.kserve.outputs import make_outputs
+from penstock_gateway.kserve.model import VERSION, make_outputs
 from penstock_gateway.kserve.request import MAX_AUDIO_BYTES, MAX_FIELDS_BYTES, InferRequest, Tensor, make_request
-from penstock_gateway.stream.live_stream import Samples
 from penstock_gateway.validation import Array, ClosedFields, Fields, parse_object, read_fields
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_BODY_BYTES = 26 * MAX_REQUEST_SAMPLES + MAX_FIELDS_BYTES
 """A number of JSON with a comma has up to 26 characters."""
 _MAX_NUMBERS, _MAX_OBJECTS = MAX_REQUEST_SAMPLES + 20_000, 10_000
-"""Of a JSON text: an array or a text takes up to 30 times as much memory as in JSON."""
+"""Most values of a JSON text: an array or a text takes up to 30 times as much memory as in JSON."""
 _MAX_INTEGER = 2**64
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 

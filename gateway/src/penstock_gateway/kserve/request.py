@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json
 
+from penstock_client.audio.tracks import Samples
 from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MAX_REQUEST_SAMPLES, MAX_STRING_ID_BYTES
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_option, invalid_request
-from penstock_gateway.kserve.outputs import DATATYPES
-from penstock_gateway.stream.live_stream import Samples
+from penstock_gateway.kserve.model import DATATYPES
 
 MAX_AUDIO_BYTES = 4 * MAX_REQUEST_SAMPLES
 MAX_FIELDS_BYTES = 1 << 20
-"""Of a request beside its audio: 2,000 phrases have up to 400 kB."""
+"""What a request has beside its audio: 2,000 phrases have up to 400 kB."""
 SequenceId = int | str
 _MAX_NUMBER = 2**64 - 1
 _MAX_MAGNITUDE = 2.0
@@ -36,7 +36,7 @@ class InferRequest:
     is_end: bool
     finalize: bool = False
     options: Mapping[str, Any]
-    """Of a start."""
+    """The stream's options, of a request that starts it."""
     samples: Samples
     """[n] float32."""
     outputs: Sequence[str]

@@ -3,22 +3,91 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from penstock_client import Result
+from penstock_client import Answer, Result
+from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.options import is_live_window
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.kserve.errors import invalid_request, not_open
 from penstock_gateway.kserve.request import InferRequest, SequenceId
-from penstock_gateway.kserve.results import RequestResults
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import MAX_SILENT_S
-from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup, Streams
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.replica_stream import ReplicaStream
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 
+_HOPS_PER_S = 100
+"""Mel frames per second of all models."""
 PROTOCOL = "kserve"
 """Name of the protocol in metrics and logs."""
 Results = Sequence[Result]
 _PART_SAMPLES = 16_000
+
+
+class RequestResults:
+    """Collects the answers to the rows of one stream, and gives out the results of a request."""
+
+    def __init__(self, group: ModelGroup):
+        self._rate_hz = group.sample_rate_hz
+        self._geometry: ChunkGeometry | None = read_geometry(group.parameters)
+        self._new: list[Result] = []
+        self._now = Result(0, "", False, 0.0, (), (), ())
+        """The answer to a request without a new result."""
+
+    def add(self, answer: Answer) -> None:
+        """The answer to the next row."""
+        for result in answer.results:
+            self._add(result)
+        if answer.results:
+            return
+        covered_s = self._covered_s(answer.end_samples)
+        if covered_s is not None and covered_s > self._now.audio_processed_s:
+            self._now = replace(self._now, audio_processed_s=covered_s)
+            if self._new:  # a request has one entry for the current segment
+                self._add(self._now)
+
+    @property
+    def has_changes(self) -> bool:
+        """True while results are collected that `pop` has not returned."""
+        return bool(self._new)
+
+    def cancelled(self, samples: int) -> Sequence[Result]:
+        """The answer to a request that drops the work which is left of a stream of this length."""
+        return [replace(self._now, text="", is_final=True, audio_processed_s=samples / self._rate_hz)]
+
+    def pop(self) -> Sequence[Result]:
+        """The results of a request whose rows are all answered, or of a poll."""
+        new, self._new = self._new, []
+        return new or [self._now]
+
+    def _add(self, result: Result) -> None:
+        if self._new and not self._new[-1].is_final:
+            result = _joined(self._new.pop(), result)
+        self._new.append(result)
+        if result.is_final:
+            self._now = Result(result.segment + 1, "", False, result.audio_processed_s, (), (), ())
+        else:
+            self._now = replace(result, new_words=(), new_tokens=(), new_timestamps=())
+
+    def _covered_s(self, end_samples: int) -> float | None:
+        """Audio of the stream up to the last whole hop of its chunks; None where their borders are not known."""
+        if self._geometry is None:
+            return None
+        border = self._geometry.border(end_samples)
+        window_rest = self._geometry.first_chunk_samples % (self._rate_hz // _HOPS_PER_S)
+        return max(0, border - window_rest) / self._rate_hz
+
+
+def _joined(earlier: Result, later: Result) -> Result:
+    """One result for two of the same segment."""
+    return replace(
+        later,
+        new_words=earlier.new_words + later.new_words,
+        new_tokens=earlier.new_tokens + later.new_tokens,
+        new_timestamps=earlier.new_timestamps + later.new_timestamps,
+    )
 
 
 class _Waiting(NamedTuple):
@@ -33,7 +102,7 @@ class _Waiting(NamedTuple):
 class Sequences:
     """The open streams of one port, by key and id."""
 
-    def __init__(self, streams: Streams):
+    def __init__(self, streams: ReplicaStreams):
         self._streams = streams
         self._open: dict[tuple[str, SequenceId], _Stream] = {}
         """Those that a request can reach."""
@@ -105,7 +174,7 @@ class _Stream:
         self._id = stream_id
         self._forget, self._running = forget, running
         self._sending = asyncio.Lock()
-        self._live: LiveStream | None = None
+        self._live: ReplicaStream | None = None
         self._results: RequestResults | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -118,7 +187,7 @@ class _Stream:
         self._expiry: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
 
-    async def send(self, request: InferRequest, key: ApiKey, streams: Streams) -> "asyncio.Future[Results]":
+    async def send(self, request: InferRequest, key: ApiKey, streams: ReplicaStreams) -> "asyncio.Future[Results]":
         """Opens the stream with its first request. Raises GatewayError."""
         try:
             async with self._sending:
@@ -152,7 +221,7 @@ class _Stream:
             self._reading.cancel()
             await self._live.cancel()
 
-    async def _open(self, request: InferRequest, key: ApiKey, streams: Streams) -> LiveStream:
+    async def _open(self, request: InferRequest, key: ApiKey, streams: ReplicaStreams) -> ReplicaStream:
         group: ModelGroup = streams.group("")
         self._polls = bool(group.windows) and not request.is_end
         is_file = (self._polls or request.is_end) and not is_live_window(request.options.get("window"))
@@ -167,7 +236,7 @@ class _Stream:
         self._reading.add_done_callback(lambda _: self._running.discard(self))
         return live
 
-    async def _push(self, live: LiveStream, request: InferRequest) -> None:
+    async def _push(self, live: ReplicaStream, request: InferRequest) -> None:
         for start in range(0, max(1, len(request.samples)), _PART_SAMPLES):  # a failed push keeps its array
             await live.push(request.samples[start : start + _PART_SAMPLES].copy())
         self._samples += len(request.samples)
@@ -179,7 +248,7 @@ class _Stream:
         elif request.finalize:
             await live.end_segment()
 
-    async def _poll(self, live: LiveStream, request: InferRequest) -> "asyncio.Future[Results]":
+    async def _poll(self, live: ReplicaStream, request: InferRequest) -> "asyncio.Future[Results]":
         """The answer to a request after the stream's end: what is new; another end drops the work that is left."""
         answer = _new_answer()
         if request.finalize or len(request.samples):  # no failure of the stream, so it is not raised
@@ -202,7 +271,7 @@ class _Stream:
         self._settle()
         return answer
 
-    async def _read(self, live: LiveStream, results: RequestResults) -> None:
+    async def _read(self, live: ReplicaStream, results: RequestResults) -> None:
         """Answers requests as their rows are answered, until the stream ends."""
         try:
             async for answer in live.answers():
@@ -226,7 +295,7 @@ class _Stream:
         while self._waiting and self._is_due(self._waiting[0], results):
             waiting, self._has_part = self._waiting.popleft(), False
             if not waiting.answer.done():
-                waiting.answer.set_result(results.take())
+                waiting.answer.set_result(results.pop())
             if waiting.is_poll:
                 self._expect_poll()
         if self._is_answered and not results.has_changes:

@@ -1,4 +1,4 @@
-"""The reply to a transcription request in each of its formats."""
+"""The reply to a transcription request: a document in each of its formats, or server-sent events."""
 
 import json
 import math
@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock_client import Word as ClientWord
+from penstock_client import Word
 from penstock_client.audio.pcm import Remark
 from penstock_client.subtitles import Cue, cues, sentences, srt, vtt
-from penstock_client.writing import join_texts
+from penstock_client.writing import blank_between, join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest
-from penstock_gateway.stream.events import Final, Word, speaker_turns, split
+from penstock_gateway.stream.events import Event, Final, speaker_turns, split
 
 JSON = "application/json"
 _MEDIA_TYPES = {"json": JSON, "verbose_json": JSON, "diarized_json": JSON, "vtt": "text/vtt"}
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Transcription:
     remarks: Sequence[Remark] = ()
     """Where samples are missing."""
     end_s: float | None = None
-    """Of the audio in its file."""
+    """The end of the audio in its file."""
 
     @property
     def text(self) -> str:
@@ -43,7 +45,7 @@ def usage(duration_s: float) -> dict[str, Any]:
 
 
 def media_type(request: TranscriptionRequest) -> str:
-    """Of the reply."""
+    """The media type of the reply."""
     if request.form.stream:
         return "text/event-stream"
     return _MEDIA_TYPES.get(request.form.response_format, "text/plain")
@@ -165,5 +167,64 @@ def _cues(transcription: Transcription, form: TranscriptionForm) -> list[Cue]:
         for turn in (speaker_turns(final) if has_names else [final])
     ]
     names = [form.speaker_name(turn.words[0].speaker) if has_names else None for turn in turns]
-    words = [[ClientWord(word.text, word.start_ms, word.end_ms) for word in turn.words] for turn in turns]
-    return cues(words, speakers=names, end_s=transcription.end_s)
+    return cues([turn.words for turn in turns], speakers=names, end_s=transcription.end_s)
+
+
+class TranscriptEvents:
+    """The events of one stream. The deltas, one after another, are the text of `done`."""
+
+    def __init__(self, has_logprobs: bool, form: TranscriptionForm | None = None):
+        """form: of a request whose turns of speakers are events, too."""
+        self._has_logprobs, self._form = has_logprobs, form
+        self._turns = 0
+        self._text = ""
+        self._words: list[Word] = []
+        self._sent_chars = self._sent_words = 0
+        """What was sent of the current segment."""
+
+    def add(self, event: Event) -> bytes | None:
+        """The delta for an event, and the turns of speakers in a final; None where nothing new is stable."""
+        segments = []
+        if self._form is not None and isinstance(event, Final) and event.text:
+            for turn in speaker_turns(event):
+                segments.append(_encode(speaker_segment(self._turns, turn, self._form)))
+                self._turns += 1
+        return b"".join([self._delta(event) or b"", *segments]) or None
+
+    def _delta(self, event: Event) -> bytes | None:
+        is_final = isinstance(event, Final)
+        stable = event.text if isinstance(event, Final) else event.text[: event.stable_chars]
+        delta = stable[self._sent_chars :]
+        if not is_final and not delta:
+            return None
+        if not self._sent_chars:
+            delta = blank_between(self._text, delta) + delta
+        words = event.words[self._sent_words :]
+        tokens = logprobs(words, self._words[-1].text if self._words else "") if self._has_logprobs else None
+        self._words += words
+        self._text += delta
+        self._sent_chars, self._sent_words = (0, 0) if is_final else (len(stable), len(event.words))
+        if not delta and not tokens:
+            return None
+        body: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
+        if tokens is not None:
+            body["logprobs"] = tokens
+        return _encode(body)
+
+    def done(self, duration_s: float, remarks: Sequence[Remark] = ()) -> bytes:
+        """The last event."""
+        body: dict[str, Any] = {"type": "transcript.text.done", "text": self._text, "usage": usage(duration_s)}
+        if remarks:
+            body["remarks"] = [remark.document for remark in remarks]
+        if self._has_logprobs:
+            body["logprobs"] = logprobs(self._words)
+        return _encode(body)
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a stream that failed."""
+    return _encode({"error": error_body(error)})
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n".encode()

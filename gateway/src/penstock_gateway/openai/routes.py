@@ -11,13 +11,11 @@ from starlette.responses import Response
 
 from penstock_gateway.errors import shown_names
 from penstock_gateway.http.api import ERRORS, GatewayOf, KeyOf, UploadKeyOf, body_schema, limited
-from penstock_gateway.openai.form import read_form
-from penstock_gateway.openai.job import TranscriptionJob
-from penstock_gateway.openai.replies import reply_to
-from penstock_gateway.openai.request import TranscriptionForm
+from penstock_gateway.openai.replies import TranscriptionJob, reply_to
+from penstock_gateway.openai.request import TranscriptionForm, read_form
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 
 IGNORED_HEADER = "penstock-ignored"
 _CONTENTS = ("application/json", "text/plain", "text/vtt", "text/event-stream")

@@ -6,10 +6,16 @@ import sys
 from collections.abc import Sequence
 
 from penstock_client.declaration import Parser, unknown_variables
+from penstock_client.log_lines import LineFormatter
 from penstock_gateway.config import Config
 from penstock_gateway.process.startup import StartError, read_config, read_files
 from penstock_gateway.version import __version__
 
+_OF_CLIENTS = (
+    "without completing handshake", "Invalid HTTP request", "Unsupported upgrade request",
+    "ExecuteBatchError raised in core",
+)  # fmt: skip
+_LIBRARIES = ("uvicorn.error", "grpc._cython.cygrpc")
 log = logging.getLogger(__name__)
 _GROUPS = {
     "replicas": "servers and ports",
@@ -42,7 +48,6 @@ def main(words: Sequence[str] | None = None) -> int:
         # Its threads that read the connections of clients would wake each other for every small message.
         os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
         # After the flags, which are then checked without a pause.
-        from penstock_gateway.process.logs import configure_logs
         from penstock_gateway.process.serving import run_gateway
 
         configure_logs(config.log_format)
@@ -55,3 +60,21 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def configure_logs(log_format: str) -> None:
+    """Sends all lines from INFO on to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("gateway", log_format))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _LIBRARIES:
+        logging.getLogger(name).addFilter(_is_of_the_server)
+
+
+def _is_of_the_server(record: logging.LogRecord) -> bool:
+    """False for what uvicorn 0.54 writes for each handshake that is rejected and each request that is not HTTP, and
+    gRPC 1.85 for a client that vanishes before its status is sent.
+    """
+    return not any(text in record.getMessage() for text in _OF_CLIENTS)

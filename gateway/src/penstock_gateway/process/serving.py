@@ -22,15 +22,13 @@ from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.protocol import HttpProtocol
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.process.startup import PORT_UNAVAILABLE, Files, StartError
-from penstock_gateway.process.tls import Certificate
+from penstock_gateway.process.startup import PORT_UNAVAILABLE, Certificate, Files, StartError
 from penstock_gateway.security import limits
-from penstock_gateway.security.access import Access, Origins
-from penstock_gateway.security.client_secrets import ClientSecrets
-from penstock_gateway.security.connections import Connections
+from penstock_gateway.security.access import Access, ClientSecrets, Origins
+from penstock_gateway.security.budget import Connections
 from penstock_gateway.security.keys import KeyRing
 from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.metrics import Metrics
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.tracing import configure_tracing
 
@@ -280,7 +278,7 @@ async def drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
         await streams.finish()
         await _until(lambda: not streams.live, _FINISH_S + _OVERTIME_S)
     streams.cut()
-    for _ in range(_LAST_TURNS):  # of the event loop, in which protocols write the errors
+    for _ in range(_LAST_TURNS):  # protocols write the errors in these
         await asyncio.sleep(0.01)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
@@ -16,10 +17,10 @@ from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.realtime.dialect import Action, Audio, Configure, EndSegment, Finish, ServerEvent
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security import limits
-from penstock_gateway.security.connections import Connection as HttpConnection
+from penstock_gateway.security.budget import Connection as HttpConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.live_stream import LiveStream, Samples
+from penstock_gateway.stream.replica_stream import ReplicaStream
 
 _log = logging.getLogger("penstock_gateway.realtime")
 PROTOCOL = "realtime"
@@ -39,7 +40,7 @@ class Connection:
         self._socket, self._protocol, self._gateway, self._key = socket, protocol, gateway, key
         self._configured: Configure | None = None
         self._decoder: PcmDecoder | None = None
-        self._stream: LiveStream | None = None
+        self._stream: ReplicaStream | None = None
         self._results: asyncio.Task[None] | None = None
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._opened_s = self._last_message_s = time.monotonic()
@@ -182,7 +183,7 @@ class Connection:
         for event in self._protocol.result(empty):
             await self._send(event)
 
-    async def _read_results(self, stream: LiveStream) -> None:
+    async def _read_results(self, stream: ReplicaStream) -> None:
         """Results of one stream, until its last one."""
         try:
             async for event in stream.events():

@@ -12,8 +12,8 @@ import pybase64
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.events import Event
-from penstock_gateway.stream.live_stream import LiveStreamOptions
-from penstock_gateway.validation import invalid
+from penstock_gateway.stream.options import LiveStreamOptions
+from penstock_gateway.validation import Fields, invalid
 
 ServerEvent = dict[str, Any]
 """An event for the client, ready for JSON."""
@@ -63,6 +63,12 @@ class Dialect(Protocol):
 
     def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
         """The `error` event for a client event; `client_event` is that event's own id."""
+
+
+class SessionUpdate(Fields):
+    """`session.update` and `transcription_session.update`; the dialect validates the session."""
+
+    session: dict[str, Any] | None = None
 
 
 class Names:

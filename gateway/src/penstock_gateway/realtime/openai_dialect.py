@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock_client import Word
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown, shown_names
 from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name
@@ -19,6 +20,7 @@ from penstock_gateway.realtime.dialect import (
     Names,
     Rejected,
     ServerEvent,
+    SessionUpdate,
     read_audio,
 )
 from penstock_gateway.realtime.openai_session import (
@@ -29,18 +31,12 @@ from penstock_gateway.realtime.openai_session import (
     Transcription,
     to_beta,
 )
-from penstock_gateway.stream.events import Event, Final, Partial, Word, speaker_turns
-from penstock_gateway.stream.live_stream import Streams
-from penstock_gateway.validation import Fields, invalid, read_fields
+from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
+from penstock_gateway.stream.replica_streams import ReplicaStreams
+from penstock_gateway.validation import invalid, read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
-
-
-class SessionUpdate(Fields):
-    """`session.update`; its session is validated as `SessionFields`."""
-
-    session: dict[str, Any] | None = None
 
 
 class OpenAIDialect:
@@ -48,7 +44,7 @@ class OpenAIDialect:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: ReplicaStreams,
         config: Config,
         names: Names,
         given: Mapping[str, Any],
@@ -245,7 +241,7 @@ class OpenAIDialect:
     def _word(self, word: Word) -> dict[str, Any]:
         start, end = (round(self._offset_s + ms / 1000, 3) for ms in (word.start_ms, word.end_ms))
         speaker = {"speaker": speaker_name(word.speaker)} if self._has_speakers else {}
-        return {"word": word.text, "start": start, "end": end, "confidence": round(word.confidence, 4), **speaker}
+        return {"word": word.text, "start": start, "end": end, "confidence": round(confidence(word), 4), **speaker}
 
     @property
     def _has_speakers(self) -> bool:

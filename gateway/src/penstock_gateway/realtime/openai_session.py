@@ -12,8 +12,8 @@ from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
-from penstock_gateway.stream.languages import choose_language, shown_language
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup, Streams
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import (
     Array,
     ClosedFields,
@@ -33,14 +33,14 @@ _CODINGS: Mapping[str, RawEncoding] = {"audio/pcm": "s16le", "audio/pcmu": "mula
 _DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 _EAGERNESS_MS = {"high": 500, "medium": 800, "auto": 800, "low": 1200}
 DEFAULT_SILENCE_MS = 800
-"""Of server_vad in a gateway whose segments do not end in pauses by default."""
+"""The pause of server_vad in a gateway whose segments do not end in pauses by default."""
 LOGPROBS: Literal["item.input_audio_transcription.logprobs"] = "item.input_audio_transcription.logprobs"
 INTERIM: Literal["item.input_audio_transcription.interim"] = "item.input_audio_transcription.interim"
 WORDS: Literal["item.input_audio_transcription.words"] = "item.input_audio_transcription.words"
 
 
 class Format(ClosedFields):
-    """Of the audio."""
+    """The format of the audio."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] | None = None
     rate: int | None = None
@@ -161,7 +161,7 @@ _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
     "input_audio_noise_reduction": "noise_reduction",
 }  # fmt: skip
-"""Of the beta protocol, and what they are in `audio.input`."""
+"""Fields of the beta protocol, and what they are in `audio.input`."""
 ONLY_BETA = ("turn_detection", "input_audio_noise_reduction", "include")
 """Those that a session of Riva's never has."""
 
@@ -234,7 +234,7 @@ class OpenAISession:
         """The first one that the client named."""
         return self.transcription.language or next(iter(self.transcription.languages or ()), None)
 
-    def group(self, streams: Streams) -> ModelGroup:
+    def group(self, streams: ReplicaStreams) -> ModelGroup:
         """The model of the session: that of its name, of the context nearest to `delay` among those of its checkpoint.
 
         GatewayError: MODEL_NOT_FOUND, NO_REPLICA.
@@ -245,7 +245,7 @@ class OpenAISession:
         alike = sorted((group for group in streams.groups if group.model == named.model), key=lambda g: g.chunk_ms)
         return alike[round(_DELAYS.index(delay) / (len(_DELAYS) - 1) * (len(alike) - 1))] if alike else named
 
-    def options(self, streams: Streams, only_language: str) -> LiveStreamOptions:
+    def options(self, streams: ReplicaStreams, only_language: str) -> LiveStreamOptions:
         """The options of a stream; `only_language` is that of a model without a choice.
 
         GatewayError as `group`, and FILES_ONLY.
@@ -263,7 +263,7 @@ class OpenAISession:
             speakers=self.transcription.asked_speakers,
         )
 
-    def shown(self, streams: Streams, only_language: str) -> dict[str, Any]:
+    def shown(self, streams: ReplicaStreams, only_language: str) -> dict[str, Any]:
         """The session as the client sees it: what is really done. GatewayError as `group`."""
         group = self.group(streams)
         transcription = {"model": group.name, "language": self._language or shown_language(group, None, only_language)}

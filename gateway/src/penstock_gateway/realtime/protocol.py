@@ -13,12 +13,11 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.openai_session import ONLY_BETA
-from penstock_gateway.realtime.riva_dialect import RivaDialect
-from penstock_gateway.realtime.riva_session import ONLY_RIVA
+from penstock_gateway.realtime.riva_dialect import ONLY_RIVA, RivaDialect
 from penstock_gateway.realtime.vllm_dialect import VllmDialect
 from penstock_gateway.security import limits
 from penstock_gateway.stream.events import Event
-from penstock_gateway.stream.live_stream import Streams
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, parse_object
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -41,7 +40,7 @@ class RealtimeProtocol:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: ReplicaStreams,
         config: Config,
         is_riva: bool = False,
         is_beta: bool = False,

@@ -5,8 +5,13 @@ Knows no socket. `runtime_config.force_eou` of an append ends a segment, `input_
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Annotated, Any, Literal
 
+from google.protobuf import json_format
+
+from penstock_client import Word
+from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown, shown_names
 from penstock_gateway.realtime.dialect import (
@@ -18,29 +23,144 @@ from penstock_gateway.realtime.dialect import (
     Names,
     Rejected,
     ServerEvent,
+    SessionUpdate,
     read_audio,
 )
-from penstock_gateway.realtime.riva_session import (
-    WITH_HEADER,
-    default_session,
-    merge,
-    raw_format,
-    recognition_config,
-)
-from penstock_gateway.riva.request_mapping import is_forced_end, map_request
-from penstock_gateway.stream.events import Event, Final, Partial, Word
-from penstock_gateway.stream.live_stream import Streams
-from penstock_gateway.validation import Fields, invalid, read_fields
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.request_mapping import MAX_RATE_HZ, MIN_RATE_HZ, is_forced_end, map_request
+from penstock_gateway.security.limits import MAX_CHANNELS
+from penstock_gateway.stream.events import Event, Final, Partial, confidence
+from penstock_gateway.stream.options import ModelGroup, shown_language
+from penstock_gateway.stream.replica_streams import ReplicaStreams
+from penstock_gateway.validation import Fields, between, invalid, read_fields
 
+WITH_HEADER = "none"
+_CODINGS: Mapping[str, RawEncoding] = {
+    "pcm16": "s16le",
+    WITH_HEADER: "s16le",
+    "g711_ulaw": "mulaw",
+    "g711_alaw": "alaw",
+}
+_SECTIONS = (
+    "input_audio_transcription", "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting",
+    "endpointing_config",
+)  # fmt: skip
+
+_DIARIZATION = {"enable_speaker_diarization": False, "max_speaker_count": 8}
+"""As Riva's client sends it where it asks for nothing."""
+ONLY_RIVA = (
+    "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting", "endpointing_config",
+)  # fmt: skip
+"""Fields that a session of OpenAI's never has."""
 _OWN = ("id", "object", "client_secret")
 """Fields of a session that clients send back."""
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
-class SessionUpdate(Fields):
-    """`transcription_session.update`."""
+class RivaAudioParams(Fields):
+    """`input_audio_params`."""
 
-    session: dict[str, Any] | None = None
+    sample_rate_hz: Annotated[int, between(MIN_RATE_HZ, MAX_RATE_HZ)] | None = None
+    num_channels: Annotated[int, between(1, MAX_CHANNELS)] | None = None
+
+
+class RivaAudio(Fields):
+    """Audio format of a session."""
+
+    input_audio_format: Literal["pcm16", "none", "g711_ulaw", "g711_alaw"]
+    input_audio_params: RivaAudioParams
+
+
+def default_session(group: ModelGroup, only_language: str) -> dict[str, Any]:
+    """The session before a client's `transcription_session.update`."""
+    return {
+        "modalities": ["text"],
+        "input_audio_format": "pcm16",
+        "input_audio_transcription": {
+            "language": shown_language(group, None, only_language),
+            "model": group.name,
+            "prompt": "",
+        },
+        "input_audio_params": {"sample_rate_hz": 16_000, "num_channels": 1},
+        "recognition_config": {
+            "max_alternatives": 1,
+            "enable_automatic_punctuation": False,
+            "enable_word_time_offsets": False,
+            "enable_profanity_filter": False,
+            "enable_verbatim_transcripts": True,
+            "custom_configuration": "",
+        },
+        "speaker_diarization": dict(_DIARIZATION),
+        "word_boosting": {"enable_word_boosting": False, "word_boosting_list": []},
+        "endpointing_config": {
+            "start_history": 0,
+            "start_threshold": 0.0,
+            "stop_history": 0,
+            "stop_threshold": 0.0,
+            "stop_history_eou": 0,
+            "stop_threshold_eou": 0.0,
+        },
+    }
+
+
+def merge(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The session with the fields that a client gave; fields without a meaning here are dropped."""
+    merged = deepcopy(dict(session))
+    for name, value in given.items():
+        if name in _SECTIONS:
+            if not isinstance(value, dict | None):
+                raise invalid(f"session.{name}", f"is {shown(value)}; accepted: an object")
+            merged[name] |= value or {}
+        elif name in merged:
+            merged[name] = value
+    return merged
+
+
+def raw_format(session: Mapping[str, Any]) -> RawFormat:
+    """The format of the audio; `none` leaves it to a WAV header, if there is one."""
+    audio = read_fields(RivaAudio, session, "session")
+    params = audio.input_audio_params
+    return RawFormat(_CODINGS[audio.input_audio_format], params.sample_rate_hz or 16_000, params.num_channels or 1)
+
+
+def recognition_config(session: Mapping[str, Any]) -> riva.RecognitionConfig:
+    """The same request in Riva's gRPC protocol, which `riva.request_mapping` checks and maps."""
+    transcription, options = session["input_audio_transcription"], session["recognition_config"]
+    boosting, diarization = session["word_boosting"], session["speaker_diarization"]
+    contexts = boosting.get("word_boosting_list") if boosting.get("enable_word_boosting") else None
+    fields = {
+        "model": transcription.get("model"),
+        "language_code": transcription.get("language"),
+        "max_alternatives": options.get("max_alternatives"),
+        "profanity_filter": options.get("enable_profanity_filter"),
+        "verbatim_transcripts": options.get("enable_verbatim_transcripts"),
+        "enable_automatic_punctuation": options.get("enable_automatic_punctuation"),
+        "enable_word_time_offsets": options.get("enable_word_time_offsets"),
+        "custom_configuration": _pairs(options.get("custom_configuration")),
+        "diarization_config": {
+            name: diarization.get(name) for name, default in _DIARIZATION.items() if diarization.get(name) != default
+        },
+        "speech_contexts": contexts,
+        "endpointing_config": {name: value for name, value in session["endpointing_config"].items() if value},
+    }
+    try:
+        config: riva.RecognitionConfig = json_format.ParseDict(fields, riva.RecognitionConfig())
+    except json_format.ParseError as error:
+        raise invalid("session", f"has a wrong field: {str(error)[:200]}") from None
+    return config
+
+
+def _pairs(text: object) -> dict[str, str]:
+    """`key:value,key:value`, as Riva's client writes it."""
+    if text is None or isinstance(text, Mapping):
+        return dict(text or {})
+    path = "session.recognition_config.custom_configuration"
+    if not isinstance(text, str):
+        raise invalid(path, f"is {shown(text)}; accepted: 'key:value,key:value'")
+    pairs = [pair.partition(":") for pair in text.replace(" ", "").split(",") if pair]
+    if not all(separator for _, separator, _ in pairs):
+        raise invalid(path, f"is {shown(text)}; accepted: 'key:value,key:value'")
+    return {key: value for key, _, value in pairs}
 
 
 class RuntimeConfig(Fields):
@@ -52,7 +172,9 @@ class RuntimeConfig(Fields):
 class RivaDialect:
     """One connection."""
 
-    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""):
+    def __init__(
+        self, streams: ReplicaStreams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""
+    ):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
         self._session = merge(default_session(streams.group(model), config.language), given)
@@ -169,7 +291,7 @@ class RivaDialect:
         return {"event_id": self._names.new("event"), "type": kind, **fields}
 
 
-def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> tuple[Configure, Sequence[str]]:
+def configure(session: Mapping[str, Any], streams: ReplicaStreams, config: Config) -> tuple[Configure, Sequence[str]]:
     """Stream options of a session, and the names of fields without an effect. GatewayError names a wrong field."""
     recognition = recognition_config(session)
     group = streams.group(recognition.model)
@@ -184,6 +306,6 @@ def _word(word: Word) -> dict[str, Any]:
         "word": word.text,
         "start_time": word.start_ms,
         "end_time": word.end_ms,
-        "confidence": word.confidence,
+        "confidence": confidence(word),
         "speaker_tag": word.speaker or 0,
     }

@@ -14,9 +14,8 @@ from penstock_gateway.realtime.connection import Connection
 from penstock_gateway.realtime.dialect import Names
 from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
-from penstock_gateway.realtime.riva_dialect import configure
-from penstock_gateway.realtime.riva_session import default_session, merge
-from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, Credential
+from penstock_gateway.realtime.riva_dialect import configure, default_session, merge
+from penstock_gateway.security.access import DEFAULT_LIFETIME_S, Credential
 from penstock_gateway.validation import ClosedFields, Fields, invalid, parse_object, read_fields
 
 SUBPROTOCOL = "realtime"

@@ -12,7 +12,8 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown
 from penstock_gateway.realtime.dialect import END_SEGMENT, Action, Audio, Configure, Item, ServerEvent, read_audio
 from penstock_gateway.stream.events import Event, Partial
-from penstock_gateway.stream.live_stream import LiveStreamOptions, Streams
+from penstock_gateway.stream.options import LiveStreamOptions
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import Fields, invalid, read_fields
 
 _AUDIO = RawFormat("s16le", 16_000, 1)
@@ -33,9 +34,9 @@ class Commit(Fields):
 class VllmDialect:
     """One connection, from its first `session.update` with `model`."""
 
-    def __init__(self, streams: Streams, config: Config):
+    def __init__(self, streams: ReplicaStreams, config: Config):
         self._streams, self._config = streams, config
-        self._texts: list[str] = []  # of the segments since the last `transcription.done`
+        self._texts: list[str] = []  # the segments since the last `transcription.done`
         self._item = Item("")
         self._has_audio = False
         self._ends = 0  # final commits that are not answered yet

@@ -17,7 +17,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 _PIECE_BYTES = 32_000
 _MAX_HEADER_BYTES = 1 << 16
 _SEARCHED_BYTES = 1 << 14
-"""Of a whole recording, in which MPEG audio may begin after other bytes."""
+"""The part of a whole recording in which MPEG audio may begin after other bytes."""
 _NO_SAMPLES: Samples = np.zeros(0, np.float32)
 
 
@@ -26,7 +26,7 @@ class AudioForm:
     """The form that a request declares; a header in the audio replaces it."""
 
     raw: RawFormat | None
-    """Of audio without a header; None where it must have one, as FLAC and Ogg."""
+    """The format of audio without a header; None where it must have one, as FLAC and Ogg."""
 
 
 class AudioInput:
@@ -47,7 +47,7 @@ class AudioInput:
         self._rate_hz = rate_hz
         self._max_seconds = max_seconds
         self._samples = 0
-        """Of a whole recording so far."""
+        """The samples of a whole recording so far."""
         self._pcm: PcmDecoder | None = None
         self._recording: DecodedRecording | None = None
         self._begin = bytearray()

@@ -17,10 +17,8 @@ from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
-from penstock_gateway.riva.result_mapping import ResultFormat
 from penstock_gateway.security.limits import MAX_CHANNELS
-from penstock_gateway.stream.languages import choose_language, shown_language
-from penstock_gateway.stream.live_stream import LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_BOOST_NATS = 2.0
@@ -33,6 +31,16 @@ class Treatment(Enum):
     MAPPED = "mapped"
     IGNORED = "no effect"
     REJECTED = "true: rejected"
+
+
+@dataclass(frozen=True)
+class ResultFormat:
+    """Result options that a client asked for."""
+
+    language: str
+    """Empty where the server chooses."""
+    max_alternatives: int
+    has_words: bool
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Riva's gRPC service: messages in, results out. Knows a stream only as a `LiveStream`."""
+"""Riva's gRPC service: messages in, results out. Knows no replica."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,7 @@ from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import map_request
 from penstock_gateway.rpc.api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
 from penstock_gateway.security import limits
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 
 PROTOCOL = "riva"
 """Name of the protocol in metrics and logs."""

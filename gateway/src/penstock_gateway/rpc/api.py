@@ -37,7 +37,7 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", round(1000 * limits.MAX_UNREAD_S)),
     ("grpc.http2.max_pings_without_data", 0),
 )
-"""Of the server, beside `max_message_bytes`."""
+"""Options of the server, beside `max_message_bytes`."""
 _T = TypeVar("_T")
 Show = Callable[[GatewayError], tuple[str, str]]
 """The gRPC status of an error, and its message."""
@@ -46,7 +46,7 @@ _key: ContextVar[ApiKey] = ContextVar("key")
 
 
 def max_message_bytes(config: Config) -> int:
-    """Of any message; streams have a smaller limit of their own."""
+    """The largest message of any kind; streams have a smaller limit of their own."""
     return min(limits.MAX_RECOGNIZE_BYTES, config.max_upload_bytes + limits.MAX_FIELDS_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""What the keys of a process share: places of each, turns that go round, and a budget in which others wait."""
+"""What a process has a limited amount of: places of each key, turns, memory, connections, messages per second."""
 
 import asyncio
 from collections import Counter, deque
@@ -85,7 +85,7 @@ class Budget:
         self._taken: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
-    def taken_of(self, key: str) -> int:
+    def used_by(self, key: str) -> int:
         """How much the key with this name has taken."""
         return self._taken[key]
 
@@ -95,40 +95,40 @@ class Budget:
 
         GatewayError STREAMS_EXHAUSTED where there is none in time.
         """
-        await self._take(key, amount)
+        await self._acquire(key, amount)
 
         def reduce(to: int) -> None:
             nonlocal amount
             amount, spare = to, amount - to
-            self._give(key, spare)
+            self._release(key, spare)
 
         try:
             yield reduce
         finally:
-            self._give(key, amount)
+            self._release(key, amount)
 
     @contextmanager
     def growing(self, key: str) -> Iterator[Callable[[int], None]]:
-        """Yields what takes an amount in place of the one before, without a wait, until the block ends.
+        """Yields what sets the amount that is held until the block ends, without a wait.
 
         It raises GatewayError STREAMS_EXHAUSTED where there is no room.
         """
         taken = 0
 
-        def take(amount: int) -> None:
+        def resize(amount: int) -> None:
             nonlocal taken
             if amount > taken and not self._has_room(key, amount - taken):
                 message = f"there is no {self._what} left"
                 raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
-            self._give(key, taken - amount)
+            self._release(key, taken - amount)
             taken = amount
 
         try:
-            yield take
+            yield resize
         finally:
-            self._give(key, taken)
+            self._release(key, taken)
 
-    async def _take(self, key: str, amount: int) -> None:
+    async def _acquire(self, key: str, amount: int) -> None:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._max_wait_s
         while not self._has_room(key, amount):
@@ -140,10 +140,83 @@ class Budget:
                 raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S) from None
         self._taken[key] += amount
 
-    def _give(self, key: str, amount: int) -> None:
+    def _release(self, key: str, amount: int) -> None:
         self._taken[key] -= amount
         self._changed.set()
 
     def _has_room(self, key: str, amount: int) -> bool:
         share = self._amount if key == ANONYMOUS.name else self._amount // 2
         return self._taken[key] + amount <= share and self._taken.total() + amount <= self._amount
+
+
+class Connections:
+    """The open connections of a process."""
+
+    def __init__(self, max_open: int, max_unknown: int):
+        """`max_unknown`: of one address, before they have shown a key."""
+        self._max_open, self._max_unknown = max_open, max_unknown
+        self._open = 0
+        self._unknown: Counter[str] = Counter()
+
+    def open(self, address: str) -> "Connection":
+        """Counts a connection of this client until it is closed. GatewayError OVERLOADED above a limit."""
+        if self._open >= self._max_open:
+            raise _too_many(f"all {self._max_open} connections of the gateway are open")
+        if self._unknown[address] >= self._max_unknown:
+            raise _too_many(f"{self._max_unknown} connections of this address have shown no key")
+        self._open += 1
+        self._unknown[address] += 1
+        return Connection(self, address)
+
+    def know(self, address: str) -> None:
+        """One of the address's has shown a key."""
+        self._unknown[address] -= 1
+        if not self._unknown[address]:
+            del self._unknown[address]
+
+    def close(self) -> None:
+        """One is closed."""
+        self._open -= 1
+
+
+def _too_many(message: str) -> GatewayError:
+    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
+
+
+class Connection:
+    """One open connection."""
+
+    def __init__(self, connections: Connections, address: str):
+        self._connections, self._address = connections, address
+        self._is_known = self._is_closed = False
+        self.key = ANONYMOUS.name
+        """Name of the key that it has shown."""
+        self.last_ping_s = 0.0
+        """When, by the event loop's clock, a WebSocket's client has sent its last ping."""
+
+    def know(self) -> None:
+        """It has shown a key; also after others."""
+        if not self._is_known:
+            self._is_known = True
+            self._connections.know(self._address)
+
+    def close(self) -> None:
+        """It is closed; also after others."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.know()
+            self._connections.close()
+
+
+class TokenBucket:
+    """Limits messages per second, after a number that may come at once."""
+
+    def __init__(self, per_s: float, burst: float, now_s: float):
+        self._per_s, self._burst = per_s, burst
+        self._tokens, self._last_s = burst, now_s
+
+    def spend(self, messages: int, now_s: float) -> float:
+        """Messages have arrived, also more than are left. Returns how long no more may come; not above 0: none."""
+        self._tokens = min(self._burst, self._tokens + (now_s - self._last_s) * self._per_s) - messages
+        self._last_s = now_s
+        return -self._tokens / self._per_s

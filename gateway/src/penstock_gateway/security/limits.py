@@ -8,7 +8,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
 MAX_CHANNELS = 8
-"""Of a recording, or of samples without a header."""
+"""Channels of a recording, or of samples without a header."""
 MAX_FRAME_BYTES = (20 << 20) + (64 << 10)
 """One WebSocket message: OpenAI's 15 MiB of audio in base64, and its fields."""
 LARGE_FRAME_BYTES = 1 << 20

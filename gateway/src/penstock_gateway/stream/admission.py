@@ -31,7 +31,7 @@ class _Quota:
 
 @dataclass
 class _Usage:
-    """Of one key."""
+    """What one key has open and has used."""
 
     streams: int = 0
     requests: _Quota = field(default_factory=lambda: _Quota(_MINUTE_S))
@@ -108,7 +108,7 @@ class AudioHold:
         self._sample_rate_hz, self._memory_s = sample_rate_hz, memory_s
         self.samples = 0
 
-    def take(self, samples: int) -> None:
+    def add(self, samples: int) -> None:
         """Before audio is sent. GatewayError: TOO_LARGE for a stream that is too long by itself, STREAMS_EXHAUSTED."""
         if not samples:
             return

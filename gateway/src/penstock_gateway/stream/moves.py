@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
 from penstock_client.batched.client import move_to_any
-from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.failures import OnlyOtherModelsError
+from penstock_gateway.stream.metrics import Metrics, StreamReport
+from penstock_gateway.stream.replica_stream import OnlyOtherModelsError
 from penstock_gateway.stream.replicas import Group, Replica
-from penstock_gateway.stream.stream_report import StreamReport
 
 log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 4
@@ -36,7 +35,7 @@ class Place:
     turn: "asyncio.Task[Literal[True]] | None" = None
     """While it waits to leave a replica that drains."""
     lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
-    """Of the newest loss."""
+    """The error of the newest loss."""
 
     def leave(self) -> None:
         """The stream is over."""
@@ -112,7 +111,7 @@ class Moves:
             place.note_parked()  # at the latest now, or its own place would leave no room for it
         else:
             place.replica.note_error(error)
-        if not place.upstream.fingerprint:  # of a server of an earlier version
+        if not place.upstream.fingerprint:  # its server is an earlier version
             return False
         place.lost = error
         if place.turn is not None:
@@ -154,11 +153,11 @@ class Moves:
             return
         try:
             if not place.upstream.is_parked:  # meanwhile
-                await self._take_to_any(place)
+                await self._move_to_any(place)
         finally:
             leaving.release()
 
-    async def _take_to_any(self, place: Place) -> None:
+    async def _move_to_any(self, place: Place) -> None:
         before = _Before(place)
         for target in self._targets(place):
             try:

@@ -1,27 +1,72 @@
 """A live stream on one replica: audio to the server, its results as events, and the limits of a stream's life."""
 
 import asyncio
+import logging
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamResult
+from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamError, StreamResult
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_FINISH_S, MAX_IDLE_S, MAX_SILENT_S
+from penstock_gateway.security.limits import MAX_AGE_S, MAX_FINISH_S, MAX_IDLE_S, MAX_SILENT_S, RETRY_AFTER_S
 from penstock_gateway.stream.admission import AudioHold
-from penstock_gateway.stream.events import Event, Final
-from penstock_gateway.stream.failures import gateway_error
-from penstock_gateway.stream.live_stream import Samples
-from penstock_gateway.stream.segments import Segments
-from penstock_gateway.stream.stream_report import StreamReport
+from penstock_gateway.stream.events import Event, Final, Segments
+from penstock_gateway.stream.metrics import StreamReport
 
+log = logging.getLogger(__name__)
+_CODES: Mapping[str, ErrorCode] = {
+    "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
+    "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
+    "AUDIO_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
+    "SPEAKERS_NOT_SERVED": ErrorCode.SPEAKERS_NOT_SERVED,
+    "AUDIO_INVALID": ErrorCode.AUDIO_INVALID,
+    "AUDIO_TOO_LONG": ErrorCode.TOO_LARGE,
+    "OPTION_INVALID": ErrorCode.FIELD_INVALID,
+    "PHRASES_INVALID": ErrorCode.FIELD_INVALID,
+}
+"""By the code of the client's error. Every other one means that the replica lost the stream."""
+_STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
+"""The server's name of a stream, which means nothing to a client."""
+_BY_CLIENT = (
+    ErrorCode.AUDIO_INVALID,
+    ErrorCode.FIELD_INVALID,
+    ErrorCode.SPEAKERS_NOT_SERVED,
+    ErrorCode.TOO_LARGE,
+)
 _NO_SAMPLES = np.zeros(0, np.float32)
 
 
+class OnlyOtherModelsError(StreamError):
+    """A stream's replica is lost, and those that answer serve another model, with other settings or another version."""
+
+    def __init__(self) -> None:
+        super().__init__("", "the server of the stream failed, and the others differ in model, settings or version")
+
+
+def gateway_error(error: ClientError) -> GatewayError:
+    """The error of the gateway for that of a stream on a replica."""
+    code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
+    if isinstance(error, OnlyOtherModelsError):
+        return GatewayError(code, error.message, retry_after_s=RETRY_AFTER_S)
+    if code is ErrorCode.STREAM_LOST:  # the cause may contain the address of a server
+        log.warning("a stream is lost: %s", error)
+        return GatewayError(code, "the server of the stream failed or did not answer", retry_after_s=RETRY_AFTER_S)
+    message = error.message if isinstance(error, StreamError) else error.text
+    message = _STREAM.sub("", message)
+    retry_after_s = None if code in _BY_CLIENT else RETRY_AFTER_S
+    return GatewayError(code, message, retry_after_s=retry_after_s, server_code=error.code)
+
+
 class ReplicaStream:
-    """A `LiveStream` over a `BatchedStream`. `on_end` is called once, when the server has no work for it any more."""
+    """The stream as protocols use it: one task pushes, one reads events. Independent of sockets and protocols.
+
+    Every method raises GatewayError once the stream has failed. `on_end` is called once, when the server has no work
+    for it any more.
+    """
 
     def __init__(
         self,
@@ -86,7 +131,7 @@ class ReplicaStream:
         if self._file_hold is None or self._over.is_set():
             return
         try:
-            self._file_hold.take(samples)
+            self._file_hold.add(samples)
         except GatewayError as error:
             self.fail(error)
             raise
@@ -173,10 +218,6 @@ class ReplicaStream:
                 raise self._fail(error) from error
         except ClientError as error:
             raise self._fail(error) from error
-
-    def take_audio_s(self) -> float:
-        """Seconds of audio that were sent since the last call."""
-        return self._report.take_audio_s()
 
     def note_stall(self, seconds: float) -> None:
         """This process was stopped for this long: its client was not silent, its audio waits to be read."""

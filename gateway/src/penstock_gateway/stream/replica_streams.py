@@ -26,18 +26,15 @@ from penstock_client import (
 from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.metrics import Metrics
-from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission, AudioHold
-from penstock_gateway.stream.failures import gateway_error
-from penstock_gateway.stream.live_stream import LiveStream, LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.metrics import Metrics, StreamReport
 from penstock_gateway.stream.moves import Moves, Place
-from penstock_gateway.stream.replica_stream import ReplicaStream
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, segments_of, upstream_options, window_s
+from penstock_gateway.stream.replica_stream import ReplicaStream, gateway_error
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
-from penstock_gateway.stream.stream_report import StreamReport
-from penstock_gateway.stream.upstream_options import segments_of, upstream_options, window_s
+from penstock_gateway.tracing import current_request_id
 
 log = logging.getLogger(__name__)
 MODEL_ALIASES = frozenset(
@@ -70,7 +67,7 @@ _ELSEWHERE = (
 
 
 class ReplicaStreams:
-    """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
+    """Opens live streams on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
         self._endpoint_state, self._is_strict = config.endpoint_state, config.strict
@@ -141,7 +138,7 @@ class ReplicaStreams:
         if not any(group.candidates() for group in self._groups):
             raise _no_room(any(group.is_up for group in self._groups))
 
-    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+    async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> ReplicaStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
@@ -161,7 +158,7 @@ class ReplicaStreams:
         hold = AudioHold(self._admission, key, self._groups.index(group), model.sample_rate_hz, lambda: group.memory_s)
         live_s = window_s(start_options.window) if model.windows else 0.0
         try:
-            hold.take(round(live_s * model.sample_rate_hz))
+            hold.add(round(live_s * model.sample_rate_hz))
             replica, upstream = await _start_upstream(group, start_options)
         except BaseException:
             hold.give_back()
@@ -171,7 +168,7 @@ class ReplicaStreams:
         def end(stream: ReplicaStream) -> None:
             hold.give_back()
             end_admission()
-            self._admission.add_audio(key, stream.take_audio_s())
+            self._admission.add_audio(key, report.pop_audio_s())
             self._streams.pop(stream).leave()
 
         report = StreamReport(
@@ -245,7 +242,7 @@ class ReplicaStreams:
             for stream, place in list(self._streams.items()):
                 if late_s > _STALL_S:
                     stream.note_stall(late_s)
-                self._admission.add_audio(place.key, stream.take_audio_s())
+                self._admission.add_audio(place.key, place.report.pop_audio_s())
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))

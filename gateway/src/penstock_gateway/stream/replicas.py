@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 
 from penstock_client import (
@@ -21,11 +22,10 @@ from penstock_client import (
     StreamOptions,
 )
 from penstock_client.options import LIVE
-from penstock_client.server_info import FINGERPRINT
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
 from penstock_gateway.stream.discovery import Discovery
-from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
 PROBE_S = 2.0
@@ -283,7 +283,7 @@ class Group:
         self._first_seen = {each: self._first_seen.get(each, self._rounds) for each in alike}
         self._model = max(
             (model for _, _, model in answers if _is_alike(model, wanted)),
-            key=lambda model: self._first_seen[model.parameters.get(FINGERPRINT, "")],
+            key=lambda model: self._first_seen[model.fingerprint],
         )
 
     async def _ask(self, replica: Replica) -> tuple[Replica, ServerInfo, ModelGroup] | None:
@@ -313,17 +313,6 @@ def _is_alike(one: ModelGroup, other: ModelGroup) -> bool:
 def _model_group(name: str, information: ServerInfo, live_window: str | None) -> ModelGroup:
     return ModelGroup(
         name=name or information.model,
-        model=information.model,
-        sample_rate_hz=information.sample_rate_hz,
-        context=information.context,
-        chunk_ms=information.chunk_ms,
-        languages=information.languages,
-        decoders=information.decoders,
-        max_beam_size=information.max_beam_size,
-        max_boosted_phrases=information.max_boosted_phrases,
-        parameters=information.parameters,
-        detected_languages=information.detected_languages,
-        alphabet=information.alphabet,
-        windows=information.windows,
         live_window=live_window if LIVE in information.windows else None,
+        **{field.name: getattr(information, field.name) for field in fields(information)},
     )

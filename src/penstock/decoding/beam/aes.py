@@ -10,7 +10,7 @@ import torch
 from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam.hyps import ABSENT, extend_hash
 from penstock.decoding.beam.scratch import BeamScratch, TransducerOperations
-from penstock.decoding.beam.sizes import AesLimits
+from penstock.decoding.sizes import AesLimits
 from penstock.decoding.transducer.interface import TransducerNetwork
 
 _BEYOND = torch.iinfo(torch.int64).max

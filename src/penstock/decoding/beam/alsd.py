@@ -9,8 +9,7 @@ import torch
 
 from penstock.decoding.beam.expansion import Expander, Limits
 from penstock.decoding.beam.scratch import BeamScratch, TransducerOperations
-from penstock.decoding.transducer.durations import max_labels
-from penstock.decoding.transducer.interface import TransducerNetwork
+from penstock.decoding.transducer.interface import TransducerNetwork, max_labels
 
 
 class AlsdSearch:

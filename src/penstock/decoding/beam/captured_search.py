@@ -3,14 +3,13 @@
 import torch
 
 from penstock.decoding.beam.hyps import TokenLists
-from penstock.decoding.beam.results import BeamUpdate, NBest
+from penstock.decoding.beam.memory import BeamBuffers, BeamStates, BeamUpdate
+from penstock.decoding.beam.results import NBest
 from penstock.decoding.beam.search import BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStates
-from penstock.decoding.beam.workspace import BeamBuffers
+from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.graph_buckets import Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import first, map_tensors
-from penstock.graphs.driver import Driver
+from penstock.graphs.program import Driver
 
 
 class CapturedBeamSearch:

@@ -10,7 +10,7 @@ import torch
 from penstock.decoding.beam.expansion import Expansions
 from penstock.decoding.beam.hyps import KEEP
 from penstock.decoding.beam.scratch import BeamOperations, BeamScratch
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.decoding.tensors.tensor_tree import flatten
 from penstock.scoring.fusion import Fusion
 

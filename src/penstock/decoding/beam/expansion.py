@@ -13,8 +13,7 @@ from penstock.decoding.beam.hyps import ABSENT
 from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.transducer.interface import Scores
 from penstock.model.config import TransducerConfig
-from penstock.scoring.fusion import Fusion, FusionStates
-from penstock.scoring.fusion_rules import FusionStrategy, Pruning, blank_offset, label_offset
+from penstock.scoring.fusion import Fusion, FusionStates, FusionStrategy, Pruning, blank_offset, label_offset
 
 
 class Expansions(NamedTuple):

@@ -8,23 +8,11 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.beam.hyps import ABSENT, Hypotheses, TokenLists
-from penstock.decoding.beam.state import BeamStates
-from penstock.decoding.tensors.host_copy import tree_to_host
-from penstock.decoding.tensors.tensor_tree import flatten, map_tensors, unflatten
+from penstock.decoding.beam.memory import BeamStates, BeamUpdate
+from penstock.decoding.tensors.tensor_tree import flatten, map_tensors, tree_to_host, unflatten
 from penstock.scoring.fusion import Fusion
 
 _EXPECTED_LABELS = 32
-
-
-class BeamUpdate(NamedTuple):
-    """Results of one chunk for each of B streams."""
-
-    stable: TokenLists
-    """[B, M]: labels that follow those reported as stable before, and will not change."""
-    unstable: TokenLists
-    """[B, M]: the best hypothesis's labels after the stable ones, which may change."""
-    lag_encoder_frames: torch.Tensor
-    """[B] int64, distance of the slowest hypothesis from the last frame seen; 0 at the end."""
 
 
 class NBest(NamedTuple):

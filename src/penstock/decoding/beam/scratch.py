@@ -10,7 +10,7 @@ import torch
 
 from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
 from penstock.decoding.tensors.tensor_tree import flatten, gather, map_tensors, overwrite, rows_at, unflatten
 from penstock.decoding.transducer.interface import IlmWeights, PredictorState, TransducerNetwork
 from penstock.scoring.fusion import Fusion, FusionStates

@@ -15,16 +15,14 @@ from penstock.decoding.beam.alsd import AlsdSearch
 from penstock.decoding.beam.ctc import CtcSearch
 from penstock.decoding.beam.expansion import Expander
 from penstock.decoding.beam.hyps import ABSENT, BatchedBeamHyps, TokenLists
-from penstock.decoding.beam.results import BeamUpdate, NBest, best_of, n_best, split_stable
+from penstock.decoding.beam.memory import BeamStates, BeamUpdate, BeamWorkspace
+from penstock.decoding.beam.results import NBest, best_of, n_best, split_stable
 from penstock.decoding.beam.scratch import CAN_STEP, IS_BEHIND, BeamNetwork, BeamScratch
-from penstock.decoding.beam.sizes import AesLimits
-from penstock.decoding.beam.state import BeamStates
-from penstock.decoding.beam.workspace import BeamWorkspace
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.sizes import AesLimits
 from penstock.decoding.tensors.tensor_tree import map_tensors, rows_at
 from penstock.graphs.program import Program, Step, While, run_eagerly
-from penstock.scoring.fusion import Fusion
-from penstock.scoring.fusion_rules import FusionStrategy
+from penstock.scoring.fusion import Fusion, FusionStrategy
 
 
 class BeamAlgorithm(enum.Enum):

@@ -2,14 +2,12 @@
 
 import torch
 
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.memory import BatchedHyps, GreedyBuffers, GreedyStates, GreedyWorkspace
 from penstock.decoding.greedy.search import GreedySearch
-from penstock.decoding.greedy.state import GreedyStates
-from penstock.decoding.greedy.workspace import GreedyBuffers, GreedyWorkspace
 from penstock.decoding.tensors.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import first
-from penstock.decoding.transducer.durations import max_labels
-from penstock.graphs.driver import Driver
+from penstock.decoding.transducer.interface import max_labels
+from penstock.graphs.program import Driver
 
 
 class CapturedSearch:

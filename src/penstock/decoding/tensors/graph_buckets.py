@@ -9,8 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from penstock.graphs.driver import Driver, Runner
-from penstock.graphs.program import Program
+from penstock.graphs.program import Driver, Program, Runner
 
 _log = logging.getLogger(__name__)
 

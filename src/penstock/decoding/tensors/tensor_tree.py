@@ -1,11 +1,20 @@
-"""Trees of tensors: nested tuples, named or not. Generic code moves a hypothesis's state without knowing its fields."""
+"""Trees of tensors: nested tuples, named or not. Generic code moves a hypothesis's state without knowing its fields.
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+Between device and host a tree is copied as one block, through pinned memory, with one synchronization. `StateStore`
+keeps the trees of all streams in slots.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 
+from penstock.runtime import send_to_device
+
 Tree = TypeVar("Tree")
+_BITS_OF = {torch.float64: torch.int64, torch.float32: torch.int32, torch.int32: torch.int32}
+States = TypeVar("States")
 
 
 def map_tensors(function: Callable[..., torch.Tensor], *trees: Any) -> Any:
@@ -77,3 +86,72 @@ def rows_at(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return rows.view(*index.shape, *tensor.shape[2:])
     shape = (*index.shape, *(1,) * (tensor.dim() - 2))
     return tensor.gather(1, index.view(shape).expand(*index.shape, *tensor.shape[2:]))
+
+
+def copy_to_host(block: torch.Tensor) -> torch.Tensor:
+    """Copies a tensor to the CPU; synchronizes once. A tensor on the CPU is returned as it is."""
+    if block.device.type == "cpu":
+        return block
+    host = torch.empty(block.shape, dtype=block.dtype, pin_memory=True)
+    host.copy_(block, non_blocking=True)
+    torch.cuda.current_stream(block.device).synchronize()
+    return host
+
+
+def tree_to_host(tree: Tree) -> Tree:
+    """Copies a tree of tensors (int64, int32, float64, float32) to the CPU bit by bit, in one copy."""
+    sizes = [tensor.numel() for tensor in leaves(tree)]
+    block = torch.cat([_to_integers(tensor).flatten() for tensor in leaves(tree)])
+    parts = iter(copy_to_host(block).split(sizes))
+    return map_tensors(lambda tensor: _from_integers(next(parts), tensor.dtype).view(tensor.shape), tree)
+
+
+def copy_to_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The values as a tensor [n] on the device; does not synchronize."""
+    return send_to_device(torch.tensor(values, dtype=dtype), device)
+
+
+def _to_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits as int64, of the same shape."""
+    return tensor if tensor.dtype == torch.int64 else tensor.view(_BITS_OF[tensor.dtype]).long()
+
+
+def _from_integers(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Undoes `_to_integers`."""
+    return part if dtype == torch.int64 else part.to(_BITS_OF[dtype]).view(dtype)
+
+
+class StateStore(Generic[States]):
+    """States of S streams: a tree of tensors [S, ...]; a search step gathers the B slots of its batch."""
+
+    def __init__(self, fresh: States, slots: int):
+        """fresh: the state of a new stream, tensors [1, ...]; all `slots` begin with it."""
+        self._fresh = fresh
+        self._states: States = map_tensors(lambda t: t.expand(slots, *t.shape[1:]).clone(), fresh)
+        self._leaves = leaves(self._states)
+        self.slots = slots
+        self.device = leaves(fresh)[0].device
+
+    def _sharing(self, states: States) -> "StateStore[States]":
+        """A store of some of these tensors, in the same memory."""
+        store = copy.copy(self)
+        store._states, store._leaves = states, leaves(states)
+        return store
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Device memory of one stream."""
+        return sum(t.numel() * t.element_size() for t in self._leaves) // self.slots
+
+    def gather(self, slots: torch.Tensor) -> States:
+        """Copies the states of `slots` [B] int64, tensors [B, ...]."""
+        return map_tensors(lambda t: t.index_select(0, slots), self._states)
+
+    def scatter(self, slots: torch.Tensor, states: States) -> None:
+        """Writes the states [B, ...] of `slots` [B] int64 back."""
+        for storage, new in zip(self._leaves, leaves(states), strict=True):
+            storage.index_copy_(0, slots, new)
+
+    def _fresh_states(self, batch: int) -> States:
+        """States of `batch` new streams; views of one row."""
+        return map_tensors(lambda t: t.expand(batch, *t.shape[1:]), self._fresh)

@@ -10,15 +10,13 @@ import torch
 
 from penstock.decoding.tensors.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import copy_into, first, map_tensors
-from penstock.decoding.wfst.chunk_decoder import ChunkDecoder, join_paths
+from penstock.decoding.wfst.backpointers import ChunkLinks
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.links import ChunkLinks
 from penstock.decoding.wfst.paths import BestPath
-from penstock.decoding.wfst.search import WfstSearch, largest_capacity
-from penstock.decoding.wfst.shapes import StaticShapes
+from penstock.decoding.wfst.ragged import StaticShapes
+from penstock.decoding.wfst.search import ChunkDecoder, WfstSearch, join_paths, largest_capacity
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
-from penstock.graphs.driver import Driver
-from penstock.graphs.program import Program
+from penstock.graphs.program import Driver, Program
 
 
 class _Chunk(NamedTuple):

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import tree_to_host
+from penstock.decoding.tensors.tensor_tree import tree_to_host
+from penstock.decoding.wfst.backpointers import ChunkLinks
 from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
-from penstock.decoding.wfst.links import ChunkLinks
+from penstock.decoding.wfst.state import StartLinks
 from penstock.scoring.wfst.graph_file import NO_WORD
 
 SLACK = 1e-3
@@ -43,17 +44,6 @@ class LatticeArcs(NamedTuple):
         """Copies the arrays to the host."""
         arrays = graph.arc_pieces, graph.arc_words, graph.arc_labels, graph.closure_words
         return cls._make([*(array.int().cpu().numpy() for array in arrays), graph.blank, graph.idle_arc])
-
-
-class StartLinks(NamedTuple):
-    """Ways to a segment's first tokens, [m], in order of the tokens, the cheapest of each first."""
-
-    targets: np.ndarray
-    """Places of the tokens."""
-    words: np.ndarray
-    """0: none."""
-    excesses: np.ndarray
-    """float64, cost above the token's."""
 
 
 class Level(NamedTuple):
@@ -173,9 +163,9 @@ class Lattice:
         nothing = np.full(count, NO_PIECE), zeros, start.words, zeros != 0, np.zeros(count)
         self._levels = [Level(-1, zeros, start.targets, *nothing, start.excesses)]
         self._starts = [PathStart()]
-        """Of the tokens before the first level."""
+        """Starts of paths at the tokens before the first level."""
         self._extras: list[np.ndarray | None] = [None]
-        """Of each level, what the last pruning found for the tokens before it."""
+        """What the last pruning found for the tokens before each level."""
         self._link_count, self._pruned_count = count, 0
 
     def copied(self) -> "Lattice":

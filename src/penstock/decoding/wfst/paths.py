@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.sizes import WfstSizes
 from penstock.decoding.wfst.backpointers import Ends, FlatNodes
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import FlatTokens
-from penstock.decoding.wfst.shapes import Shapes
-from penstock.decoding.wfst.sizes import WfstSizes
+from penstock.decoding.wfst.ragged import Shapes
 from penstock.decoding.wfst.state import NO_NODE, Nodes, Tokens
 from penstock.kernels.contracts import NO_BID
 

@@ -13,7 +13,7 @@ class RowGroup(NamedTuple):
     """R rows of a strip as a batch, each padded to L frames."""
 
     lengths: list[int]
-    """Of each row, the longest first."""
+    """Frames of each row, the longest first."""
     frames: torch.Tensor
     """[N] int64, the places of all frames of the rows in the strip."""
     padded: torch.Tensor

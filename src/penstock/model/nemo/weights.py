@@ -13,13 +13,14 @@ import torch
 from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig
-from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.archive import HeaderReader
 from penstock.model.nemo.config import MelBand, NemoConfig
 from penstock.model.source_tensors import (
     SourceTensor,
     StateDict,
     folded_depthwise,
+    hann_window,
+    mel_filterbank,
     prompt_input,
     reject_rest,
     source_shape,
@@ -30,7 +31,7 @@ from penstock.model.source_tensors import (
 _WEIGHTS = "model_weights.ckpt"
 _PICKLE = "data.pkl"
 MAX_PICKLE_BYTES, MAX_PICKLE_OPCODES = 8 << 20, 1_000_000
-"""Of the names of the tensors. Each takes some 30 opcodes and 300 bytes; known checkpoints have up to 2,500 tensors."""
+"""Limits of tensors' names. Each takes some 30 opcodes and 300 bytes; known checkpoints have up to 2,500 tensors."""
 _COPY_BYTES = 1 << 16
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _UNPICKLING_ERRORS = (
@@ -76,7 +77,6 @@ _NAMES = {
     "ctc": "ctc_decoder.decoder_layers.0",
     "prompt.out": "prompt_kernel.2",
 }
-
 
 _PROMPT_INPUT = "prompt_kernel.0"
 

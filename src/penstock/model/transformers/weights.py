@@ -8,13 +8,13 @@ from safetensors import SafetensorError, safe_open
 from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
-from penstock.model.mel_filterbank import front_end_tensors
 from penstock.model.source_tensors import (
     BATCH_NORM,
     NOT_NEEDED,
     SourceTensor,
     StateDict,
     folded_depthwise,
+    front_end_tensors,
     prompt_input,
     prompt_input_sources,
     reject_rest,

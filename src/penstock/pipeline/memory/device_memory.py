@@ -8,12 +8,11 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.memory import BatchedHyps
+from penstock.decoding.sizes import BeamSizes, WfstSizes
 from penstock.decoding.tensors.graph_buckets import bucket_sizes
-from penstock.decoding.transducer.durations import max_labels
+from penstock.decoding.transducer.interface import max_labels
 from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE
-from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.encoder.captured_step import BUCKETS
 from penstock.encoder.encoder import MAX_BATCH
 from penstock.errors import SettingError
@@ -21,17 +20,20 @@ from penstock.graphs.select import NO_GRAPHS
 from penstock.kernels.capability import FUSED
 from penstock.model.bundle import encoder_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
-from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP, WINDOW_STEP_BYTES, server_memory, step_bytes
-from penstock.pipeline.memory.speaker_memory import SpeakerMemory
-from penstock.pipeline.memory.stream_memory import (
+from penstock.pipeline.memory.server_memory import (
+    MAX_DECODER_STEP,
+    WINDOW_STEP_BYTES,
+    SpeakerMemory,
     beam_bytes,
     bytes_per_stream,
     copied_numbers,
     encoder_numbers_per_stream,
     greedy_bytes,
+    server_memory,
+    step_bytes,
 )
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stages.decoder import MAX_CAPTURED_BATCH
 from penstock_client.options import CTC, GREEDY, TRANSDUCER_BEAMS, WFST
@@ -169,7 +171,7 @@ def _captured_bytes(config: ModelConfig, frames: int, decoding: DecodingConfig, 
 
 
 def _greedy_bytes(transducer: TransducerConfig, decoding: DecodingConfig, frames: int, rows: int) -> int:
-    """Of the search without external scores and of that with them, which keeps the scores of all labels."""
+    """Buffers of the search without external scores, and of that with them, which keeps the scores of all labels."""
     labels = max_labels(transducer, frames, decoding.max_symbols or transducer.max_symbols)
     plain = greedy_buffer_bytes(transducer, rows, frames, labels)
     scores = 0 if decoding.kernels == FUSED else 4 * sum(bucket_sizes(rows)) * transducer.vocabulary_size

@@ -1,16 +1,21 @@
-"""Memory of a server, by arithmetic and without torch: `penstock serve` states it before anything is loaded."""
+"""Memory of a server, its streams and a speaker model, by arithmetic and without torch.
+
+`penstock serve` states it before anything is loaded.
+"""
 
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.decoding.sizes import BeamSizes, WfstSizes
 from penstock.model.bundle import encoder_shapes, tensor_shapes
-from penstock.model.config import AttentionContext, EncoderConfig, ModelConfig, TransducerConfig
-from penstock.pipeline.memory.speaker_memory import SpeakerMemory
-from penstock.pipeline.memory.stream_memory import bytes_per_stream, copied_numbers
+from penstock.model.config import AttentionContext, EncoderConfig, IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.pipeline.slots.table import slot_count
+from penstock.speakers.bundle import SpeakerConfig, speaker_shapes
+from penstock_client.options import WFST
 
 MAX_DECODER_STEP = 256
 """Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""
@@ -26,13 +31,101 @@ _STRIP_TENSORS = 6
 _PROCESS_BYTES = 300 * 10**6
 _PROCESSES_BYTES = 3 * _PROCESS_BYTES + 200 * 10**6
 """Three processes with torch, and tritonserver."""
+_CTC_BYTES = 3 * 8 + 4
+"""Size of a slot of `CtcStateStore`."""
+MAX_STEP_ROWS = 16
+"""Streams of one step without graphs: on a CPU a larger one is not faster."""
+_SPEAKER_STEP_TENSORS = 8
+"""Tensors [T, D] of a row that are in memory at once: the window, x, queries, keys and values, and those rotated."""
+
+
+class SpeakerMemory(NamedTuple):
+    """Bytes of each part."""
+
+    weights: int
+    streams: int
+    """Caches and queues of all slots."""
+    waiting: int
+    """Log-mel on the host, if all slots have streams of the mode `file`."""
+    step: int
+    """Temporaries of the largest step."""
+
+
+def speaker_memory(
+    config: SpeakerConfig, max_streams: int, number_bytes: int = 4, rows: int = MAX_STEP_ROWS
+) -> SpeakerMemory:
+    """number_bytes: of a number in the model's precision; rows: of the largest step."""
+    slots, cache = slot_count(max_streams), config.cache.frames
+    queue = max(config.live_queue.frames, config.file_queue.frames)
+    sizes = [sum(size) for size in (*config.live_steps.values(), config.file_step)]
+    window = cache + queue + max(sizes)
+    state = number_bytes * (cache + queue) * config.d_model + 4 * cache * config.speakers
+    mel = 4 * max(sizes) * config.subsampling_factor * config.features.mel_bins
+    row = window * (_SPEAKER_STEP_TENSORS * config.d_model + 2 * config.d_feed_forward)
+    return SpeakerMemory(
+        weights=number_bytes * sum(map(prod, speaker_shapes(config).values())),
+        streams=slots * state,
+        waiting=slots * mel,
+        step=number_bytes * min(rows, slots) * row,
+    )
+
+
+def encoder_numbers_per_stream(encoder: EncoderConfig, context: AttentionContext) -> int:
+    """Numbers of the encoder's state in its precision."""
+    cached_frames = context.left + context.chunk_encoder_frames
+    return 2 * encoder.n_layers * cached_frames * encoder.d_model + copied_numbers(encoder)
+
+
+def copied_numbers(encoder: EncoderConfig) -> int:
+    """Numbers of a stream's state that a step keeps where the client ends a segment: see `SmallState`."""
+    conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
+    columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
+    return conv_tails + columns
+
+
+def bytes_per_stream(
+    config: ModelConfig, context: AttentionContext | None, decoding: DecodingConfig, number_bytes: int = 4
+) -> int:
+    """Bytes of the encoder's state and of all decoders that the server offers; number_bytes: of the encoder's.
+
+    context: None for an offline model, whose encoder has no state.
+    """
+    heads = 0
+    if config.transducer is not None:
+        heads += greedy_bytes(config.transducer) + beam_bytes(config.transducer, BeamSizes(decoding.beam_size))
+    if config.ctc is not None:
+        heads += _CTC_BYTES + beam_bytes(None, BeamSizes(decoding.beam_size, carried_encoder_frames=0))
+    if WFST in offer_decoders(config, decoding).names:
+        heads += WfstSizes(decoding.wfst_max_active).bytes_per_stream
+    encoder_numbers = 0 if context is None else encoder_numbers_per_stream(config.encoder, context)
+    return number_bytes * encoder_numbers + heads
+
+
+def greedy_bytes(transducer: TransducerConfig) -> int:
+    """Size of a slot of `GreedyStateStore`, and the encoder's counter."""
+    counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
+    return 4 * (_predictor_numbers(transducer) + 1) + 8 * counters
+
+
+def beam_bytes(transducer: TransducerConfig | None, beam: BeamSizes) -> int:
+    """Size of a slot of `BeamStateStore`; without a transducer that of a CTC beam."""
+    predictor, frame_width = (0, 0) if transducer is None else (_predictor_numbers(transducer), transducer.row_width)
+    token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
+    each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
+    return beam.beam_size * each + 4 * beam.carried_encoder_frames * frame_width + 4 * 8
+
+
+def _predictor_numbers(transducer: TransducerConfig) -> int:
+    """Numbers in the predictor state of one hypothesis."""
+    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.row_width
+    return predictor + (len(IlmPair._fields) if transducer.is_factorized else 0)
 
 
 class ServerMemory(NamedTuple):
     """Bytes of each part."""
 
     weights: int
-    """Of the models as they are computed with, language model and graph included."""
+    """The models as they are computed with, language model and graph included."""
     streams: int
     """State of all streams."""
     phrases: int

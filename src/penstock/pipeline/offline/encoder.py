@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_host
+from penstock.decoding.tensors.tensor_tree import copy_to_host
 from penstock.encoder.precision import FLOAT32, open_window_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.offline.jobs import JobQueue, WholeFiles, Window, WindowFile
-from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
+from penstock.pipeline.options.windows import MAX_CALL_PARTS, LiveWindow, decoded_frames
 from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.guard import SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
@@ -69,7 +68,7 @@ class WindowEncoderStage:
 
     @property
     def products(self) -> dict[str, int]:
-        """Of the encoder, as `Int8Choice.products`; none in int8 in another precision."""
+        """The encoder's products by kind, as `Int8Choice.products`; none in int8 in another precision."""
         return {"int8": 0} if self._encoder.int8 is None else self._encoder.int8.products
 
     @torch.inference_mode()
@@ -123,8 +122,8 @@ class WindowEncoderStage:
         """Takes the log-mel of a request's rows; returns the windows that are complete with it."""
         rows, complete = request.rows, list[Window]()
         forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
-        slots, generations, numbers, flags, chunks, packed, covered, segment_ends = rows[forwarded].T
-        rows[:, Column.FRAMES] = 0
+        slots, generations, numbers, flags, chunks, live_windows, covered, segment_ends = rows[forwarded].T
+        rows[:, Column.SEGMENT_END] = 0
         rejected = self._guard.admit(slots, generations, numbers, flags)
         request.errors.update({int(forwarded[place]): error for place, error in rejected.items()})
         ends = chunks.cumsum()
@@ -136,7 +135,7 @@ class WindowEncoderStage:
                 self._files.pop(slot, None)
                 continue
             if flag & START:
-                live = LiveWindow.unpack(int(packed[place])) if flag & LIVE else None
+                live = LiveWindow.unpack(int(live_windows[place])) if flag & LIVE else None
                 self._files[slot] = WindowFile(slot, int(generations[place]), live)
             file = self._files.get(slot)
             if file is None:  # closed by the features stage since, which tells the client why
@@ -191,7 +190,7 @@ class WindowEncoderStage:
                 waiting = before.frames if before is not None and before.generation == file.generation else 0
                 number = int(request.rows[row, Column.NUMBER])
                 self._decoding[file.slot] = _Decoding(file.generation, number, waiting + count, self._clock())
-            ends_segment = file.take_end(int(request.rows[row, Column.NUMBER]))
+            ends_segment = file.pop_segment_end(int(request.rows[row, Column.NUMBER]))
             is_last = request.rows[row, Column.FLAGS] & POLL > 0 and not ends_segment
             is_done = is_last and file.is_done and self._is_open(file)
             request.rows[row, [Column.FRAMES, Column.COVERED]] = count, self._covered(file)
@@ -238,7 +237,7 @@ class WindowEncoderStage:
 
     def _encoded(self, request: "_Request", copied: Callable[[torch.Tensor], torch.Tensor]) -> EncodedRows:
         rows = request.rows
-        rows[:, [Column.CHUNKS, Column.LAST_VALID]] = 0
+        rows[:, [Column.CHUNKS, Column.LIVE_WINDOW]] = 0
         is_poll = rows[:, Column.FLAGS] & POLL > 0
         rows[:, Column.FLAGS] &= np.where(is_poll, START | END | FINALIZE | POLL | LIVE, START | END | FINALIZE)
         parts = [request.parts[row] for row in sorted(request.parts)]
@@ -251,7 +250,7 @@ class _Decoding(NamedTuple):
 
     generation: int
     number: int
-    """Of their request, as in the ticket."""
+    """Number of their request, as in the ticket."""
     frames: int
     since_s: float
 

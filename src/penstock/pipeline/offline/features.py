@@ -16,11 +16,9 @@ from penstock.frontend.window_mel import PIECE_MEL_FRAMES, WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.offline.stream_audio import FileAudio, LiveAudio, StreamAudio
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.live_window import live_window
-from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.options.windows import check_length
+from penstock.pipeline.options.stream_options import OptionReader, ResolvedOptions
+from penstock.pipeline.options.windows import check_length, live_window
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, NO_ROW, POLL, START, Column
@@ -31,16 +29,16 @@ from penstock_client.options import FILE
 
 MAX_CALL_MEL_FRAMES = 64 * PIECE_MEL_FRAMES
 """Frames that one call passes on; other streams' follow with their next polls."""
-_TRIMMED_SAMPLES = 10_000_000  # of a stream whose memory is returned to the system, 10 min
+_TRIMMED_SAMPLES = 10_000_000  # 10 min; the memory of a longer stream is returned to the system
 
 
 class WindowLimits(NamedTuple):
     """Audio that a server accepts, in samples."""
 
     stream_samples: int
-    """Of one stream."""
+    """Audio of one stream."""
     all_samples: int
-    """Of all open streams."""
+    """Audio of all open streams."""
 
 
 class WindowFeatureStage(AdmittingStage):
@@ -82,7 +80,7 @@ class WindowFeatureStage(AdmittingStage):
             samples = rows.samples[ends[row] - rows.lengths[row] : ends[row]]
             try:
                 audio = self._admit_file(rows, row, ticket, options, problems.get(row))
-                piece = self._take(rows, row, samples, audio, ticket[row], sum(map(len, pieces)) < MAX_CALL_MEL_FRAMES)
+                piece = self._add(rows, row, samples, audio, ticket[row], sum(map(len, pieces)) < MAX_CALL_MEL_FRAMES)
             except StreamError as error:
                 errors[row], ticket[row] = error, NO_ROW
                 options.pop(row, None)
@@ -108,12 +106,12 @@ class WindowFeatureStage(AdmittingStage):
             self._files[slot] = _File(audio, self.table.open_generation(slot))
             self.samples_held += audio.held_samples
             if isinstance(audio, LiveAudio):
-                ticket[row, Column.LAST_VALID] = audio.window.packed
+                ticket[row, Column.LIVE_WINDOW] = audio.window.packed
         self._forward(rows, ticket, np.array([row]))
         ticket[row, Column.FLAGS] &= START
         return self._files[slot].audio
 
-    def _take(
+    def _add(
         self, rows: AudioRows, row: int, samples: np.ndarray, audio: StreamAudio, columns: np.ndarray, has_room: bool
     ) -> torch.Tensor | None:
         """Adds the samples [n] of an admitted row; returns the log-mel that it passes on.
@@ -130,7 +128,7 @@ class WindowFeatureStage(AdmittingStage):
                 is_end = False
             elif isinstance(audio, LiveAudio) and rows.flags[row] & FINALIZE and not had_ended:
                 audio.end_segment()
-            mel = audio.take(self.table.encoded_windows(slot)) if has_room and not is_end else None
+            mel = audio.next_mel(self.table.encoded_windows(slot)) if has_room and not is_end else None
         except STEP_ERRORS as error:
             self.table.take_back(columns[[Column.SLOT]])
             self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
@@ -145,7 +143,7 @@ class WindowFeatureStage(AdmittingStage):
             return None
         columns[Column.FLAGS] |= audio.flags | POLL * audio.has_ended | COMPLETE * audio.is_complete
         if isinstance(audio, LiveAudio) and audio.flags & FINALIZE:
-            columns[Column.FRAMES] = audio.segment_end
+            columns[Column.SEGMENT_END] = audio.segment_end
         if mel is not None:
             columns[Column.CHUNKS] = len(mel)
         return mel

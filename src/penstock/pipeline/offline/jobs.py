@@ -14,16 +14,15 @@ from typing import NamedTuple
 import torch
 
 from penstock.encoder.window.attention import Band, Chunks, Reach
-from penstock.encoder.window.run import WindowEncoder
-from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import band_of, batch_audio_s
+from penstock.encoder.window.encoder import WindowEncoder
+from penstock.pipeline.options.windows import LiveWindow, band_of, batch_audio_s
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25
 """Encoder work of one call."""
 _OLDEST_TURNS = 4
 """A live job works, else the shortest, and at each of these turns the oldest one: so no job waits for ever."""
-_ENCODING_SHARE = 0.9  # of the work, about; the rest is decoding
+_ENCODING_SHARE = 0.9  # about this share of the work; the rest is decoding
 _TRIMMED_S = 600.0  # audio of a job whose memory is returned to the system
 
 
@@ -133,8 +132,8 @@ class WindowFile:
         self.windows.append(Window(self, None, [], ends=(samples, number)))
         self.cut_before, self.cut = self.cut_before + self.cut, 0
 
-    def take_end(self, number: int) -> bool:
-        """Returns True if a segment's end comes next, and takes it; number: of the request that leaves."""
+    def pop_segment_end(self, number: int) -> bool:
+        """Returns True if a segment's end comes next, and removes it; number: that of the request that leaves."""
         if not self.windows or (ends := self.windows[0].ends) is None or number < ends[1]:
             return False
         self.windows.popleft()

@@ -2,49 +2,14 @@
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
-from penstock.encoder.window.subsampling import MelReader
+from penstock.encoder.window.encoder import MelReader
 from penstock.frontend.window_mel import MelPieces, WindowMel
 from penstock.model.config import ModelConfig
-from penstock.pipeline.options.live_window import LiveWindow
-from penstock.pipeline.options.windows import is_long
+from penstock.pipeline.options.windows import LiveWindow, is_long
 from penstock.pipeline.slots.ticket import FINALIZE, LIVE, LOCAL
-
-
-class StreamAudio(Protocol):
-    """What `FileAudio` and `LiveAudio` have in common."""
-
-    has_ended: bool
-    flags: int
-    """Flags of all rows of the stream in a ticket."""
-
-    @property
-    def samples(self) -> int:
-        """Samples of the stream so far."""
-
-    @property
-    def held_samples(self) -> int:
-        """Samples that count against the server's limit."""
-
-    @property
-    def covered_samples(self) -> int:
-        """Samples of the stream whose words are due."""
-
-    @property
-    def is_complete(self) -> bool:
-        """True when the stream has ended and all its log-mel has been taken."""
-
-    def add(self, samples: torch.Tensor) -> None:
-        """Takes the next samples [n] float32."""
-
-    def end(self) -> None:
-        """Takes the end of the stream."""
-
-    def take(self, encoded_windows: int) -> torch.Tensor | None:
-        """Returns the log-mel [n, F] that can go on now; encoded_windows: of those taken before."""
 
 
 class FileAudio:
@@ -53,36 +18,39 @@ class FileAudio:
     def __init__(self, mel: MelPieces, window: str | None, sample_rate_hz: int):
         """window: the stream's option."""
         self._mel, self._window, self._rate_hz = mel, window, sample_rate_hz
-        self.has_ended, self.flags = False, 0
+        self.has_ended = False
+        self.flags = 0
+        """Flags of all rows of the stream in a ticket."""
 
     @property
     def samples(self) -> int:
-        """As in `StreamAudio`."""
+        """Samples of the stream so far."""
         return self._mel.samples
 
     held_samples = samples
+    """Samples that count against the server's limit."""
 
     @property
     def covered_samples(self) -> int:
-        """All once the file has ended."""
+        """Samples of the stream whose words are due: all once the file has ended."""
         return self.samples if self.has_ended else 0
 
     @property
     def is_complete(self) -> bool:
-        """As in `StreamAudio`."""
+        """True when the stream has ended and all its log-mel has gone on."""
         return self.has_ended and not self._mel.pieces_left
 
     def add(self, samples: torch.Tensor) -> None:
-        """As in `StreamAudio`."""
+        """Takes the next samples [n] float32."""
         self._mel.add(samples)
 
     def end(self) -> None:
-        """As in `StreamAudio`."""
+        """Takes the end of the stream."""
         self._mel.end()
         self.has_ended, self.flags = True, LOCAL * is_long(self.samples, self._rate_hz, self._window)
 
-    def take(self, encoded_windows: int) -> torch.Tensor | None:
-        """The next piece, after the end."""
+    def next_mel(self, encoded_windows: int) -> torch.Tensor | None:
+        """Returns the log-mel [n, F] that can go on now: after the end, the next piece."""
         return self._mel.take() if self.has_ended and self._mel.pieces_left else None
 
 
@@ -136,11 +104,11 @@ class LiveAudio:
 
     @property
     def is_complete(self) -> bool:
-        """As in `StreamAudio`."""
+        """As in `FileAudio`."""
         return self.has_ended and len(self._cuts) == 1 and self._cuts[0].taken == self._due(self._cuts[0])
 
     def add(self, samples: torch.Tensor) -> None:
-        """As in `StreamAudio`."""
+        """As in `FileAudio`."""
         self.samples += len(samples)
         self.flags = LIVE
         if len(samples):
@@ -152,10 +120,10 @@ class LiveAudio:
         self._cuts.append(_Cut(self.samples))
 
     def end(self) -> None:
-        """As in `StreamAudio`."""
+        """As in `FileAudio`."""
         self.has_ended, self._cuts[-1].end = True, self.samples
 
-    def take(self, encoded_windows: int) -> torch.Tensor | None:
+    def next_mel(self, encoded_windows: int) -> torch.Tensor | None:
         """The windows that are due, one after another; those that would wait in the encoder stay here as samples.
 
         Those of one segment at most: with its last ones `flags` has FINALIZE.
@@ -189,3 +157,6 @@ class LiveAudio:
             cut.origin + frames * self._frame_samples for frames in (self.window.begin(number), self.window.end(number))
         )
         return self._mel(self._reader.read(begin, min(end, self.samples if cut.end is None else cut.end)))
+
+
+StreamAudio = FileAudio | LiveAudio

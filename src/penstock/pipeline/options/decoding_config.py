@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from penstock.decoding.beam.sizes import AesLimits
-from penstock.decoding.wfst.sizes import WfstLimits
+from penstock.decoding.sizes import AesLimits, WfstLimits
 from penstock.errors import SettingError
 from penstock_client.declaration import About, Options
 from penstock_client.options import (
@@ -41,7 +40,7 @@ from penstock_client.options import (
 CudaGraphs = Literal["auto", "full_graph", "no_while_loops", "no_graphs"]
 Kernels = Literal["auto", "torch", "fused"]
 LmFusion = Literal["eq2-early", "eq2-late", "eq3-early", "eq3-late"]
-"""The four strategies of the beam search paper; see `penstock.scoring.fusion_rules`."""
+"""The four strategies of the beam search paper; see `penstock.scoring.fusion`."""
 LM_FUSIONS: tuple[LmFusion, ...] = get_args(LmFusion)
 _FACTORIZED = "factorized.md#options"
 _CHECKPOINTS = "the checkpoint's"

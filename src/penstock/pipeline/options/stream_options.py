@@ -11,13 +11,21 @@ from pydantic import BaseModel
 
 from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, RESET, EndpointRules
 from penstock.errors import ErrorCode, StreamError, shown
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import NO_END_TOKENS, DecoderOffer, without_ilm
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.language_offer import NO_LANGUAGES, LanguageOffer
-from penstock.scoring.boosting.phrases import Phrase, merge_phrases
-from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock.pipeline.options.offers import (
+    NO_END_TOKENS,
+    NO_LANGUAGES,
+    DecoderOffer,
+    LanguageOffer,
+    offer_decoders,
+    offer_languages,
+    without_ilm,
+)
+from penstock.pipeline.options.windows import live_window
+from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, merge_phrases, tokenize_phrases
 from penstock_client.options import (
     BEAM_DECODERS,
     ENDPOINTS,
@@ -31,7 +39,7 @@ from penstock_client.options import (
     StreamOptions,
 )
 
-if TYPE_CHECKING:  # the command line reads the limits here without importing torch
+if TYPE_CHECKING:  # the command line reads the limits here without torch
     from penstock.scoring.wfst.words import GraphWords
 
 MAX_REQUEST_S = 30.0
@@ -214,3 +222,29 @@ def _phrases(given: StreamOptions, are_given: bool) -> tuple[Phrase, ...]:
 
 def _rejection(message: str) -> StreamError:
     return StreamError(ErrorCode.OPTION_INVALID, message)
+
+
+class OptionReader:
+    """Holds what options are checked against: the model's decoders, languages and tokens, and the graph's words."""
+
+    def __init__(self, checkpoint: Checkpoint, decoding: DecodingConfig):
+        self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
+        self._languages = offer_languages(checkpoint.config, decoding)
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._config = checkpoint.config
+        self._graph_words = None
+        if decoding.graph:
+            from penstock.scoring.wfst.words import read_words
+
+            self._graph_words = read_words(decoding.graph)
+
+    def read(self, options: Mapping[str, Any]) -> ResolvedOptions:
+        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
+        if options.get("window") is not None and not self._config.encoder.is_offline:
+            message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"
+            raise StreamError(ErrorCode.OPTION_INVALID, message)
+        read = parse_stream_options(
+            options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
+        )
+        live_window(read.window, self._config)
+        return read

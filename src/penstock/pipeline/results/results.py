@@ -7,8 +7,7 @@ from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import StreamError
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.results.decoded import Decoded
-from penstock.pipeline.results.words import Token, Transcript, Word, WordBorders
+from penstock.pipeline.results.words import Decoded, Token, Transcript, Word, WordBorders
 
 
 @dataclass(frozen=True)

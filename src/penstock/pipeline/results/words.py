@@ -1,10 +1,12 @@
-"""Words with times from tokens that arrive chunk by chunk."""
+"""Tokens that a stream decoder returns chunk by chunk, and the words with times that they make."""
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.decoding.confidence import word_confidence
+from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import IncrementalText, Tokenizer
 from penstock_client.writing import is_mark, split_words
@@ -139,10 +141,10 @@ class Transcript:
                 finished += self._break_character()
             new = self._text.add(token.id, token.text)
             if self._text.is_inside_character:
-                finished += self._take(new, self._bytes)  # a character that this byte does not continue
+                finished += self._append(new, self._bytes)  # a character that this byte does not continue
                 self._bytes = [token] if new else [*self._bytes, token]
                 continue
-            finished += self._take(new, [*self._bytes, token])
+            finished += self._append(new, [*self._bytes, token])
             self._bytes = []
             if isinstance(piece, str) and piece.isspace():
                 self._blank = token
@@ -165,7 +167,7 @@ class Transcript:
 
     def _break_character(self) -> list[Word]:
         """An incomplete character becomes U+FFFD."""
-        finished = self._take(self._text.finish(), self._bytes)
+        finished = self._append(self._text.finish(), self._bytes)
         self._bytes = []
         return finished
 
@@ -175,7 +177,7 @@ class Transcript:
             text.add(token.id, token.text)
         return text
 
-    def _take(self, new: str, tokens: list[Token]) -> list[Word]:
+    def _append(self, new: str, tokens: list[Token]) -> list[Word]:
         """Appends new text and the tokens that it consists of; returns the words that are complete now."""
         part, *others = split_words(new, self._word)
         self._extend(part, tokens)
@@ -207,3 +209,34 @@ class Transcript:
         if self._keeps_words:
             self.words.append(word)
         return [word]
+
+
+class TokenAlternative(NamedTuple):
+    """One of the N best token sequences of a whole segment."""
+
+    tokens: list[Token]
+    """Those after the ones reported as stable; with `is_whole`, all."""
+    score: float
+    """Log-probability with language model and boosting."""
+    acoustic_score: float
+    """Log-probability of the network alone."""
+    is_whole: bool = False
+    """True where stable tokens may differ from those reported."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Tokens that a chunk added to one stream."""
+
+    stable: list[Token]
+    """New tokens that will not change."""
+    unstable: list[Token]
+    """Tokens of the best hypothesis after the stable ones; may change."""
+    alternatives: list[TokenAlternative]
+    """Best first, at the end of a segment if the stream requested N-best."""
+    lattice: SegmentLattice | None = None
+    """With the alternatives of a search over a decoding graph."""
+
+
+NOTHING = Decoded([], [], [])
+"""The tokens of most chunks: none. Shared, and compared with `is`."""

@@ -3,15 +3,33 @@
 Does not import numpy or torch: a launcher starts without them.
 """
 
+import mmap
+import os
 import time
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from penstock.pipeline.slots.shared_cells import shared_cells
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from penstock.pipeline.slots.ledger import SlotLedger
+
+
+def shared_cells(count: int, code: Literal["i", "q"], path: Path | None) -> "memoryview[int]":
+    """Returns `count` integers in memory that processes share, zero at first; code: "i" for 32 bits, "q" for 64.
+
+    path: a file that several processes map; None within one process. One cell is read and written at once.
+    """
+    size = count * memoryview(bytes(8)).cast(code).itemsize
+    if path is None:
+        return memoryview(bytearray(size)).cast(code)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)  # does nothing to a file of that size
+        return memoryview(mmap.mmap(descriptor, size)).cast(code)
+    finally:
+        os.close(descriptor)
+
 
 _FIRST_SLOT, _FIELDS = 3, 3
 
@@ -76,14 +94,14 @@ class DrainBoard:
 
     @property
     def times_ns(self) -> "memoryview[int]":
-        """Of each slot, when its live stream sent its last request, later by steps since then; minus when its stream
-        was closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
+        """By slot, when its live stream sent its last request, later by steps since then; minus when its stream was
+        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
         """
         return self._field(0)
 
     @property
     def generations(self) -> "memoryview[int]":
-        """Of each slot's latest stream, as in its `Lease`."""
+        """By slot, that of its latest stream, as in its `Lease`."""
         return self._field(1)
 
     @property

@@ -8,8 +8,6 @@ from penstock.pipeline.slots.ledger import STAGES, SlotLedger
 from penstock.pipeline.slots.ticket import END, START
 
 STEP_ERRORS = (RuntimeError, ValueError, IndexError)  # what torch raises: out of memory, a device error, a wrong shape
-NOT_COUNTED = -1
-"""Stands for the number of a request whose stream's requests are not counted."""
 
 
 class SlotGuard:
@@ -34,8 +32,8 @@ class SlotGuard:
     ) -> dict[int, StreamError]:
         """Gives slots to streams that start; returns, by row, why requests do not belong to their slot's state.
 
-        All [R] int64, rows in order; a slot may occur several times. numbers: the stream's requests before each, or
-        NOT_COUNTED. One may be missing: Triton drops what it has not run yet when a client disconnects.
+        All [R] int64, rows in order; a slot may occur several times. numbers: the stream's requests before each.
+        One may be missing: Triton drops what it has not run yet when a client disconnects.
         """
         errors: dict[int, StreamError] = {}
         known = self._are_known(slots).nonzero()[0]
@@ -59,7 +57,7 @@ class SlotGuard:
         """Returns which requests [n], all of different slots, are admitted, [n] bool."""
         held, is_start = self._generations[slots], (flags & START) > 0
         is_new = is_start & (generations > held)
-        is_next = (numbers == self._requests[slots]) | (numbers == NOT_COUNTED)
+        is_next = numbers == self._requests[slots]
         goes_on = ~is_start & (generations == held) & is_next & ~self._is_closed[slots]
         is_admitted = is_new | goes_on
         if self._is_last:

@@ -1,15 +1,17 @@
-"""SlotLedger: what the later stages report to the stream table about each slot, in shared memory between processes.
+"""SlotLedger and LatencyTable: what the later stages report about each slot, in shared memory between processes.
 
 A slot serves a new stream once all requests forwarded with it have left the pipeline. Otherwise the old stream's last
 chunk and the new stream's first chunk could share a batch. Each cell has one writer, so there are no locks.
 """
 
-import os
+import itertools
+import math
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import ErrorCode
+from penstock.pipeline.slots.drain import shared_cells
 
 STAGES = ("encoder", "decoder")
 _FIELDS = range(7)
@@ -27,21 +29,7 @@ class SlotLedger:
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
         shape = (len(STAGES), len(_FIELDS), slots)
-        if path is None:
-            self._cells = np.zeros(shape, np.int64)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(descriptor, self._bytes(shape))  # does nothing to a file of that size
-        finally:
-            os.close(descriptor)
-        # A plain array: indexing a memmap costs ten times as much.
-        self._cells = np.asarray(np.memmap(path, np.int64, "r+", shape=shape))
-
-    @staticmethod
-    def _bytes(shape: tuple[int, ...]) -> int:
-        return int(np.prod(shape)) * np.dtype(np.int64).itemsize
+        self._cells = np.frombuffer(shared_cells(math.prod(shape), "q", path), np.int64).reshape(shape)
 
     def settled_requests(self, slot: int, generation: int) -> int:
         """Returns how many requests of this generation of `slot` have left the pipeline, with a result or an error."""
@@ -121,3 +109,35 @@ class SlotLedger:
     def ended_generations(self) -> np.ndarray:
         """Returns the latest generation of each slot whose work is done, [S] int64; 0 if none."""
         return self._cells[:, _ENDED_GENERATION].max(axis=0)
+
+
+_BINS, _BINS_PER_DOUBLING = 136, 8  # 1 ms to 130 s, each bin 9 % wider than the one before
+_CELLS = _BINS + 1  # by slot: the bins, then the longest time in ms, rounded up
+
+
+class LatencyTable:
+    """A histogram for each slot of how long its stream's chunks took. The decoder writes, the stream table reads."""
+
+    def __init__(self, slots: int, path: Path | None = None):
+        """path: a file shared by the stages' processes; None within one process."""
+        self._cells = np.frombuffer(shared_cells(slots * _CELLS, "i", path), np.int32).reshape(slots, _CELLS)
+
+    def reset(self, slots: np.ndarray) -> None:
+        """Forgets the earlier streams of the slots [n]."""
+        self._cells[slots] = 0
+
+    def add(self, slots: np.ndarray, latency_ns: int) -> None:
+        """Records requests of slots [n] that took the same time; a slot may occur several times."""
+        latency_ms = latency_ns / 1e6
+        position = min(int(_BINS_PER_DOUBLING * math.log2(latency_ms)) if latency_ms > 1 else 0, _BINS - 1)
+        np.add.at(self._cells[:, position], slots, 1)
+        self._cells[slots, _BINS] = np.maximum(self._cells[slots, _BINS], math.ceil(latency_ms))
+
+    def summary(self, slot: int) -> tuple[float, float] | None:
+        """Median (to within 5 %) and maximum in ms; None without a request."""
+        *counts, longest_ms = self._cells[slot].tolist()
+        if not any(counts):
+            return None
+        half = (sum(counts) + 1) // 2
+        position = next(i for i, total in enumerate(itertools.accumulate(counts)) if total >= half)
+        return min(2 ** ((position + 0.5) / _BINS_PER_DOUBLING), float(longest_ms)), float(longest_ms)

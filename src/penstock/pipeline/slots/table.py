@@ -19,7 +19,10 @@ _EXPIRED_GRACE_S = 0.5
 """The time that the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests
 that Triton dropped between two stages, because the client disconnected, never settle."""
 _MAX_EXCUSED_S = 300.0
-"""Of a stream between two requests: else none would ever expire where steps follow each other without a gap."""
+"""Time in steps that does not count as idle, at most, between two requests of a stream.
+
+Without a limit none would ever expire where steps follow each other without a gap.
+"""
 _LOST = "was lost by a later stage"
 END, IDLE, RESTART = "end", "idle", "restart"
 """Values of `StreamRecord.ended_by` for a stream that no error ended."""
@@ -89,7 +92,7 @@ class StreamTable:
         self._on_settled = on_settled
         self._slot_of: dict[Hashable, int] = {}  # live streams
         self._free = list(range(slots - 1, -1, -1))
-        # Of each slot's latest stream, [S]:
+        # By slot, for its latest stream, [S]:
         self._records: list[StreamRecord | None] = [None] * slots
         self._generations = np.frombuffer(self._board.generations, np.int64)
         self._is_live = np.zeros(slots, bool)
@@ -99,7 +102,7 @@ class StreamTable:
         self._forwarded = np.frombuffer(self._board.forwarded, np.int64)
         self._samples = np.zeros(slots, np.int64)
         self._segments = np.zeros(slots, np.int64)
-        self._free_at_s = np.full(slots, np.inf)  # of closing slots: when they are free without the ledger
+        self._free_at_s = np.full(slots, np.inf)  # when closing slots are free without the ledger
         self._is_closing = np.zeros(slots, bool)
         self._ends: OrderedDict[Hashable, str] = OrderedDict()
         self._remembered_ends = max(_MIN_REMEMBERED_ENDS, slots)
@@ -249,8 +252,8 @@ class StreamTable:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Of the process that reads the requests: time in the block, at most 300 s in sum between two requests of a
-        stream, does not count as idle, neither here nor in a drain.
+        """A step of the process that reads the requests: time in the block does not count as idle, here and in a drain,
+        up to 300 s in sum between two requests of a stream.
         """
         self._step_began_s = began_s = self._clock()
         self._board.step_began_ns = int(1e9 * began_s)

@@ -50,12 +50,17 @@ class Column(IntEnum):
     FLAGS = 3
     CHUNKS = 4
     LAST_VALID = 5
-    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`; where a live stream of an offline model starts,
-    its `LiveWindow`, packed."""
+    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`."""
     COVERED = 6
     """`covered_samples`, likewise."""
     FRAMES = 7
-    """Encoder frames of the chunks; from `features` of an offline model with FINALIZE, the samples before it."""
+    """Encoder frames of the chunks."""
+
+    # From `features` of an offline model to its encoder, in place of two others:
+    LIVE_WINDOW = LAST_VALID
+    """Where a live stream starts, its `LiveWindow`, packed."""
+    SEGMENT_END = FRAMES
+    """With FINALIZE, the samples of the stream before the segment's end."""
 
 
 def encoder_frame_counts(

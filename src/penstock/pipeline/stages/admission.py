@@ -52,7 +52,7 @@ class RowAdmission(Generic[Options]):
         self.samples_taken = 0
         """Samples of all accepted requests."""
         self.max_request_samples = int(MAX_REQUEST_S * sample_rate_hz)
-        """Of one stream."""
+        """Samples of one stream in a request, at most."""
 
     @staticmethod
     def _samples_of(rows: AudioRows, are_wanted: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_device
+from penstock.decoding.tensors.tensor_tree import copy_to_device
 from penstock.encoder.precision import FLOAT32, prepare_precision
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.ranks import rounds
@@ -18,21 +18,18 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.language_offer import offer_languages
-from penstock.pipeline.options.live_window import live_window
+from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.results.decoded import NOTHING, Decoded
+from penstock.pipeline.options.windows import live_window
 from penstock.pipeline.results.results import StreamResult, StreamText
-from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
-from penstock.pipeline.results.words import WordBorders
+from penstock.pipeline.results.words import NOTHING, Decoded, WordBorders
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import END, FINALIZE, IN_SPEECH, LIVE, POLL, START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
 from penstock.pipeline.stages.decoding_steps import Before, Endpoints, RowSteps, SegmentPart, Step
-from penstock.pipeline.stream_decoders.base import Chunk
+from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, Chunk, TruncationCounters, TruncationLog
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.runtime import check_device_works, send_to_device
@@ -89,7 +86,7 @@ class DecoderStage:
         """CUDA graph mode of the searches, for the log."""
         self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
-        # Of each slot's stream:
+        # By slot, for its stream:
         self._options = [ResolvedOptions()] * slots
         self._decoder_numbers = np.zeros(slots, np.int64)  # in `_decoders`
         self._texts: dict[int, StreamText] = {}
@@ -317,7 +314,7 @@ class DecoderStage:
         first_frames = (rows.frames.cumsum() - rows.frames)[places]
         while step := steps.next():
             own = slots[step.rows]
-            steps.take(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
+            steps.add(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
             if len(ended := own[step.is_endpoint]):
                 carries = self._carries_state[ended]
                 self._begin(ended[~carries].tolist())

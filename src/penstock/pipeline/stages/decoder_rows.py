@@ -1,4 +1,4 @@
-"""The decoder stage's input: the rows of the tickets of a batch as arrays."""
+"""The decoder stage's input and output: the rows of the tickets of a batch as arrays, and its replies."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import torch
 from penstock.errors import StreamError
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
-from penstock.pipeline.slots.ticket import NO_ROW, OPEN, POLL, Column, Ticket
+from penstock.pipeline.slots.ticket import NO_ROW, OPEN, POLL, START, Column, Ticket
 
 
 class DecodedRows(NamedTuple):
@@ -72,3 +72,39 @@ def rows_of_tickets(
         slots, generations, numbers, flags, covered, frames, open_frames, whole, options, wants_result
     )
     return decoder_rows, ticket_of, forwarded - starts[ticket_of]
+
+
+class ResultChanges:
+    """Selects the results that are new to the client of `asr_batch`: most rows complete no chunk or no word."""
+
+    def __init__(self, slots: int):
+        self._texts = [""] * slots
+        """The last text of each slot's stream."""
+
+    def of_rows(
+        self, rows: np.ndarray, answers: Mapping[int, StreamResult | StreamError]
+    ) -> dict[int, Sequence[StreamResult] | StreamError]:
+        """What is new in the answers to a request, its errors, and all answers to polls; rows: those of its ticket."""
+        changed: dict[int, Sequence[StreamResult] | StreamError] = {}
+        is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
+        starts = set(np.flatnonzero(is_start).tolist())
+        for row in sorted(starts | answers.keys()):
+            slot = int(rows[row, Column.SLOT])
+            if row in starts:  # also of a row without an answer: the slot's last stream may have ended without a final
+                self._texts[slot] = ""
+            if (answer := answers.get(row)) is not None:
+                if isinstance(answer, StreamError):
+                    changed[row] = answer
+                    continue
+                changes = self.of_results(slot, answer.entries)
+                changed[row] = answer.entries if rows[row, Column.FLAGS] & POLL else changes
+        return changed
+
+    def of_results(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:
+        """Those of a request's results with new text, words or tokens, or with the end of a segment."""
+        changed = []
+        for result in results:
+            if result.is_final or result.words or result.tokens or result.text != self._texts[slot]:
+                changed.append(result)
+            self._texts[slot] = "" if result.is_final else result.text
+        return changed

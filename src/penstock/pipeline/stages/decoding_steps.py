@@ -9,11 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.endpointing.rules import EndpointRules
-from penstock.endpointing.segment_frames import SegmentFrames
+from penstock.endpointing.rules import EndpointRules, SegmentFrames
 from penstock.model.config import ModelConfig
-from penstock.pipeline.results.decoded import NOTHING, Decoded
-from penstock.pipeline.results.words import NO_BORDERS, Token, WordBorders
+from penstock.pipeline.results.words import NO_BORDERS, NOTHING, Decoded, Token, WordBorders
 
 _OPEN_FRAMES = 1
 """A word may go on whose last token is in the last frame of the audio, or not longer before it."""
@@ -90,7 +88,7 @@ class Endpoints:
         self._warm_up_frames = np.zeros(slots, np.int64)
         """Encoder frames of the stream whose results are withheld."""
         self._found, self._told, self._told_before = np.zeros((3, slots), np.int64)
-        """Of the search since it began: stable tokens, those told with the copies, and those of earlier segments."""
+        """Counted since the search began: stable tokens, those told with the copies, and those of earlier segments."""
 
     @property
     def are_on(self) -> np.ndarray:
@@ -202,7 +200,7 @@ class RowSteps:
         # Steps without frames that are left, too: the end of a segment at an endpoint, and with the row.
         self._is_endpoint, self._is_final = np.zeros(len(slots), bool), ends | is_forced
         self._is_forced = is_forced
-        # Of the segment so far: whether a step has run, and by row its tokens.
+        # Whether a step of the segment has run, and by row its tokens so far.
         self._is_new = np.zeros(len(slots), bool)
         self._found = {row: Decoded([], each.unstable, []) for row, each in before.items() if each.unstable}
         self._open_words = {row: each.open_word for row, each in before.items()}
@@ -221,8 +219,8 @@ class RowSteps:
         ends_here = self._is_final[rows] & ~self._is_forced[rows] & (~has_rules | (left == 0))
         return Step(rows, self._at[rows], frames, is_endpoint | ends_here | is_copy, is_endpoint, is_copy)
 
-    def take(self, step: Step, decoded: Sequence[Decoded | None]) -> None:
-        """Takes what a step decoded: of each of its rows, or None where its search did not run."""
+    def add(self, step: Step, decoded: Sequence[Decoded | None]) -> None:
+        """Adds what a step decoded: a result for each of its rows, or None where its search did not run."""
         rows = step.rows
         self._at[rows] += step.frames
         self._left[rows] -= np.where(step.is_copy, 0, step.frames)

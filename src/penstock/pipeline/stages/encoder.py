@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_host
+from penstock.decoding.tensors.tensor_tree import copy_to_host
 from penstock.encoder.encoder import first_batches
 from penstock.encoder.precision import FLOAT32, open_encoder
 from penstock.errors import ErrorCode, StreamError
@@ -67,7 +67,7 @@ class EncoderStage:
 
     @property
     def products(self) -> dict[str, int]:
-        """Of the encoder, as `Int8Choice.products`; none in int8 in another precision."""
+        """The encoder's products by kind, as `Int8Choice.products`; none in int8 in another precision."""
         return {"int8": 0} if self._encoder.int8 is None else self._encoder.int8.products
 
     @torch.inference_mode()
@@ -143,7 +143,7 @@ class EncoderStage:
         is_admitted = np.ones(len(rows), bool)
         if errors:
             is_admitted[list(errors)] = False
-        # Of each chunk: its row, and the mel frames that hold audio, fewer in the last chunk of a segment.
+        # By chunk: its row, and the mel frames that hold audio, fewer in the last chunk of a segment.
         owner = np.arange(len(rows)).repeat(chunks)
         last = chunks.nonzero()[0]
         valid = np.full(len(owner), self._chunk_shape[0])

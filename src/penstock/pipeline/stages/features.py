@@ -13,7 +13,7 @@ from penstock.frontend.loudness import Loudness
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.option_reader import OptionReader
+from penstock.pipeline.options.stream_options import OptionReader
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import (

@@ -3,17 +3,16 @@
 A stream belongs to one stream decoder, by its option `decoder`. Each projects the encoder frames for its own head.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_device
-from penstock.decoding.tensors.state_store import States, StateStore
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.tensors.tensor_tree import States, StateStore, copy_to_device, map_tensors
 from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.results.decoded import Decoded
+from penstock.pipeline.results.words import Decoded
 
 
 class Chunk(NamedTuple):
@@ -62,3 +61,55 @@ class StreamDecoder(ABC):
     @abstractmethod
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Decodes the chunk and saves the states; returns each stream's new tokens, NOTHING without any."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class TruncationCounters(NamedTuple):
+    """How often beams exceeded their fixed memory.
+
+    Results may depend on chunk borders if one of the first two is not 0.
+    """
+
+    forced_blanks: int = 0
+    """Encoder frames that lagging hypotheses skipped with blanks."""
+    pruned_hypotheses: int = 0
+    """Hypotheses pruned because their labels differ from the best one's too early for the label buffer."""
+    narrowed_frames: int = 0
+    """Times that a search over a decoding graph followed fewer arcs than its beam holds."""
+    dropped_tokens: int = 0
+    """Tokens of such a search dropped because the pieces and words of their paths outgrew their memory."""
+
+
+NO_TRUNCATION = TruncationCounters()
+
+
+class TruncationLog:
+    """Adds up the counters of one decoder's streams for metrics, and logs a line for each segment that has any."""
+
+    def __init__(self, decoder: str, slots: int):
+        self.total = NO_TRUNCATION
+        """Sum over all streams since the start."""
+        self._decoder = decoder
+        self._of_segments = [NO_TRUNCATION] * slots
+
+    def begin(self, slots: Sequence[int]) -> None:
+        """Resets the counters of slots in which a segment begins."""
+        for slot in slots:
+            self._of_segments[slot] = NO_TRUNCATION
+
+    def add(self, slot: int, counters: TruncationCounters, is_final: bool) -> None:
+        """Records a segment's counters, counted from its start; with `is_final` logs them if any is not 0."""
+        before = self._of_segments[slot]
+        if counters != before:
+            sums = zip(self.total, counters, before, strict=True)
+            self.total = TruncationCounters(*(total + new - old for total, new, old in sums))
+            self._of_segments[slot] = counters
+        if is_final and any(counters):
+            losses = [f"{count} {name.replace('_', ' ')}" for name, count in counters._asdict().items() if count]
+            _log.warning(
+                "penstock decoder: a segment's %s beam was truncated: %s; a smaller beam avoids it",
+                self._decoder,
+                ", ".join(losses),
+            )

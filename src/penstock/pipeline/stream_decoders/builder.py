@@ -4,31 +4,31 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.scratch import BeamNetwork
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.transducer.networks import open_network
 from penstock.decoding.wfst.captured_search import wfst_with_driver
 from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE, DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.decoding.wfst.start import StartStates
-from penstock.decoding.wfst.state import WfstStateStore
-from penstock.graphs.driver import Driver
+from penstock.decoding.wfst.state import StartStates, WfstStateStore
+from penstock.graphs.program import Driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.results.word_writer import word_writer
+from penstock.pipeline.options.offers import DecoderOffer
 from penstock.pipeline.stream_decoders.base import StreamDecoder
-from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
-from penstock.pipeline.stream_decoders.lattice_store import LatticeStore
-from penstock.pipeline.stream_decoders.search_factory import SearchFactory
-from penstock.pipeline.stream_decoders.transducer import BeamStreamDecoder, GreedyStreamDecoder
-from penstock.pipeline.stream_decoders.wfst import WfstStreamDecoder
+from penstock.pipeline.stream_decoders.searches import (
+    BeamStreamDecoder,
+    CtcStreamDecoder,
+    GreedyStreamDecoder,
+    SearchFactory,
+)
+from penstock.pipeline.stream_decoders.wfst import LatticeStore, WfstStreamDecoder, word_writer
 from penstock.runtime import available_memory_bytes
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts

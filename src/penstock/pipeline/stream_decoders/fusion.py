@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from penstock.decoding.tensors.host_copy import copy_to_device
+from penstock.decoding.tensors.tensor_tree import copy_to_device
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""The stream decoder of the search over a decoding graph."""
+"""The stream decoder of the search over a decoding graph, its lattices for alternatives and the text of its words."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -6,26 +6,172 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.tensors.host_copy import copy_to_device, tree_to_host
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.ctc import CtcHead
+from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors, tree_to_host
+from penstock.decoding.wfst.backpointers import ChunkLinks
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
-from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.lattice import Node
+from penstock.decoding.wfst.lattice import HostLinks, Lattice, LatticeArcs, Node
+from penstock.decoding.wfst.n_best import PathEnd, SegmentLattice
 from penstock.decoding.wfst.paths import BestPath
-from penstock.decoding.wfst.search import WfstSearch
-from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStateStore
+from penstock.decoding.wfst.search import WfstSearch, decode_chunk
+from penstock.decoding.wfst.state import StartChoices, StartStates, WfstStates, WfstStateStore
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.results.decoded import Decoded, TokenAlternative
-from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
-from penstock.pipeline.results.word_writer import WordWriter
-from penstock.pipeline.results.words import Token
-from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, keep_states
+from penstock.pipeline.results.words import Decoded, Token, TokenAlternative
+from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, TruncationCounters, TruncationLog, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
-from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
-from penstock.scoring.wfst.graph_file import NO_WORD
+from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
+from penstock_client.writing import blank_between
+
+
+class WordWriter:
+    """Deals the tokens of a path to its words, for a lexicon that spells words with other tokens than their text.
+
+    Such as "IBM" by letters.
+    """
+
+    def __init__(self, graph: DecodingGraph):
+        self._graph = graph
+
+    def texts(self, tokens: Sequence[int], words: Sequence[int], is_final: bool) -> tuple[list[str], int]:
+        """The text that each token adds: a word at its first token, else nothing.
+
+        words: of the path, in order; a word may come up later than its tokens. Also returns how many tokens will keep
+        their text: those of all words but the last, to which more tokens may come; all where `is_final`.
+        """
+        counts = self._counts(tokens, words) or [len(self._graph.spellings(word)[0]) for word in words]
+        texts = [""] * len(tokens)
+        place = known = 0
+        before = "a"  # a word of a script with spaces
+        for word, count in zip(words, counts, strict=True):
+            known = place
+            if place < len(texts):
+                texts[place] = blank_between(before, self._graph.words[word]) + self._graph.words[word]
+                before = self._graph.words[word]
+            place += count
+        return texts, len(tokens) if is_final else min(known, len(tokens))
+
+    def _counts(self, tokens: Sequence[int], words: Sequence[int]) -> list[int] | None:
+        """Tokens of each word by a spelling of it, so that all fit one after the other; None if none do.
+
+        Depth first, the longest spelling first. A path may have thousands of words, so nothing is called recursively,
+        and no word is tried twice at one place.
+        """
+        counts: list[int] = []
+        choices: list[list[int]] = []  # by word, the counts not tried yet
+        place = 0
+        seen: set[tuple[int, int]] = set()
+        while len(counts) < len(words):
+            number = len(counts)
+            if len(choices) == number:
+                choices.append(self._fitting(tokens, place, words[number], number == len(words) - 1))
+            if choices[-1]:
+                count = choices[-1].pop()
+                if (number, place + count) not in seen:
+                    seen.add((number, place + count))
+                    counts.append(count)
+                    place += count
+            else:
+                choices.pop()
+                if not counts:
+                    return None
+                place -= counts.pop()
+        return counts
+
+    def _fitting(self, tokens: Sequence[int], place: int, word: int, is_last: bool) -> list[int]:
+        """Lengths of the word's spellings that the tokens at a place are, the longest last; is_last: or begin."""
+        lengths = []
+        for spelling in self._graph.spellings(word):
+            here = list(tokens[place : place + len(spelling)])
+            if here and here == spelling[: len(here)] and (is_last or len(here) == len(spelling)):
+                lengths.append(len(spelling))
+        return sorted(lengths)
+
+
+def word_writer(graph: DecodingGraph, tokenizer: Tokenizer) -> WordWriter | None:
+    """A writer where a word's text differs from that of its tokens; None where tokens write all words."""
+    for number, word in enumerate(graph.words[1:], start=1):
+        if any(tokenizer.decode(spelling) != word for spelling in graph.spellings(number)):
+            return WordWriter(graph)
+    return None
+
+
+class _Wanted(NamedTuple):
+    lattice: Lattice
+    paths: int
+    """Alternatives at the end of the segment."""
+
+    def copied(self) -> "_Wanted":
+        """A copy that shares nothing with this."""
+        return self._replace(lattice=self.lattice.copied())
+
+
+class EndedSegment(NamedTuple):
+    """The results at a segment's end."""
+
+    lattice: SegmentLattice
+    paths: list[PathEnd]
+    """Best first."""
+
+
+class LatticeStore:
+    """One lattice for each slot whose stream wants alternatives."""
+
+    def __init__(self, search: WfstSearch, start: StartStates, words: Sequence[str]):
+        """words: texts by number."""
+        self._search, self._start, self._words = search, start, words
+        self._arcs, self._beam = LatticeArcs.of(search.graph), search.limits.lattice_beam
+        self._wanted: dict[int, _Wanted] = {}
+
+    def open(self, slot: int, count: int, choices: StartChoices) -> None:
+        """Begins a segment with `count` alternatives, 0 for none."""
+        self._wanted.pop(slot, None)
+        if count:
+            lattice = Lattice(self._arcs, self._start.links(choices, self._beam), self._beam)
+            self._wanted[slot] = _Wanted(lattice, count)
+
+    def wants_links(self, slots: Sequence[int], device: torch.device) -> torch.Tensor | None:
+        """[B] bool, True where the slot has a lattice; None where none has."""
+        wants = [slot in self._wanted for slot in slots]
+        return copy_to_device(wants, torch.bool, device) if any(wants) else None
+
+    def add(self, slots: Sequence[int], wants_links: torch.Tensor, parts: Sequence[ChunkLinks]) -> None:
+        """Adds the links of a chunk; wants_links: [B] bool on the device."""
+        for links in parts:
+            host = HostLinks.fetched(links, wants_links)
+            for row, slot in enumerate(slots):
+                if slot in self._wanted:
+                    self._wanted[slot].lattice.add(host, row)
+
+    def copy(self, slots: Sequence[int]) -> dict[int, _Wanted]:
+        """The lattices of `slots`, where they have one, for `put_back` after a chunk that the streams do not have."""
+        return {slot: self._wanted[slot].copied() for slot in slots if slot in self._wanted}
+
+    def put_back(self, kept: Mapping[int, _Wanted]) -> None:
+        """Makes the lattices what they were at `copy`."""
+        self._wanted.update(kept)
+
+    def end(
+        self, rows: Mapping[int, int], states: WfstStates, costs: torch.Tensor, boosts: StreamBoosts | None
+    ) -> dict[int, EndedSegment]:
+        """Ends the segments of `rows`, slots by row; of a batch with states and best costs [B] after the last chunk."""
+        rows = {row: slot for row, slot in rows.items() if slot in self._wanted}
+        if not rows:
+            return {}
+        chosen = copy_to_device(list(rows), torch.int64, costs.device)
+        states, costs = map_tensors(lambda t: t.index_select(0, chosen), (states, costs))
+        if boosts is not None:
+            boosts = boosts._replace(table_rows=boosts.table_rows.index_select(0, chosen))
+        ending_costs = self._search.ending_costs(states, torch.ones_like(chosen, dtype=torch.bool), boosts)
+        if chosen.device.type != "cpu":
+            ending_costs, costs = tree_to_host((ending_costs, costs))
+        ended = {}
+        for (row, slot), ending, cost in zip(rows.items(), ending_costs.numpy(), costs.tolist(), strict=True):
+            lattice, paths = self._wanted.pop(slot)
+            segment = SegmentLattice(*lattice.end(ending), self._beam, cost, self._words)
+            ended[row] = EndedSegment(segment, segment.best(paths))
+        return ended
 
 
 class WfstStreamDecoder(StreamDecoder):
@@ -49,7 +195,7 @@ class WfstStreamDecoder(StreamDecoder):
         slots = state.slots
         self.truncation = TruncationLog("wfst", slots)
         self._held: list[list[Node]] = [[] for _ in range(slots)]
-        """Of each slot, stable nodes from the first token on that has not been reported."""
+        """By slot, stable nodes from the first token on that has not been reported."""
 
     def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to the start of the graph."""

@@ -10,8 +10,7 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.arena import NO_PHRASES, PAGE_STATES, PhraseArena
 from penstock.scoring.boosting.layout import build_table
-from penstock.scoring.boosting.phrases import phrases_error
-from penstock.scoring.boosting.tokenization import TokenPhrases, continues_word
+from penstock.scoring.boosting.phrases import TokenPhrases, continues_word, phrases_error
 from penstock.scoring.boosting.trie import PhraseTrie
 
 

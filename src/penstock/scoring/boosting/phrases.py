@@ -1,11 +1,20 @@
-"""The boosted phrases of a stream, each once. `penstock_client.options` has checked texts and boosts."""
+"""The boosted phrases of a stream, each once, and the token sequences that a Transducer would emit for them.
 
-from collections.abc import Iterable
+`penstock_client.options` has checked texts and boosts. Only the canonical segmentation of a phrase is used, the one
+that the model saw in training: see docs/boosting.md.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, StreamError, cut
+from penstock.model.tokenizer import Tokenizer
+from penstock_client.phrases import fit_phrase
 
 _SHOWN_CHARACTERS = 40
+MAX_TOKENS = 20_000
+"""Tokens of all phrases of a list together; bounds the time to build a list."""
 
 
 class Phrase(NamedTuple):
@@ -41,3 +50,99 @@ def shorten(text: str) -> str:
 def phrases_error(message: str) -> StreamError:
     """The error that rejects a list."""
     return StreamError(ErrorCode.PHRASES_INVALID, f"boosted phrases: {message}")
+
+
+class TokenPhrase(NamedTuple):
+    """One phrase as labels."""
+
+    tokens: tuple[int, ...]
+    """At least one, each 0 .. V-1."""
+    boost: float
+    """Added to the score of each token, in nats."""
+
+
+TokenPhrases = tuple[TokenPhrase, ...]
+"""A stream's phrases, distinct token sequences; equal lists are one entry of the cache."""
+
+
+def tokenize_phrases(phrases: Sequence[Phrase], tokenizer: Tokenizer, ignores_unknown: bool = False) -> TokenPhrases:
+    """The phrases as tokens, in the list's order.
+
+    StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write; else as `unique_phrases`. With
+    `ignores_unknown` such a phrase is written as `fit_phrase` does, or left out.
+    """
+    write = _fit_tokens if ignores_unknown else _tokenize
+    return unique_phrases(phrases, lambda text: write(text, tokenizer), ignores_unknown)
+
+
+def unique_phrases(
+    phrases: Sequence[Phrase], tokenize: Callable[[str], tuple[int, ...]], ignores_unknown: bool = False
+) -> TokenPhrases:
+    """Each token sequence once, in the list's order; phrases without tokens are left out.
+
+    StreamError PHRASES_INVALID names a phrase that has the tokens of another phrase and another boost, or says that all
+    phrases together are too long. With `ignores_unknown` the higher of two boosts counts.
+    """
+    by_tokens: dict[tuple[int, ...], tuple[str, float]] = {}
+    for text, boost in phrases:
+        if not (tokens := tokenize(text)):
+            continue
+        first_text, first_boost = by_tokens.setdefault(tokens, (text, boost))
+        if first_boost != boost and ignores_unknown:
+            by_tokens[tokens] = (first_text, max(first_boost, boost))
+        elif first_boost != boost:
+            raise phrases_error(
+                f"phrases {shorten(first_text)} and {shorten(text)} have the same tokens, with boosts "
+                f"{first_boost:g} and {boost:g}; accepted: one boost per phrase"
+            )
+    total = sum(map(len, by_tokens))
+    if total > MAX_TOKENS:
+        raise phrases_error(f"{len(phrases)} phrases of {total} tokens together; accepted: up to {MAX_TOKENS} tokens")
+    return tuple(TokenPhrase(tokens, boost) for tokens, (_, boost) in by_tokens.items())
+
+
+def continues_word(tokenizer: Tokenizer) -> list[bool]:
+    """Returns, for each label 0 .. V-1, True where it continues the word before it.
+
+    A space, a mark of punctuation or a control token ends the word before it; a letter, a digit, a combining mark and
+    a byte continue it.
+    """
+    return [_continues_word(tokenizer.piece(token)) for token in range(tokenizer.size)]
+
+
+def _continues_word(piece: str | bytes) -> bool:
+    if isinstance(piece, bytes):
+        return True
+    return bool(piece) and (piece[0].isalnum() or unicodedata.category(piece[0]).startswith("M"))
+
+
+def _tokenize(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    tokens = tokenizer.encode(text)
+    if not tokens:
+        raise phrases_error(f"phrase {shorten(text)} has no tokens; accepted: words in the model's alphabet")
+    if tokenizer.unknown in tokens:
+        raise phrases_error(
+            f"phrase {shorten(text)} has characters outside the model's alphabet: "
+            f"{_unwritable(text, tokenizer)}; accepted: text as the model writes it{_hint(text, tokenizer)}"
+        )
+    return tuple(tokens)
+
+
+def _fit_tokens(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """As `_tokenize`; () for a phrase that is left out."""
+    for form in (text, fit_phrase(text, tokenizer.alphabet)):
+        if form is not None and tokenizer.unknown not in (tokens := tokenizer.encode(form)):
+            return tuple(tokens)
+    return ()
+
+
+def _unwritable(text: str, tokenizer: Tokenizer) -> str:
+    characters = dict.fromkeys(c for c in text if not c.isspace() and tokenizer.unknown in tokenizer.encode(c))
+    return ", ".join(map(repr, characters)) or "its characters together"
+
+
+def _hint(text: str, tokenizer: Tokenizer) -> str:
+    lower = text.lower()
+    if lower != text and tokenizer.unknown not in tokenizer.encode(lower):
+        return f", for example {lower!r}"
+    return ""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.scoring.boosting.tokenization import TokenPhrase
+from penstock.scoring.boosting.phrases import TokenPhrase
 
 ROOT = 0
 

@@ -30,7 +30,7 @@ _SECTION = re.compile(rb"\\(\d{1,3})-grams:")
 _ROWS_AT_ONCE = 1 << 16  # a section's arrays grow with what is read, not with what the header says
 _MAX_LINE_BYTES = 1 << 20
 MAX_OTHER_LINES, MAX_OTHER_BYTES = 100_000, 16 << 20
-"""Of a file beside its n-grams: comments, headings, empty lines. A small gzip file could hold any number of these."""
+"""What a file may have beside its n-grams: comments, headings, empty lines. A small gzip file could hold any number."""
 _MAX_NGRAM_BYTES = 4096
 """On average over the n-grams so far, with the blanks between their fields."""
 _NOT_ARPA = {

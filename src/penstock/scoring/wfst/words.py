@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.scoring.boosting.phrases import Phrase, phrases_error, shorten
-from penstock.scoring.boosting.tokenization import TokenPhrases, unique_phrases
+from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, phrases_error, shorten, unique_phrases
 from penstock.scoring.wfst.graph_file import DecodingGraph, Topology, read_graph
 from penstock_client.phrases import fit_phrase
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from penstock.errors import CorpusError, SettingError
 from penstock.scoring.ngram.arpa import BEGIN, END, LOG10_ZERO, UNKNOWN, Arpa, ArpaSection
-from penstock.scoring.ngram.estimation.kneser_ney import Discounts, OrderEstimate, estimate
-from penstock.scoring.ngram.estimation.ngram_counts import OrderCounts, count_ngrams
+from penstock.scoring.ngram.estimation.kneser_ney import Discounts, OrderCounts, OrderEstimate, count_ngrams, estimate
 from penstock.scoring.ngram.io import TokenNames
 
 MAX_BUILD_ORDER = 10

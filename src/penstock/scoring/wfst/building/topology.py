@@ -11,8 +11,8 @@ from penstock.scoring.wfst.building.fst_arrays import EPSILON, FstArrays, join_a
 from penstock.scoring.wfst.graph_file import Topology
 
 MAX_ARCS = 100_000_000
-"""Of T∘LG. In the normal topology every piece that ends a word has an arc to every other piece that begins one, so a
-large vocabulary may have millions of them in one state of LG."""
+"""The most arcs of T∘LG. In the normal topology every piece that ends a word has an arc to every other piece that
+begins one, so a large vocabulary may have millions of them in one state of LG."""
 _NOT_HELD = 0
 
 

@@ -1,0 +1,256 @@
+"""Models with the same weights in the formats of the baselines of `benchmarks.recognizer` and `benchmarks.large`.
+
+    python -m benchmarks.exports sherpa FILE.nemo DIR        # DIR/70_6/{encoder,decoder,joiner}.onnx and tokens.txt ...
+    python -m benchmarks.exports transformers BUNDLE DIR
+    python -m benchmarks.exports offline DIR [--layers 24] [--width 1024] [--no-onnx]
+
+sherpa: a NeMo streaming Transducer for sherpa-onnx, one folder per context, in float32. transformers: a bundle in
+Transformers' format, without a CTC head: the format has none. offline: a random model in four formats, DIR/model.nemo,
+DIR/bundle, DIR/transformers and DIR/onnx/model.onnx, NeMo's own export, which onnx-asr and sherpa-onnx run; 17 layers
+of width 512 with a CTC head as NeMo's large FastConformer, with 24 of 1024 as Parakeet 0.6B. Needs NeMo and
+Transformers (`oracle`); for ONNX files also onnx.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.nemo_specs import ModelSpec, float_signals
+from benchmarks.random_models import EVERYTHING, OFFLINE
+from benchmarks.transformers_models import make_processor, renamed
+from penstock.errors import CheckpointError, PenstockError
+from penstock.model.bundle import Checkpoint
+from penstock.model.nemo.importer import import_nemo
+from penstock.model.transformers.weights import source_of
+
+if TYPE_CHECKING:
+    import onnx
+    from nemo.collections.asr.models import ASRModel
+
+PARTS = ("encoder", "decoder", "joiner")
+_SPEC = ModelSpec(
+    "offline_large", 70, norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
+    preprocessor={"normalize": "per_feature"}, d_model=512, n_heads=8, n_layers=17, ff_expansion=4, channels=256,
+)  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formats = parser.add_subparsers(required=True)
+    for name, task, source in (("sherpa", write_sherpa, "FILE.nemo"), ("transformers", write_transformers, "BUNDLE")):
+        one = formats.add_parser(name)
+        one.add_argument("source", metavar=source, type=Path)
+        one.add_argument("directory", metavar="DIR", type=Path)
+        one.set_defaults(task=lambda chosen, task=task: task(chosen.source, chosen.directory))
+    offline = formats.add_parser("offline")
+    offline.add_argument("directory", type=Path, metavar="DIR")
+    offline.add_argument("--layers", type=int, default=17, metavar="N", help="encoder layers (17)")
+    offline.add_argument("--width", type=int, default=512, metavar="N", help="encoder width (512)")
+    offline.add_argument("--no-onnx", action="store_true", help="without the ONNX file")
+    offline.set_defaults(task=write_offline)
+    chosen = parser.parse_args(arguments)
+    try:
+        chosen.task(chosen)
+    except (PenstockError, OSError) as error:
+        print(f"benchmarks.exports: error: {error}", file=sys.stderr)
+        return 1
+    print(f"wrote {chosen.directory}")
+    return 0
+
+
+def write_sherpa(nemo: Path, directory: Path) -> None:
+    """Exports a .nemo file in each of its contexts."""
+    from nemo.collections.asr.models import ASRModel
+    from nemo.utils import logging
+
+    logging.setLevel("ERROR")
+    model = ASRModel.restore_from(str(nemo), map_location="cpu").eval()
+    for context in model.encoder.att_context_size_all:
+        export_sherpa(model, context, directory / f"{context[0]}_{context[1]}")
+
+
+@torch.no_grad()
+def export_sherpa(model: "ASRModel", context: list[int] | None, directory: Path) -> None:
+    """Writes the models of one context, or of an offline model."""
+    import onnx
+
+    directory.mkdir(parents=True, exist_ok=True)
+    if context is not None:
+        model.encoder.set_default_att_context_size(context)
+        model.encoder.setup_streaming_params()
+        model.set_export_config({"cache_support": "True"})
+    for part, name in zip((model.encoder, model.decoder, model.joint), PARTS, strict=True):
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:  # above 2 GB it gets a file for each tensor
+            part.export(f"{scratch}/{name}.onnx")
+            values = _metadata(model, context is not None) if name == "encoder" else {}
+            _save(onnx.load(f"{scratch}/{name}.onnx"), values, directory / f"{name}.onnx")
+    symbols = [*model.joint.vocabulary, "<blk>"]
+    lines = [f"{symbol} {number}\n" for number, symbol in enumerate(symbols)]
+    (directory / "tokens.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def _metadata(model: "ASRModel", is_streaming: bool) -> dict[str, object]:
+    """Metadata for sherpa-onnx: the predictor, and a streaming encoder's window and caches."""
+    encoder = model.encoder
+    values = {
+        "vocab_size": model.decoder.vocab_size,
+        "normalize_type": model.cfg.preprocessor.normalize,
+        "pred_rnn_layers": model.decoder.pred_rnn_layers,
+        "pred_hidden": model.decoder.pred_hidden,
+        "subsampling_factor": encoder.subsampling_factor,
+        "feat_dim": encoder._feat_in,
+        "model_type": type(model).__name__,
+        "version": 1,
+        "url": "tdt" if model.joint.num_extra_outputs else "",  # sherpa-onnx looks for it there
+    }
+    if not is_streaming:
+        return values
+    chunk = encoder.streaming_cfg.chunk_size[1]
+    return values | {
+        "window_size": chunk + encoder.streaming_cfg.pre_encode_cache_size[1],
+        "chunk_shift": chunk,
+        "cache_last_channel_dim1": len(encoder.layers),
+        "cache_last_channel_dim2": encoder.streaming_cfg.last_channel_cache_size,
+        "cache_last_channel_dim3": encoder.d_model,
+        "cache_last_time_dim1": len(encoder.layers),
+        "cache_last_time_dim2": encoder.d_model,
+        "cache_last_time_dim3": encoder.conv_context_size[0],
+    }
+
+
+def _save(model: "onnx.ModelProto", values: dict[str, object], path: Path) -> None:
+    """Writes a file with metadata, and its weights beside it, which may exceed the 2 GB of a file."""
+    import onnx
+
+    onnx.helper.set_model_props(model, {key: str(value) for key, value in values.items()})
+    weights = path.with_suffix(".data")
+    weights.unlink(missing_ok=True)  # they would be appended
+    onnx.save(model, path, save_as_external_data=True, location=weights.name)
+
+
+def quantize(source: Path, directory: Path) -> None:
+    """Writes an exported model in int8, as sherpa-onnx's scripts for models of this size do."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in PARTS:
+        quantize_dynamic(source / f"{name}.onnx", directory / f"{name}.onnx", weight_type=QuantType.QUInt8)
+    shutil.copy(source / "tokens.txt", directory)
+
+
+def write_transformers(bundle: Path, directory: Path) -> None:
+    """Saves a bundle in Transformers' format."""
+    export_transformers(Checkpoint(bundle), directory)
+
+
+def export_transformers(checkpoint: Checkpoint, directory: Path) -> None:
+    """Saves model and processor by Transformers' own classes; importing them gives the same tensors.
+
+    CheckpointError for a bundle that the format cannot express.
+    """
+    from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT
+
+    config = checkpoint.config
+    encoder, transducer = config.encoder, config.transducer
+    if transducer is None or transducer.is_tdt or transducer.is_factorized:
+        raise CheckpointError(f"{checkpoint.directory}: is {config.head_name}; accepted: RNN-T")
+    if not encoder.has_conv_layer_norm or transducer.joint_hidden != transducer.predictor_hidden:
+        raise CheckpointError(f"{checkpoint.directory}: has a batch norm, or widths of joint and predictor that differ")
+    rights = tuple(context.right for context in encoder.contexts)
+    model = NemotronAsrStreamingForRNNT(
+        NemotronAsrStreamingConfig(
+            vocab_size=transducer.vocabulary_size + 1,
+            blank_token_id=transducer.vocabulary_size,
+            decoder_hidden_size=transducer.predictor_hidden,
+            num_decoder_layers=transducer.predictor_layers,
+            hidden_act=transducer.joint_activation,
+            max_symbols_per_step=transducer.max_symbols,
+            encoder_config={
+                "attention_bias": encoder.use_bias,
+                "conv_kernel_size": encoder.conv_kernel_size,
+                "convolution_bias": encoder.use_bias,
+                "default_num_lookahead_tokens": rights[0],
+                "hidden_size": encoder.d_model,
+                "intermediate_size": encoder.d_feed_forward,
+                "num_attention_heads": encoder.n_heads,
+                "num_hidden_layers": encoder.n_layers,
+                "num_key_value_heads": encoder.n_heads,
+                "num_mel_bins": encoder.mel_bins,
+                "scale_input": encoder.xscaling,
+                "sliding_window": encoder.contexts[0].left + 1,
+                "subsampling_conv_channels": encoder.subsampling_channels,
+                "subsampling_factor": encoder.subsampling_factor,
+            },
+        )
+    )
+    state = {}
+    for name, tensor in checkpoint.tensors("encoder.", "predictor.", "joint.").items():
+        source = source_of(name, tuple(tensor.shape), is_offline=False)
+        state[source.name] = tensor.reshape(source.shape)
+    model.load_state_dict(state)
+    model.generation_config.decoder_start_token_id = transducer.vocabulary_size
+    processor = make_processor(checkpoint.tokenizer_path.read_bytes(), encoder.mel_bins, rights)
+    model.save_pretrained(directory)
+    processor.save_pretrained(directory)
+
+
+@torch.inference_mode(False)
+def write_offline(chosen: argparse.Namespace) -> None:
+    """Writes a random offline model."""
+    from benchmarks.nemo_models import build_ctc_model
+
+    directory, spec = chosen.directory, replace(_SPEC, n_layers=chosen.layers, d_model=chosen.width)
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "onnx").mkdir(parents=True)
+    signals = float_signals()
+    with tempfile.TemporaryDirectory() as workspace:
+        model = build_ctc_model(spec, Path(workspace), signals)
+        model.preprocessor.featurizer.dither = 0.0
+        model.save_to(str(directory / "model.nemo"))
+        tokenizer = (Path(workspace) / f"{spec.name}_tokenizer" / "tokenizer.model").read_bytes()
+        _save_parakeet(model, spec, tokenizer, directory)
+    import_nemo(directory / "model.nemo", directory / "bundle")
+    if not chosen.no_onnx:
+        model.export(str(directory / "onnx" / "model.onnx"))
+
+
+def _save_parakeet(model: "ASRModel", spec: ModelSpec, tokenizer: bytes, directory: Path) -> None:
+    """Saves the same weights by Transformers' own classes."""
+    from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC, ParakeetProcessor
+
+    labels = model.decoder.num_classes_with_blank - 1
+    config = ParakeetCTCConfig(
+        vocab_size=labels + 1,
+        pad_token_id=labels,
+        encoder_config={
+            "attention_bias": spec.use_bias, "convolution_bias": spec.use_bias, "conv_kernel_size": spec.kernel,
+            "hidden_size": spec.d_model, "intermediate_size": spec.ff_expansion * spec.d_model,
+            "num_attention_heads": spec.n_heads, "num_hidden_layers": spec.n_layers,
+            "num_mel_bins": spec.mel_bins, "scale_input": spec.xscaling,
+            "subsampling_conv_channels": spec.channels, "subsampling_factor": spec.factor,
+        },
+    )  # fmt: skip
+    copy = ParakeetForCTC(config).eval()
+    copy.load_state_dict(
+        {
+            renamed(name, is_offline=True): each
+            for name, each in model.state_dict().items()
+            if not name.startswith("preprocessor.")
+        }
+    )
+    front_end = ParakeetFeatureExtractor(feature_size=spec.mel_bins)
+    of_tokens = make_processor(tokenizer, spec.mel_bins, (0,)).tokenizer
+    processor = ParakeetProcessor(front_end, of_tokens, decoder_type="ctc")
+    copy.save_pretrained(directory / "transformers")
+    processor.save_pretrained(directory / "transformers")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

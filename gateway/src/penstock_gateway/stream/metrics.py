@@ -1,0 +1,143 @@
+"""Prometheus metrics, and what is told of one stream: its metrics and its line of the access log."""
+
+import logging
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.options import ModelGroup
+from penstock_gateway.tracing import StreamSpan, current_trace_parent
+
+_FINAL_BUCKETS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LABELS = ("protocol",)
+log = logging.getLogger("penstock_gateway.access")
+NO_FAILURES = ("finished", "cancelled")
+"""Ends of streams without an error."""
+
+
+class Metrics:
+    """Counters, gauges and histograms."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        name, registry = "penstock_gateway_", self.registry
+        self.streams_live = Gauge(f"{name}streams_live", "Streams open on a replica", _LABELS, registry=registry)
+        self.streams_started = Counter(
+            f"{name}streams_started", "Streams accepted by a replica", _LABELS, registry=registry
+        )
+        self.rejected = Counter(
+            f"{name}rejected",
+            "Requests and streams that failed with an error",
+            ("protocol", "reason"),
+            registry=registry,
+        )
+        self.streams_moved = Counter(
+            f"{name}streams_moved", "Streams that went on at another replica", ("reason",), registry=registry
+        )
+        self.replayed_seconds = Counter(
+            f"{name}replayed_seconds", "Audio sent again to another replica", registry=registry
+        )
+        self.replay_bytes = Gauge(
+            f"{name}replay_bytes",
+            "Audio of live streams kept for moves",
+            registry=registry,
+        )
+        self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
+        self.key_requests = Counter(
+            f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry
+        )
+        self.key_audio_seconds = Counter(
+            f"{name}key_audio_seconds", "Audio sent to replicas, by API key", ("key",), registry=registry
+        )
+        self.final_latency = Histogram(
+            f"{name}final_latency_seconds", "From a forced end or the end of the audio to the final text", _LABELS,
+            registry=registry, buckets=_FINAL_BUCKETS,
+        )  # fmt: skip
+        self.partial_latency = Histogram(
+            f"{name}partial_latency_seconds", "From the last audio of a chunk to its text", _LABELS,
+            registry=registry, buckets=_FINAL_BUCKETS,
+        )  # fmt: skip
+        self.replicas_up = Gauge(f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry)
+
+
+class StreamReport:
+    """Reports one stream; `ended` writes its line of the access log."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        protocol: str,
+        key: str,
+        model: ModelGroup,
+        replica: str,
+        stream: str,
+        request: str | None,
+    ):
+        """stream: its name in the replica's log; request: the id of the client's request."""
+        self._fields = {
+            "request": request, "stream": stream, "protocol": protocol, "key": key, "model": model.name,
+            "replica": replica,
+        }  # fmt: skip
+        self._sample_rate_hz = model.sample_rate_hz
+        self._started_s = time.monotonic()
+        self._samples = self._new_samples = self._finals = self._words = 0
+        self._moves = 0
+        self._ending_s: list[float] = []
+        self._live = metrics.streams_live.labels(protocol)
+        self._audio_seconds = metrics.audio_seconds.labels(protocol)
+        self._final_latency = metrics.final_latency.labels(protocol)
+        self._partial_latency = metrics.partial_latency.labels(protocol)
+        self._key_audio_seconds = metrics.key_audio_seconds.labels(key)
+        metrics.key_requests.labels(key).inc()
+        self._span = StreamSpan(current_trace_parent(), self._fields)
+        self._live.inc()
+        metrics.streams_started.labels(protocol).inc()
+
+    def moved(self, replica: str, stream: str) -> None:
+        """The stream has gone on at another replica, with this name in its log."""
+        self._fields |= {"replica": replica, "stream": stream}
+        self._moves += 1
+
+    def pushed(self, samples: int) -> None:
+        """Audio was sent."""
+        self._samples += samples
+        self._new_samples += samples
+
+    def pop_audio_s(self) -> float:
+        """Seconds of audio that were sent since the last call; they are counted for the key, too."""
+        seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
+        if seconds:
+            self._key_audio_seconds.inc(seconds)
+        return seconds
+
+    def ending(self) -> None:
+        """A forced end or the end of the audio was sent."""
+        self._ending_s.append(time.monotonic())
+
+    def partial(self, round_trip_s: float) -> None:
+        """A partial arrived."""
+        self._partial_latency.observe(round_trip_s)
+
+    def final(self, final: Final) -> None:
+        """A final arrived."""
+        self._finals += 1
+        self._words += len(final.words)
+        if (final.forced or final.is_last) and self._ending_s:
+            self._final_latency.observe(time.monotonic() - self._ending_s.pop(0))
+
+    def ended(self, reason: str) -> None:
+        """The stream is over; reason: one of `NO_FAILURES`, or the code of an error."""
+        audio_s = self._samples / self._sample_rate_hz
+        self._live.dec()
+        self._audio_seconds.inc(audio_s)
+        figures = {
+            "audio_s": round(audio_s, 3),
+            "duration_s": round(time.monotonic() - self._started_s, 3),
+            "segments": self._finals,
+            "words": self._words,
+            **({"moves": self._moves} if self._moves else {}),
+            "end": reason,
+        }
+        self._span.end(figures, None if reason in NO_FAILURES else reason)
+        log.info("stream", extra={"fields": self._fields | figures})

@@ -1,1 +1,0 @@
-"""CTC decoding: the head's log-probabilities and greedy search."""

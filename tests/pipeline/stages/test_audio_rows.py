@@ -1,0 +1,173 @@
+"""Requests to `asr_batch`: bad rows are rejected alone, arrays that do not fit together as a whole; endpoints."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.pipeline.options.stream_options import ResolvedOptions
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.slots.ticket import START, Ticket
+from penstock.pipeline.stages.audio_rows import StreamNumber, read_client, read_rows, read_samples
+from penstock.pipeline.stages.decoder import DecodedRows, DecoderStage
+from penstock.pipeline.stages.features import FeatureStage
+from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
+
+LARGEST = 2**63 - 1
+
+
+def rows_of(*rows: tuple[int, int, int, int]) -> np.ndarray:
+    return np.array([rows], np.int64).reshape(1, len(rows), 4)
+
+
+def rejection(call, *arguments) -> StreamError:
+    with pytest.raises(StreamError) as error:
+        call(*arguments)
+    return error.value
+
+
+def test_rows_are_read_in_order():
+    samples = np.arange(10, dtype=np.float32)
+    rows = rows_of((5, 3, 1, 1), (7, 0, 0, -1), (5, 7, 6, -1))
+    found = read_rows("me", rows, samples, [b"{}", b'{"n_best": 2}'], 10)
+    assert (found.errors, found.problems, found.is_batched) == ({}, {}, True)
+    assert found.samples is samples
+    assert found.lengths.tolist() == [3, 0, 7]
+    assert found.flags.tolist() == [1, 0, 6]
+    assert found.stream_ids == [StreamNumber("me", 5), StreamNumber("me", 7), StreamNumber("me", 5)]
+    assert found.options == {0: {"n_best": 2}}
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "message"),
+    [
+        ((0, 0, 1, -1), "REQUEST_INVALID", "the stream number is 0; accepted: 1 or more"),
+        ((-LARGEST - 1, 0, 1, -1), "REQUEST_INVALID", f"the stream number is {-LARGEST - 1}; accepted: 1 or more"),
+        ((2, 0, 8, -1), "REQUEST_INVALID", "flags are 8; accepted: sums of 1 (start), 2 (end) and 4 (finalize)"),
+        ((2, 0, -1, -1), "REQUEST_INVALID", "flags are -1; accepted: sums"),
+    ],
+)
+def test_a_row_of_no_stream_is_rejected_alone(row, code, message):
+    found = read_rows("me", rows_of((1, 4, 1, 0), row, (3, 2, 0, -1)), np.zeros(6, np.float32), [b"{}"], 6)
+    assert (list(found.options), list(found.errors), found.problems) == ([0], [1], {})
+    error = found.errors[1]
+    assert (error.code.name, error.message.startswith(f"stream {row[0]}: {message}")) == (code, True), error.message
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "message"),
+    [
+        ((2, 0, 1, 5), "REQUEST_INVALID", "the options are number 5 of 5; accepted: -1 to 4"),
+        ((2, 0, 1, -2), "REQUEST_INVALID", "the options are number -2 of 5; accepted: -1 to 4"),
+        ((2, 0, 1, LARGEST), "REQUEST_INVALID", f"the options are number {LARGEST} of 5"),
+        ((2, 0, 0, 0), "OPTION_INVALID", "options are given after the start; accepted: -1"),
+        ((2, 0, 1, 1), "OPTION_INVALID", "the options are not JSON: Expecting"),
+        ((2, 0, 1, 2), "OPTION_INVALID", "the options are [1]; accepted: a JSON object"),
+        ((2, 0, 1, 3), "OPTION_INVALID", "the options are not JSON: maximum recursion depth"),
+        ((2, 0, 1, 4), "OPTION_INVALID", "the options are not JSON: 'utf-8' codec"),
+    ],
+)
+def test_a_row_whose_options_cannot_be_used_is_rejected_alone(row, code, message):
+    options = [b"{}", b"{", b"[1]", b"[" * 100_000, b"\xff\xfe{}"]
+    found = read_rows("me", rows_of((1, 4, 1, 0), row, (3, 2, 0, -1)), np.zeros(6, np.float32), options, 6)
+    assert (list(found.options), list(found.problems), found.errors) == ([0], [1], {})
+    error = found.problems[1]
+    assert (error.code.name, error.message.startswith(message)) == (code, True), error.message
+
+
+def test_the_rows_of_a_stream_share_a_limit():
+    rows = rows_of((1, 4, 0, -1), (2, 5, 0, -1), (1, 2, 0, -1), (1, 0, 2, -1), (3, 6, 0, -1))
+    found = read_rows("me", rows, np.zeros(17, np.float32), [], 5)
+    assert (list(found.problems), found.errors) == ([2, 4], {})
+    assert {error.code for error in found.problems.values()} == {ErrorCode.AUDIO_INVALID}
+    assert found.problems[2].message == "6 samples in one request, at most 5"
+
+
+@pytest.mark.parametrize("end", [(7, 0, 2, 0), (7, 6, 2, -1)], ids=["options after the start", "too long"])
+def test_a_rejected_end_ends_its_stream(end, tmp_path):
+    checkpoint = random_ctc_checkpoint(tmp_path, 3)
+    table = StreamTable(1, SlotLedger(slot_count(1)))
+    stage = FeatureStage(checkpoint, checkpoint.config.encoder.select_context(None), table)
+    for row, live in (((7, 0, 1, -1), 1), (end, 0)):
+        request = read_rows("me", rows_of(row), np.zeros(row[1], np.float32), [b"{}"], 5)
+        (reply,) = stage.process_rows([request])
+        assert table.live_streams == live
+    assert reply.errors[0].message.startswith("stream 7 of client 'me': ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (rows_of(), "ROWS has 0 rows; accepted: 1 to 1024"),
+        (rows_of(*[(1, 0, 0, -1)] * 1025), "ROWS has 1025 rows; accepted: 1 to 1024"),
+        (rows_of((1, 5, 1, -1))[0], r"ROWS is [1, 4]; accepted: [1, R, 4]"),
+        (np.zeros((2, 3, 4), np.int64), "ROWS is [2, 3, 4]"),
+        (np.zeros((1, 3, 5), np.int64), "ROWS is [1, 3, 5]"),
+        (rows_of((1, 5, 1, -1), (2, 4, 1, -1)), "the samples of ROWS do not add up to the 10 samples given"),
+        (rows_of((1, 11, 1, -1), (2, -1, 1, -1)), "do not add up"),
+        (rows_of((1, LARGEST, 1, -1), (2, LARGEST, 1, -1), (3, 12, 1, -1)), "do not add up"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_rejected_as_a_whole(rows, message):
+    error = rejection(read_rows, "me", rows, np.zeros(10, np.float32), [], 10)
+    assert error.code is ErrorCode.REQUEST_INVALID
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({}, "client is missing; accepted: a text of 1 to 64 characters that no other connection uses"),
+        ({"client": ""}, "client is ''; accepted"),
+        ({"client": 5}, "client is 5; accepted"),
+        ({"client": "x" * 65}, "client is 'xxx"),
+        ({"client": "x", "finalize": True}, "'finalize' is not accepted by asr_batch; known: client"),
+    ],
+)
+def test_a_request_names_its_client(parameters, message):
+    error = rejection(read_client, parameters)
+    assert error.code is ErrorCode.OPTION_INVALID
+    assert error.message.startswith(message)
+    assert read_client({"client": "x" * 64}) == "x" * 64
+
+
+def test_samples_come_in_one_of_two_types():
+    samples = np.array([[-32768, 0, 1, 32767]], np.int16)
+    assert read_samples(None, samples).tolist() == (samples[0] / 32768).tolist()
+    audio = np.array([[0.5, -1.0]], np.float32)
+    assert read_samples(audio, None) is not None
+    for arrays, message in (
+        ((None, None), "neither AUDIO and PCM given"),
+        ((audio, samples), "both AUDIO and PCM given; accepted: one of them"),
+        ((np.zeros((2, 3), np.float32), None), "samples are [2, 3]; accepted: [1, n]"),
+        ((np.zeros(3, np.float32), None), "samples are [3]; accepted: [1, n]"),
+    ):
+        assert message in rejection(read_samples, *arrays).message
+
+
+def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_anything_else(tmp_path):
+    checkpoint = random_ctc_checkpoint(tmp_path, 3)
+    chunk = checkpoint.config.encoder.select_context(None).chunk_encoder_frames
+    silence = silent_frame(checkpoint).expand(8 * chunk, -1)
+    frames = torch.cat([frames_of(checkpoint, 1, chunk), silence, frames_of(checkpoint, 2, chunk)])
+    options = ResolvedOptions(decoder="ctc", endpoint_silence_ms=400)
+
+    def answers(is_batched: bool) -> list[StreamResult | None]:
+        """The answer to a request per chunk; None where nothing is new."""
+        stage, found = DecoderStage(checkpoint, 1, SlotLedger(1)), []
+        for number, part in enumerate(frames.split(chunk)):
+            row = (0, 1, number, START * (number == 0), 1, 0, (number + 1) * 1000, len(part))
+            starts = {0: options} if number == 0 else {}
+            (reply,) = stage.process_tickets([Ticket(np.array([row]), 0, is_batched, starts)], [part])
+            assert isinstance(reply, DecodedRows)
+            found.append(reply.answers.get(0))
+        return found
+
+    direct, batched = answers(False), answers(True)
+    (ended,) = [number for number, answer in enumerate(direct) if answer.is_final]
+    assert direct[ended].text == direct[0].text and not direct[ended].tokens, "nothing else is new"
+    answered = [number for number, answer in enumerate(batched) if answer]
+    assert answered == [0, 1, ended, len(direct) - 1], "the first silent frame ends the last token"
+    assert all(answer is None or answer == direct[number] for number, answer in enumerate(batched))

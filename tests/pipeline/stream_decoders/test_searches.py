@@ -1,0 +1,211 @@
+"""A decoder's settings reach its searches; each stream of a batch decodes as it would alone."""
+
+import random
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import StreamingRecognizer
+from penstock.decoding.sizes import AesLimits
+from penstock.decoding.transducer.networks import open_network
+from penstock.errors import PenstockError
+from penstock.graphs.program import EagerDriver
+from penstock.model.bundle import Checkpoint
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoding_config import LM_FUSIONS, DecodingConfig
+from penstock.pipeline.options.offers import DecoderOffer
+from penstock.pipeline.options.stream_options import parse_stream_options
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stream_decoders import searches
+from penstock.pipeline.stream_decoders.searches import SearchFactory, fusion_strategy
+from penstock.scoring.fusion import BlankScoring, FusionStrategy, Pruning
+from tests.helpers.decoding_graphs import write_text_lm
+from tests.helpers.golden import golden_samples
+from tests.helpers.random_models import random_checkpoint
+from tests.helpers.recognition import Transcription, recognize_together
+from tests.helpers.stage_requests import DecoderRequest, decode
+from tests.helpers.streaming import cut
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Checkpoint:
+    return random_checkpoint(tmp_path, 2)
+
+
+def test_the_papers_four_strategies():
+    assert [fusion_strategy(name) for name in LM_FUSIONS] == [
+        FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.EARLY),
+        FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.LATE),
+        FusionStrategy(BlankScoring.BLANK_TOO, Pruning.EARLY),
+        FusionStrategy(BlankScoring.BLANK_TOO, Pruning.LATE),
+    ]
+
+
+def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
+    given = []
+    real = searches.BeamSearch
+
+    def make(network, algorithm, fusion, *rest):
+        given.append((algorithm.value, *rest))
+        return real(network, algorithm, fusion, *rest)
+
+    monkeypatch.setattr(searches, "BeamSearch", make)
+    chosen = DecodingConfig(
+        lm_fusion="eq2-early", max_symbols=3, aes_expansions=1, aes_margin=4.5, aes_extra_labels=5,
+        length_normalization=False, ctc_beam_label_bonus=2.0,
+    )  # fmt: skip
+    for decoding in (DecodingConfig(), chosen):
+        SearchFactory(decoding, EagerDriver(), 2, 7).beam(open_network(checkpoint), "aes")
+    assert given == [
+        ("aes", FusionStrategy(), None, AesLimits(), True, 1.5),
+        ("aes", FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.EARLY), 3, AesLimits(1, 4.5, 5), False, 2.0),
+    ]
+
+
+def decoded(checkpoint: Checkpoint, decoding: DecodingConfig, options: dict) -> StreamResult:
+    """A stream of 20 encoder frames."""
+    frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(3))
+    stage = DecoderStage(checkpoint, 1, SlotLedger(1), decoding=decoding)
+    parsed = parse_stream_options(options, decoding, Tokenizer(checkpoint.tokenizer_path), DecoderOffer({}))
+    (result,) = decode(stage, [DecoderRequest(Lease(0, 1), frames, 0, True, True, parsed)])
+    assert isinstance(result, StreamResult) and len(result.tokens) >= 5
+    return result
+
+
+def most_at_a_frame(result: StreamResult) -> int:
+    frames = [token.timestamp for token in result.tokens]
+    return max(map(frames.count, frames))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "setting"), [("greedy", "max_symbols"), ("alsd", "max_symbols"), ("aes", "aes_expansions")]
+)
+def test_labels_at_a_frame(checkpoint, decoder, setting):
+    options = {"decoder": decoder}
+    assert most_at_a_frame(decoded(checkpoint, DecodingConfig(**{setting: 1}), options)) == 1
+    assert most_at_a_frame(decoded(checkpoint, DecodingConfig(**{setting: 2}), options)) == 2
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_what_alternatives_are_ranked_by(checkpoint, is_normalized):
+    decoding = DecodingConfig(beam_size=8, length_normalization=is_normalized)
+    found = decoded(checkpoint, decoding, {"decoder": "alsd", "n_best": 8}).alternatives
+    assert len(found) == 8
+    by_score = all(one.score >= other.score for one, other in pairwise(found))
+    assert by_score is not is_normalized
+
+
+NAMES = ("rnnt_hybrid", "tdt_hybrid")
+CHOICES = (
+    {},
+    {"decoder": "alsd"},
+    {"decoder": "aes", "beam_size": 2},
+    {"lm_weight": 0.8},
+    {"decoder": "alsd", "lm_weight": 0.5, "beam_size": 3, "n_best": 3},
+    {"boosted_phrases": [["seven", 4.0], ["zero", 3.0]]},
+    {"decoder": "alsd", "boosted_phrases": '["erase", "help"]', "boost": 4.0, "n_best": 1},
+    {"decoder": "aes", "boosted_phrases": ["yes"], "lm_weight": 0.4},
+    {"decoder": "alsd", "beam_size": 1},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam", "lm_weight": 0.5, "boosted_phrases": ["yes"], "n_best": 2},
+)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
+    """With a language model; no stream is open."""
+    checkpoint = golden_bundle(request.param)
+    path = tmp_path_factory.mktemp("lm") / "words.arpa"
+    sentences = ["seven two nine erase", "help start stop", "yes no go zero", "seven zero seven"] * 3
+    write_text_lm(path, checkpoint.tokenizer_path, sentences)
+    return StreamingRecognizer(checkpoint.directory, max_streams=16, decoding=DecodingConfig(lm=str(path)))
+
+
+def recognized(recognizer, samples, options, parts=(slice(None),)) -> Transcription:
+    with recognizer.open_stream(options=options) as stream:
+        return Transcription([*(stream.push(samples[part]) for part in parts), stream.finish()])
+
+
+def outcome(one: Transcription) -> tuple:
+    last = one.results[-1]
+    return one.outcome, [alternative.text for alternative in last.alternatives]
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+def test_any_requests_give_the_whole(recognizer, options):
+    samples = golden_samples("medium").numpy()
+    whole = recognized(recognizer, samples, options)
+    most = (1000, 9000)[CHOICES.index(options) % 2]
+    found = recognized(recognizer, samples, options, cut(len(samples), random.Random(5), most))
+    assert outcome(found) == outcome(whole)
+    assert whole.tokens
+    assert [word.text for word in whole.words] == whole.text.split()
+    assert all(0 <= word.confidence <= 1 for word in whole.words)
+
+
+def test_streams_of_a_batch_choose_for_themselves(recognizer):
+    chance = random.Random(7)
+    samples = golden_samples("medium").numpy()
+    signals = [samples[chance.randint(0, 3000) :] for _ in CHOICES]
+    alone = [recognized(recognizer, signal, options) for signal, options in zip(signals, CHOICES, strict=True)]
+    together = recognize_together(recognizer, signals, chance, options=CHOICES)
+    assert list(map(outcome, together)) == list(map(outcome, alone))
+    assert len({str(outcome(one)) for one in alone}) > 3  # the choices do make a difference
+
+
+def test_a_reopened_slot_forgets_the_last_choice(recognizer):
+    samples = golden_samples("short").numpy()
+    fresh = recognized(recognizer, samples, {})
+    for options in CHOICES:
+        for _ in range(2 * recognizer.table.slots // len(CHOICES) + 1):
+            recognized(recognizer, samples, options)
+        assert outcome(recognized(recognizer, samples, {})) == outcome(fresh)
+
+
+def test_no_weight_and_no_phrases_are_no_choice(recognizer):
+    samples = golden_samples("medium").numpy()
+    for decoder in ("greedy", "alsd", "aes", "ctc_beam"):
+        plain = recognized(recognizer, samples, {"decoder": decoder})
+        chosen = recognized(recognizer, samples, {"decoder": decoder, "lm_weight": 0.0, "boosted_phrases": "[]"})
+        assert outcome(chosen) == outcome(plain)
+
+
+def test_a_beam_of_one_is_greedy(recognizer):
+    samples = golden_samples("medium").numpy()
+    assert (
+        recognized(recognizer, samples, {"decoder": "alsd", "beam_size": 1}).outcome
+        == recognized(recognizer, samples, {}).outcome
+    )
+
+
+def test_boosted_phrases_come_out(recognizer):
+    samples = golden_samples("medium").numpy()
+    plain = recognized(recognizer, samples, {})
+    assert "zero" not in plain.text
+    boosted = recognized(recognizer, samples, {"decoder": "alsd", "boosted_phrases": [["zero", 12.0]]})
+    assert re.search(r"\bzero\b", boosted.text)
+
+
+def test_alternatives_are_ranked_and_differ(recognizer):
+    results = recognized(recognizer, golden_samples("medium").numpy(), {"decoder": "alsd", "n_best": 4}).results
+    result = results[-1]
+    texts = [alternative.text for alternative in result.alternatives]
+    assert texts[0] == result.text and len(texts) > 1
+    assert all(np.isfinite(alternative.score) for alternative in result.alternatives)
+    assert result.alternatives[0].words == tuple(word for each in results for word in each.words)
+    assert all(" ".join(word.text for word in one.words) == one.text for one in result.alternatives)
+
+
+def test_a_language_model_of_another_vocabulary_is_rejected(golden_bundle, tmp_path):
+    path = tmp_path / "other.arpa"
+    path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
+    with pytest.raises(PenstockError, match=r"other\.arpa: another vocabulary.*'fremd'"):
+        StreamingRecognizer(
+            golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(lm=str(path), lm_weight=0.5)
+        )
