@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.declaration import About, Off, Option, Options, shown
-from penstock_client.protocol import Parameter
 
 if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
     from penstock_client.protocol import Parameter

@@ -105,7 +105,7 @@ def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has_arriv
                 if not has_arrived:
                     second.may_answer.clear()
                 turns.release()
-                await until(lambda: stream._link is not link if has_arrived else stream.is_adrift)
+                await until(lambda: stream._link is not link if has_arrived else stream.is_without_server)
                 turns.release(2)
                 await until(lambda: not link._in_flight and not link._outbox)
                 second.may_answer.set()
@@ -264,11 +264,11 @@ def test_a_planned_move_and_one_that_is_rejected(servers):
                 if i == 5:
                     second.batch.is_draining = True
                     with pytest.raises(ClientError, match="SERVER_DRAINING"):
-                        await target.take(stream)
+                        await target.move_here(stream)
                     second.batch.is_draining = False
                 if i == 13:
                     assert first.batch.streams
-                    await target.take(stream)
+                    await target.move_here(stream)
                     await until(lambda: not first.batch.streams)
 
             return await play(source, move)
@@ -291,13 +291,13 @@ def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_has_caug
             async def move(stream, i):
                 if i == begin:
                     second.may_answer.clear()
-                    moves.append(asyncio.create_task(target.take(stream)))
+                    moves.append(asyncio.create_task(target.move_here(stream)))
                     await until(lambda: stream._is_moving)
                 if i == end:
                     assert not second.batch.rows
                     if is_lost:
                         await asyncio.to_thread(first.close)
-                        await until(lambda: stream.is_adrift)
+                        await until(lambda: stream.is_without_server)
                     second.may_answer.set()
                     await moves[0]
                     await until(lambda: len(second.batch.streams) == 1 and (is_lost or not first.batch.streams))
@@ -324,7 +324,7 @@ def test_a_stream_that_ends_or_ends_its_segment_while_it_catches_up(servers, beg
                 await stream.push(SPEECH[i * BLOCK : (i + 1) * BLOCK])
             await until(lambda: stream.is_answered)
             second.may_answer.clear()
-            move = asyncio.create_task(target.take(stream))
+            move = asyncio.create_task(target.move_here(stream))
             await until(lambda: stream._arrival is not None)
             if how == "end_segment":
                 await stream.end_segment()

@@ -149,7 +149,7 @@ class TestFailuresOfStreams:
                 stream = await client.open_stream(ON)
                 await stream.end_segment(AUDIO)
                 before = await anext(stream.__aiter__())
-                await other.take(stream)
+                await other.move_here(stream)
                 await asyncio.to_thread(eventually, lambda: not first.speakers.audio)
                 await stream.finish(AUDIO)
                 return before, await told(stream)

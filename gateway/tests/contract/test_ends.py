@@ -175,7 +175,7 @@ async def test_a_forced_end_while_its_stream_moves(fleet, serve, until, driver):
         (upstream,) = (stream._upstream for stream in served.opened)
         second.may_answer.clear()
         await asyncio.to_thread(first.close)
-        await until(lambda: upstream.is_adrift)
+        await until(lambda: upstream.is_without_server)
         rows = upstream.rows
         call.end_segment()
         await until(lambda: upstream.rows > rows)

@@ -64,7 +64,7 @@ async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
     streams._moves.leave(place)
     await until(lambda: group.replicas[1].live)
     first.close()
-    await until(lambda: place.upstream.is_adrift)
+    await until(lambda: place.upstream.is_without_server)
     second.may_answer.set()
     await until(lambda: not place.is_moving)
     await speaking.push(speech(5))
@@ -95,7 +95,7 @@ async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
             assert old.live == 6 and all(place.is_moving for place in streams._streams.values())
             if is_lost:
                 first.close()
-                await until(lambda: all(place.upstream.is_adrift for place in streams._streams.values()))
+                await until(lambda: all(place.upstream.is_without_server for place in streams._streams.values()))
             second.may_answer.set()
             await until(lambda: (old.live, new.live) == (0, 6))
             for stream in opened:

@@ -175,7 +175,7 @@ async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_
         await stream.push(SPEECH)
         second.may_answer.clear()
         await asyncio.to_thread(first.close)
-        await until(lambda: streams._streams[stream].upstream.is_adrift)
+        await until(lambda: streams._streams[stream].upstream.is_without_server)
         await stream.cancel()
         second.may_answer.set()
         await until(lambda: not any(replica.live for replica in streams._groups[0].replicas))
@@ -185,15 +185,15 @@ async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_
 async def test_a_move_that_fails_in_any_way_leaves_no_slot(fleet, open_streams, monkeypatch):
     first, second = fleet(max_streams=9), fleet()
 
-    async def take(stream):
+    async def move_here(stream):
         raise IndexError("a defect")
 
     async with open_streams(first, second) as streams:
         place = streams._streams[await streams.open(LiveStreamOptions(), ANONYMOUS, "test")]
         (target,) = (each for each in streams._moves._targets(place) if each.replica is not place.replica)
-        monkeypatch.setattr(target.replica.client, "take", take)
+        monkeypatch.setattr(target.replica.client, "move_here", move_here)
         with pytest.raises(IndexError):
-            await target.take(place.upstream)
+            await target.move_here(place.upstream)
         assert target.replica.live == 0 and place.replica.live == 1
 
 

@@ -123,7 +123,7 @@ class Server:
                 raise
         return stream
 
-    async def take(self, stream: BatchedStream) -> None:
+    async def move_here(self, stream: BatchedStream) -> None:
         """Moves a stream here (`BatchedStream.move`). ServerReplyError where this server is not the same."""
         link = await self._connect()
         if not stream.fingerprint or self.parameters.get(FINGERPRINT) != stream.fingerprint:
@@ -310,9 +310,9 @@ class BatchedClient:
         """As `Server.probe`, of the first server."""
         return await self._servers[0].probe()
 
-    async def take(self, stream: BatchedStream) -> None:
-        """As `Server.take`, to the first server: for a stream of another client."""
-        await self._servers[0].take(stream)
+    async def move_here(self, stream: BatchedStream) -> None:
+        """As `Server.move_here`, to the first server: for a stream of another client."""
+        await self._servers[0].move_here(stream)
 
     async def close(self) -> None:
         """Ends the remaining streams and the connections."""
@@ -322,7 +322,7 @@ class BatchedClient:
             task.cancel()
         await asyncio.gather(*moves, return_exceptions=True)
         for stream, error in moves.values():
-            if stream.is_adrift:  # its task had not begun
+            if stream.is_without_server:  # its task had not begun
                 stream.give_up(error)
         await asyncio.gather(*(server.close() for server in self._servers))
 
@@ -361,7 +361,7 @@ class BatchedClient:
 class Target(Protocol):
     """Where a stream can move to."""
 
-    async def take(self, stream: BatchedStream) -> None:
+    async def move_here(self, stream: BatchedStream) -> None:
         """Moves it here. ClientError where that fails."""
 
 
@@ -375,22 +375,22 @@ async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callabl
     """
     deadline_s, pause_s = time.monotonic() + MAX_WAIT_S, _PAUSE_S
     try:
-        while stream.is_adrift:
+        while stream.is_without_server:
             for target in targets():
                 try:
-                    await target.take(stream)
+                    await target.move_here(stream)
                     return target
                 except StreamClosedError:  # too long since its last border: nowhere
                     return None
                 except ClientError as error:
                     log.debug("stream %s cannot go on there: %s", stream.stream_id, error)
-                if not stream.is_adrift:
+                if not stream.is_without_server:
                     return None
             if time.monotonic() >= deadline_s:
                 break
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
     finally:
-        if stream.is_adrift:
+        if stream.is_without_server:
             stream.give_up(lost)
     return None

@@ -80,8 +80,8 @@ class ServedStream:
         """Parts that wait for those before them, while the stream moves."""
         self._arrival: Arrival | None = None
         """On the server that it moves to."""
-        self._is_adrift = self._is_moving = False
-        """Adrift: on no server."""
+        self._is_without_server = self._is_moving = False
+        """Whether it is on no server, and whether one of its moves is under way."""
         self._parking_row = 0
         """The number of the row after whose answer it leaves its server until audio comes."""
         self.is_parked = False
@@ -116,9 +116,9 @@ class ServedStream:
         return self._failure is not None or self._is_complete
 
     @property
-    def is_adrift(self) -> bool:
+    def is_without_server(self) -> bool:
         """True while it is on no server: `move` or `give_up` has to follow."""
-        return self._is_adrift and not self.is_parked and not self.is_over
+        return self._is_without_server and not self.is_parked and not self.is_over
 
     @property
     def has_words(self) -> bool:
@@ -137,7 +137,7 @@ class ServedStream:
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
-        if self._failure or pushed.server_number != self._server_number or self._is_adrift:
+        if self._failure or pushed.server_number != self._server_number or self._is_without_server:
             return  # also where it comes late, from a server that the stream has left
         self._answered_samples += len(pushed.row.samples)
         flags = pushed.flags
@@ -171,7 +171,7 @@ class ServedStream:
             self._link.enqueue(pushed.poll())
         elif parks and self.is_answered and not self._is_moving:
             self._leave(is_open=True)
-            self._is_adrift = self.is_parked = True
+            self._is_without_server = self.is_parked = True
         self._changed.give()
 
     @property
@@ -181,7 +181,7 @@ class ServedStream:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
-        if not (self._failure or pushed.server_number != self._server_number or self._is_adrift):
+        if not (self._failure or pushed.server_number != self._server_number or self._is_without_server):
             self.fail(error, is_open=True)
 
     def _new_result(self, result: StreamResult) -> StreamResult | None:
@@ -199,9 +199,9 @@ class ServedStream:
         """
         if self._failure or self._is_complete:
             return
-        if not self._is_adrift:
+        if not self._is_without_server:
             self._leave(is_open)
-        self._is_adrift = True
+        self._is_without_server = True
         self._backlog.clear()
         if error.code not in MOVABLE or not self._may_move(error):
             self._failure = error
@@ -246,7 +246,7 @@ class ServedStream:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
         geometry: of the model's chunks. The server that has the stream keeps it until the other one has answered the
-        segment; one that is adrift goes to the other one at once. Raises ClientError where that does not accept it, or
+        segment; without one it goes to the other one at once. Raises ClientError where that does not accept it, or
         loses it before it has answered: the stream is then where it was, or waits for another call on no server.
         """
         if self._replay is None:
@@ -259,13 +259,13 @@ class ServedStream:
 
     async def _go_to(self, link: Link, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
         arrival, answers = await self._arrived(link, replay, geometry)
-        if not self._is_adrift:
+        if not self._is_without_server:
             self._leave(is_open=None)
         link.forget(arrival)
         self.stream_id, self._link = arrival.stream_id, link
         self._server_number += 1
         self._fruitless_moves += 1
-        self._sent_samples, self._answered_samples, self._is_ended, self._is_adrift = 0, 0, False, False
+        self._sent_samples, self._answered_samples, self._is_ended, self._is_without_server = 0, 0, False, False
         self._order = ResultOrder()
         replay.restart(geometry)
         self._backlog = deque(_repeated(replay, geometry)[1])
@@ -279,7 +279,7 @@ class ServedStream:
             self._send(self._backlog.popleft())
             await self._wait_for_answers(self._sent_samples - _MAX_REPLAYED_SAMPLES)
         await self._wait_for_answers(repeated_samples)
-        if self._is_adrift:
+        if self._is_without_server:
             raise self._move_error
 
     async def _arrived(
@@ -292,7 +292,7 @@ class ServedStream:
         while True:
             self._check_whole(replay, geometry)
             parameters, parts = _repeated(replay, geometry)
-            repeated = [] if self._is_adrift else _told(parts, replay.segment_start_samples)
+            repeated = [] if self._is_without_server else _told(parts, replay.segment_start_samples)
             arrival = self._arrival = Arrival(link, parameters, self._polls)
             try:
                 answers = await arrival.catch_up(repeated, _MAX_REPLAYED_SAMPLES)
@@ -311,7 +311,7 @@ class ServedStream:
 
     async def _wait_for_answers(self, samples: int) -> None:
         """Returns when this server has answered this number of samples, or has lost the stream."""
-        await self._wait_until(lambda: self._is_adrift or self._answered_samples >= samples)
+        await self._wait_until(lambda: self._is_without_server or self._answered_samples >= samples)
 
     def _check_whole(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
         if self.is_over or not replay.is_whole(geometry):
@@ -332,7 +332,7 @@ class ServedStream:
             self.is_parked = False
         elif self._backlog:
             self._backlog.append(part)
-        elif not self._is_adrift:
+        elif not self._is_without_server:
             self._send(part)
 
     def _answer_parked(self, part: Part) -> None:

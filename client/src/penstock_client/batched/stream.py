@@ -110,7 +110,7 @@ class BatchedStream(ServedStream):
         With that audio the stream has lost its server: `on_lost` is called with ServerFullError. Nothing happens where
         rows are unanswered or the stream is on no server.
         """
-        if self.can_park and self.is_answered and not (self._is_adrift or self._is_moving or self._is_finished):
+        if self.can_park and self.is_answered and not (self._is_without_server or self._is_moving or self._is_finished):
             self._parking_row = self._rows + 1
             self._enqueue(self._aligner.flush(NO_SAMPLES), FINALIZE)
 

@@ -62,10 +62,10 @@ class _Target:
     place: Place
     replica: Replica
 
-    async def take(self, stream: BatchedStream) -> None:
+    async def move_here(self, stream: BatchedStream) -> None:
         self.replica.live += 1
         try:
-            await self.replica.client.take(stream)
+            await self.replica.client.move_here(stream)
         except BaseException as error:
             self.replica.release()
             if isinstance(error, ClientError) and not stream.is_over:
@@ -136,7 +136,7 @@ class Moves:
     async def _run(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-            while place.upstream.is_adrift:  # lost again
+            while place.upstream.is_without_server:  # lost again
                 await self._rescue(place)
         finally:
             place.is_moving = False
@@ -161,10 +161,10 @@ class Moves:
         before = _Before(place)
         for target in self._targets(place):
             try:
-                await target.take(place.upstream)
+                await target.move_here(place.upstream)
             except ClientError as error:
                 place.lost = error
-                if place.upstream.is_adrift:
+                if place.upstream.is_without_server:
                     return
             else:
                 return self._note_moved(place, before, "SERVER_DRAINING")
