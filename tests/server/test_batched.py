@@ -12,8 +12,6 @@ from penstock import StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
 from penstock_client.batched.rows import Row
 from tests.helpers.batch_schedule import (
-    LISTED,
-    Row,
     Transcript,
     add_reply,
     cut_into_rows,

@@ -11,7 +11,6 @@ import pytest
 from penstock import StreamingRecognizer
 from penstock_client.batched.rows import Row
 from tests.helpers.batch_schedule import (
-    Row,
     Transcript,
     add_reply,
     cut_into_rows,
