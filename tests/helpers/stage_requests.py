@@ -86,7 +86,8 @@ def _rows(stage: EncoderStage | DecoderStage, requests: Sequence[EncoderRequest 
     rows = []
     for request in requests:
         slot, generation = request.lease
-        before = guard._requests[slot] if guard._generations[slot] == generation else 0
+        is_held = slot < len(guard._generations) and guard._generations[slot] == generation
+        before = guard._requests[slot] if is_held else 0
         rows.append(request.row(before + sent[request.lease])[np.newaxis])
         sent[request.lease] += 1
     return rows
