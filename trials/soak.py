@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from penstock.errors import PenstockError, RunError
 READINGS = "readings.csv"
 _MAX_INTERVAL_S = 10.0
 _MIN_READINGS = 60
-Reading = TypeVar("Reading")
 _WARM_UP_SHARE = 1 / 6
 _WHOLE_SHARE = 0.98
 """Minimum share of the planned time; a soak that ended earlier does not pass."""
@@ -79,14 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Readings(Generic[Reading]):
-    """Reads a figure or the machine's use every `every_s` seconds in a thread. Use as a context manager.
+class Readings:
+    """Reads the machine's use every `every_s` seconds in a thread. Use as a context manager.
 
     Raises RunError on exit if a reading failed.
     """
 
-    def __init__(self, read: Callable[[], Reading], every_s: float):
-        self.readings: list[Reading] = []
+    def __init__(self, read: Callable[[], Usage], every_s: float):
+        self.readings: list[Usage] = []
         """Ordered by time."""
         self._read = read
         self._every_s = every_s
