@@ -227,7 +227,7 @@ async def test_a_fault_is_counted_and_logged_and_not_shown(gateway, caplog):
 async def decoder_place(monkeypatch):
     """The only place of the decoder, which is taken."""
     budget = Budget("decoder", 1, 60.0)
-    monkeypatch.setitem(container._places, asyncio.get_running_loop(), budget)
+    monkeypatch.setitem(container._processes, asyncio.get_running_loop(), budget)
     async with contextlib.AsyncExitStack() as place:
         await place.enter_async_context(budget.taken(ANONYMOUS.name, 1))
         yield place
