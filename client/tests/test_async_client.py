@@ -8,6 +8,7 @@ import pytest
 
 from client.tests.helpers.duplex import results_while_sending
 from client.tests.helpers.fakes import outputs
+from client.tests.helpers.sound_files import media_file
 from penstock_client import AsyncClient
 from penstock_client.replies import parse_reply
 
@@ -98,3 +99,16 @@ def test_files_are_read(url, protocol, audio_file, tmp_path):
             return (await client.transcribe(audio_file)).text
 
     assert asyncio.run(main()) == text(38_400)
+
+
+def test_times_are_those_of_a_file_that_begins_late(url, protocol, tmp_path, samples):
+    pytest.importorskip("av")
+    path = tmp_path / "late.mkv"
+    path.write_bytes(media_file("matroska", "pcm_s16le", samples, 16_000, start_s=5.0))
+
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            return (await client.transcribe(path)).words
+
+    words = asyncio.run(main())
+    assert (words[0].start_ms, words[-1].end_ms) == (5000, 7400)

@@ -24,7 +24,7 @@ GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by d
 
 @pytest.fixture(autouse=True)
 def ample_time(monkeypatch):
-    monkeypatch.setattr(server_offer, "_BUDGET_S", 60.0)
+    monkeypatch.setattr(server_offer, "_PROBE_S", 60.0)
 
 
 class MetricsServer:

@@ -219,6 +219,7 @@ class AsyncClient(ClientBase):
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options if realtime else for_file(options)) as stream:
+            stream.start_ms = round(1000 * recording.start_s)
             await _play(stream, recording, Pacer() if realtime else None, report)
             return stream.transcript
 

@@ -1,4 +1,8 @@
-"""The transcript of a stream, accumulated from its results; and its parts as JSON."""
+"""The transcript of a stream, accumulated from its results; and its parts as JSON.
+
+`penstock-client --json` and `penstock transcribe` write these alike. The words and alternatives of client and core are
+classes of their own with the same attributes.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,8 @@
-"""The id of a request, by which a client finds its lines in the log, and the span of a stream."""
+"""The id of a request, by which a client finds its lines in the log, and the span of a stream for OpenTelemetry.
+
+Spans need the extra `tracing` and a collector in OTEL_EXPORTER_OTLP_ENDPOINT; without either nothing is recorded. A
+span belongs to the client's trace if the request has `traceparent`.
+"""
 
 import logging
 import os

@@ -274,7 +274,7 @@ class KServeGrpc(Call):
     protocol, tells_retry, tells_rest, large_samples = "kserve", False, False, 1 << 20
     module, status_field = triton_grpc, 0
     leaves_at_once = False
-    wrong: ClassVar = ({"lm_weight": 2.5},)
+    wrong: ClassVar = ({"lm_weight": 2.5}, {"speakers": 1})
 
     @classmethod
     def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:

@@ -96,9 +96,9 @@ async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, ser
 @pytest.mark.parametrize("driver", WITH_KEYS)
 async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
     async with serve(fleet(), keys=KEYS) as served:
-        with contextlib.ExitStack() as places:
+        with contextlib.ExitStack() as connections:
             for _ in range(4 * 4 + 8):
-                places.enter_context(served.gateway.connections.taken(ONE))
+                connections.enter_context(served.gateway.connections.taken(ONE))
             check(driver, await driver.of(served.ports, speech(1)), ErrorCode.STREAMS_EXHAUSTED)
             assert (await driver.of(served.ports, speech(2), key="sk-two")).text == "w2"
         assert (await driver.of(served.ports, speech(1))).text == "w1"

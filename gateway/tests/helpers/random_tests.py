@@ -50,11 +50,11 @@ async def make_cases(
     another client are unchanged.
     """
     answers: Counter = Counter()
-    places, left, sent = asyncio.Semaphore(_CLIENTS), iter(numbers), 0
+    clients, left, sent = asyncio.Semaphore(_CLIENTS), iter(numbers), 0
 
     async def make(number: int) -> None:
         nonlocal sent
-        async with places:
+        async with clients:
             try:
                 answer, count = await one(number)
             except Exception as error:

@@ -47,11 +47,13 @@ async def rejected(gateway, code, text):
 async def test_a_stream(gateway):
     async with client(gateway) as riva_client:
         received = await riva_client.send_all([configuration(True), *pieces(speech(0.3, 1.0, 0.2))])
+        unasked = await riva_client.send_all([configuration(), *pieces(speech(0.3, 1.0, 0.2))])
     results = [result for response in received for result in response.results]
     assert [result.alternatives[0].transcript for result in results] == [
         "w0", "w0 w1", "w0 w1 w2", "w0 w1 w2 ", "w3", "w3 w4", "w3 w4 ",
     ]  # fmt: skip
     assert [result.is_final for result in results] == [False] * 3 + [True] + [False] * 2 + [True]
+    assert [response.results[0].alternatives[0].transcript for response in unasked] == ["w0 w1 w2 ", "w3 w4 "]
     assert [round(result.stability, 2) for result in results[:4]] == [0, 0.4, 0.62, 1]
     assert all(result.channel_tag == 1 for result in results)
     assert gateway.streams.opened[0].is_cancelled  # its slot is free
@@ -225,7 +227,7 @@ async def test_a_fault_is_counted_and_logged_and_not_shown(gateway, caplog):
 async def decoder_place(monkeypatch):
     """The only place of the decoder, which is taken."""
     budget = Budget("decoder", 1, 60.0)
-    monkeypatch.setitem(container._places, asyncio.get_running_loop(), budget)
+    monkeypatch.setitem(container._processes, asyncio.get_running_loop(), budget)
     async with contextlib.AsyncExitStack() as place:
         await place.enter_async_context(budget.taken(ANONYMOUS.name, 1))
         yield place

@@ -35,15 +35,15 @@ async def test_who_waits_too_long_is_rejected():
         pass
 
 
-def test_places_follow_from_the_streams_of_a_key():
-    places, key = KeyLimit("uploads", lambda streams: 2 * streams), ApiKey("shop", 1)
-    with places.taken(key), places.taken(key):
-        with pytest.raises(GatewayError, match="all 2 uploads of the API key 'shop'") as caught, places.taken(key):
+def test_uploads_follow_from_the_streams_of_a_key():
+    uploads, key = KeyLimit("uploads", lambda streams: 2 * streams), ApiKey("shop", 1)
+    with uploads.taken(key), uploads.taken(key):
+        with pytest.raises(GatewayError, match="all 2 uploads of the API key 'shop'") as caught, uploads.taken(key):
             pass
         assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
         for _ in range(100):
-            places.taken(ANONYMOUS).__enter__()
-    with places.taken(key):
+            uploads.taken(ANONYMOUS).__enter__()
+    with uploads.taken(key):
         pass
 
 

@@ -246,8 +246,8 @@ class ServedStream:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
         geometry: of the model's chunks. The server that has the stream keeps it until the other one has answered the
-        segment; without one it goes to the other one at once. Raises ClientError where that does not accept it, or
-        loses it before it has answered: the stream is then where it was, or waits for another call on no server.
+        segment; a stream on no server goes to the other one at once. Raises ClientError where that does not accept it,
+        or loses it before it has answered: the stream is then where it was, or waits for another call on no server.
         """
         if self._replay is None:
             raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")

@@ -1,4 +1,7 @@
-"""Streams one source of audio to the server: a track of a file, a pipe or the microphone. Prints nothing."""
+"""Streams one source of audio to the server: a track of a file, a pipe or the microphone. Prints nothing.
+
+And the Enter key, which may end segments meanwhile.
+"""
 
 import argparse
 import contextlib

@@ -1,4 +1,7 @@
-"""Streams with speakers: the connection to the model `speakers`, and a transport whose audio goes there, too."""
+"""Streams with speakers: the connection to the model `speakers`, and a transport whose audio goes there, too.
+
+The library of a protocol is imported when it is used.
+"""
 
 import asyncio
 import math

@@ -1,6 +1,9 @@
 """Streams over gRPC: messages, channels, and a transport for asyncio with one call per stream.
 
-All streams of a client share one connection.
+All streams of a client share one connection. A ModelStreamInfer call carries one of them: the server writes the
+responses of a call in the order of its requests, so streams that share a call would delay each other. Calls use
+tritonclient's generated stub: `InferenceServerClient` has one stream per client object and leaks a thread per cancelled
+stream.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Streams over HTTP: messages, and a transport for asyncio with one POST per request, one at a time.
 
-On a dead connection aiohttp repeats requests with an idempotent method only; POST is not.
+The bodies are tritonclient's, the connections are not: its HTTP library repeats requests when a connection breaks, and
+the server would decode a repeated request twice. aiohttp repeats those with an idempotent method only; POST is not.
 """
 
 import asyncio

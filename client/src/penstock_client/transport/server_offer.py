@@ -21,7 +21,8 @@ from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.replies import UNREADABLE
 from penstock_client.server_info import ServerInfo, parse_server_info, takes_files
 
-_BUDGET_S = 2.0
+_PROBE_S = 2.0
+"""The longest search for what answers where the protocol has failed."""
 _SETTINGS_FRAME = 4
 """The type of the frame that an HTTP/2 server, such as gRPC's, sends first (RFC 9113, section 3.4)."""
 _GRPC_PORT, _HTTP_PORT = "gRPC port (8001 by default)", "HTTP port (8000 by default)"
@@ -32,6 +33,7 @@ NOT_A_SERVER = {
 }
 """By protocol: the server that answers does not know KServe v2, which a Penstock server speaks."""
 _MAX_READ_S = 2.0
+"""The longest attempt to read from a server before its first stream."""
 _RETRY_S = 5.0
 """Between two attempts to read from a server that does not answer."""
 _LOST = {"CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_DRAINING", "SERVER_UNREACHABLE"}
@@ -70,7 +72,7 @@ class _Probe:
     def __init__(self, endpoint: Endpoint):
         host, _, port = endpoint.url.rpartition(":")
         self._address = host.strip("[]"), int(port)
-        self._deadline_s = time.monotonic() + min(_BUDGET_S, endpoint.timeout_s / 4)
+        self._deadline_s = time.monotonic() + min(_PROBE_S, endpoint.timeout_s / 4)
 
     def find(self) -> _Found | None:
         """The protocol that answers; None if it is unknown. Raises OSError."""

@@ -28,7 +28,7 @@ MAX_PROCESSES = 8
 """More recordings wait, as do those of a key that has half of them. A process lives until its last block is read; all
 together take less than `decode_worker.MAX_MEMORY_BYTES` for each."""
 _log = logging.getLogger(__name__)
-_places: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
+_processes: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 """The processes of each event loop."""
 
 
@@ -49,10 +49,11 @@ class DecodedRecording:
         """Blocks [n] of a few seconds.
 
         GatewayError: AUDIO_INVALID for what cannot be decoded; TOO_LARGE for a longer recording; OVERLOADED where no
-        process can start; STREAMS_EXHAUSTED where it waits too long for a place.
+        process can start; STREAMS_EXHAUSTED where it waits too long for one.
         """
-        places = _places.setdefault(asyncio.get_running_loop(), Budget("decoder", MAX_PROCESSES, MAX_DECODER_WAIT_S))
-        async with places.taken(self._key, 1):
+        new = Budget("decoder", MAX_PROCESSES, MAX_DECODER_WAIT_S)
+        processes = _processes.setdefault(asyncio.get_running_loop(), new)
+        async with processes.taken(self._key, 1):
             reader, transport = await _start(self._recording, self._order)
             try:
                 while True:

@@ -27,7 +27,10 @@ _PART_SAMPLES = 16_000
 
 
 class RequestResults:
-    """Collects the answers to the rows of one stream, and gives out the results of a request."""
+    """Collects the answers to the rows of one stream, and gives out the results of a request.
+
+    These are everything that is new, or the text as it is.
+    """
 
     def __init__(self, group: ModelGroup):
         self._rate_hz = group.sample_rate_hz

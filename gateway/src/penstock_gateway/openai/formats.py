@@ -171,7 +171,7 @@ def _cues(transcription: Transcription, form: TranscriptionForm) -> list[Cue]:
 
 
 class TranscriptEvents:
-    """The events of one stream. The deltas, one after another, are the text of `done`."""
+    """The events of one stream: only text that cannot change. The deltas, one after another, are the text of `done`."""
 
     def __init__(self, has_logprobs: bool, form: TranscriptionForm | None = None):
         """form: of a request whose turns of speakers are events, too."""

@@ -1,4 +1,4 @@
-"""The command `penstock-gateway`."""
+"""The command `penstock-gateway`, and its log on standard error."""
 
 import logging
 import os
@@ -15,6 +15,7 @@ _OF_CLIENTS = (
     "without completing handshake", "Invalid HTTP request", "Unsupported upgrade request",
     "ExecuteBatchError raised in core",
 )  # fmt: skip
+"""Lines of libraries about what clients do, which are left out of the log."""
 _LIBRARIES = ("uvicorn.error", "grpc._cython.cygrpc")
 log = logging.getLogger(__name__)
 _GROUPS = {
@@ -23,7 +24,7 @@ _GROUPS = {
     "language": "streams",
     "captions": "files, page and process",
 }
-"""By the first option of each."""
+"""The sections of `--help`, by the first option of each."""
 REJECTED = 2
 """Exit status for flags, files and ports that cannot work."""
 

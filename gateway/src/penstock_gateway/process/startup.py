@@ -1,4 +1,7 @@
-"""Checks before a gateway starts: its options and the files that they name, which `penstock serve` checks, too."""
+"""Checks before a gateway starts: its options and the files that they name, which `penstock serve` checks, too.
+
+The certificate is also read again while the gateway runs.
+"""
 
 import argparse
 import logging

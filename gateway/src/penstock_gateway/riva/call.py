@@ -159,7 +159,7 @@ class Call:
         await self._live.finish()
 
     async def _note_decoding(self) -> None:
-        """Waiting for the decoder, or for a place there, is not silence."""
+        """Waiting for the decoder, or until one is free, is not silence."""
         while True:
             await asyncio.sleep(_NOTE_S)
             await self._live.push(_NO_SAMPLES)

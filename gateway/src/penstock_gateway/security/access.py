@@ -33,7 +33,10 @@ class Credential(NamedTuple):
 
 
 class ClientSecrets:
-    """Makes and checks secrets that stand for a key, and the settings of a session, until they expire."""
+    """Makes and checks secrets that stand for a key, and the settings of a session, until they expire.
+
+    They are for browsers: `ek_...`, signed with HMAC-SHA256, so that no process stores them.
+    """
 
     def __init__(self, signing_key: bytes, keys: KeyRing, now_s: Callable[[], float] = time.time):
         """`signing_key`: 32 bytes or more, the same in all gateways of an address."""

@@ -1,4 +1,4 @@
-"""What a process has a limited amount of: places of each key, turns, memory, connections, messages per second."""
+"""What a process has a limited amount of: what each key has open, turns, memory, connections, messages per second."""
 
 import asyncio
 from collections import Counter, deque
@@ -24,7 +24,7 @@ class KeyLimit:
 
     @contextmanager
     def taken(self, key: ApiKey) -> Iterator[None]:
-        """Takes a place until the block ends. GatewayError STREAMS_EXHAUSTED where there is none."""
+        """Counts one more until the block ends. GatewayError STREAMS_EXHAUSTED where the limit is reached."""
         if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
             message = f"all {limit} {self._what} of the API key {key.name!r} are open"
             raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)

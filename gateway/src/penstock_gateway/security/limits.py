@@ -33,7 +33,7 @@ gRPC takes this much of a message of any call before the gateway sees it.
 MAX_UNARY_BYTES = 4 * MAX_RECOGNIZE_BYTES
 """Such messages and large bodies of KServe at the same time in a process, half of them of one key; others wait."""
 MAX_WAIT_S = 30.0
-"""For a place for a message or a recording; then STREAMS_EXHAUSTED."""
+"""For room for a message or a recording; then STREAMS_EXHAUSTED."""
 MAX_FIELDS_BYTES = 1 << 20
 """The fields beside a recording, in a form or in a message."""
 MAX_RECORDINGS_BYTES = 500_000_000
@@ -42,7 +42,7 @@ MAX_RECORDINGS_BYTES = 500_000_000
 Two uploads of the largest size, if that is more.
 """
 MAX_DECODER_WAIT_S = 14.0
-"""For a place to decode a recording: before its reply begins with a keep-alive, and so with a status."""
+"""For a process that decodes a recording: before its reply begins with a keep-alive, and so with a status."""
 KEEP_ALIVE_S = 15.0
 """Between two bytes of a reply that takes long. Proxies end one that sends nothing for 60 s."""
 MAX_SILENT_S = 60.0

@@ -108,7 +108,7 @@ class Moves:
 
     def _note_lost(self, place: Place, error: ClientError) -> bool:
         if place.upstream.is_parked:
-            place.note_parked()  # at the latest now, or its own place would leave no room for it
+            place.note_parked()  # at the latest now, or it would find its own slot taken
         else:
             place.replica.note_error(error)
         if not place.upstream.fingerprint:  # its server is an earlier version
@@ -143,8 +143,8 @@ class Moves:
 
     async def _leave(self, place: Place) -> None:
         """To the first replica that takes the stream; where none does, it stays until the next call."""
-        leaving = place.replica.leaving
-        turn = place.turn = asyncio.create_task(leaving.acquire())
+        turns = place.replica.move_turns
+        turn = place.turn = asyncio.create_task(turns.acquire())
         try:
             await asyncio.wait([turn])
         finally:
@@ -155,7 +155,7 @@ class Moves:
             if not place.upstream.is_parked:  # meanwhile
                 await self._move_to_any(place)
         finally:
-            leaving.release()
+            turns.release()
 
     async def _move_to_any(self, place: Place) -> None:
         before = _Before(place)

@@ -32,7 +32,7 @@ PROBE_S = 2.0
 _PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
-_LEAVING_PART, _MIN_LEAVING = 8, 2
+_MOVING_PART, _MIN_MOVING = 8, 2
 """An eighth of the streams of a replica that drains move at a time, at least two: their audio delays the streams where
 it is sent to, and all have to be gone in the time of the drain."""
 _FULL_S = 0.5
@@ -68,7 +68,7 @@ class Replica:
             max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
         self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
-        self.leaving = asyncio.Semaphore()
+        self.move_turns = asyncio.Semaphore()
         """Taken by each stream that moves while it drains."""
         self.information: ServerInfo | None = None
         """None while it does not answer, or serves another model than its group."""
@@ -172,7 +172,7 @@ class Replica:
             self.note_full()
         if probed.is_draining and not self.is_draining:
             log.info("replica %s is draining: its %d streams move", self.address, self.live)
-            self.leaving = asyncio.Semaphore(max(_MIN_LEAVING, self.live // _LEAVING_PART))
+            self.move_turns = asyncio.Semaphore(max(_MIN_MOVING, self.live // _MOVING_PART))
         self.is_draining = probed.is_draining
         return probed.information
 
