@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.penstock_decoders import FrameLooping
 from penstock.decoding.beam.hyps import TokenLists, Tokens
-from penstock.decoding.beam.memory import BeamBuffers
+from penstock.decoding.beam.memory import BeamBuffers, with_choices
 from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch
@@ -259,7 +259,7 @@ def test_a_loop_in_a_loop_on_the_device(driver):
 def start_beams(network: TransducerNetwork, batch: int):
     fusion = fusion_states(WEIGHTS[:batch], PHRASES[:batch], network.device)
     beam_sizes = torch.tensor([4, 2, 3, 1, 4][:batch], device=network.device)
-    return fresh_beams(network, batch, BEAM, beam_sizes, fusion)
+    return with_choices(fresh_beams(network, batch, BEAM), beam_sizes, fusion)
 
 
 def make_beam(network: TransducerNetwork, algorithm: BeamAlgorithm) -> BeamSearch:
