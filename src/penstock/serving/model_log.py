@@ -13,6 +13,11 @@ from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
 from penstock.serving.settings import SAMPLE_RATE_HZ, ServeOptions
 from penstock_client.log_lines import LineFormatter, RateLimit
 
+_REJECTIONS_PER_S = 20
+_REMEMBERED_STREAMS = 256
+_BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
 
 def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
     """Sends what this process logs to standard error in the server's format; returns the model's logger."""
@@ -24,12 +29,6 @@ def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
     own.setLevel(level.upper())
     logging.captureWarnings(True)
     return own
-
-
-_REJECTIONS_PER_S = 20
-_REMEMBERED_STREAMS = 256
-_BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ModelLog:

@@ -11,6 +11,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock_client.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
 
 NO_END_TOKENS = "endpoint_tokens is 'on', but the model has no end tokens; accepted: off"
+_NAMED_IN_ERRORS = 10
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,6 @@ def _ilm_weights(transducer: TransducerConfig | None, decoding: DecodingConfig) 
         name: (transducer.ilm_greedy if name == GREEDY else transducer.ilm_beam)._replace(**set_by_server)
         for name in TRANSDUCER_DECODERS
     }
-
-
-_NAMED_IN_ERRORS = 10
 
 
 @dataclass(frozen=True)

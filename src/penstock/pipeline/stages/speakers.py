@@ -33,6 +33,8 @@ from penstock.speakers.network import SpeakerNetwork, open_network
 
 FILE = "file"
 """The mode with the steps of whole recordings."""
+SPEAKER_MODE = "speaker_mode"
+"""Parameter of a start."""
 
 
 def step_sizes(config: SpeakerConfig) -> dict[str, StepSize]:
@@ -158,10 +160,6 @@ class StreamSteps:
             self._mel[slot, : self._filled[slot] - drop] = self._mel[slot, drop : self._filled[slot]]
             self._filled[slot] -= drop
         self._left[slots] = kept
-
-
-SPEAKER_MODE = "speaker_mode"
-"""Parameter of a start."""
 
 
 class SpeakerOptions(NamedTuple):
