@@ -57,7 +57,7 @@ def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult],
     }
     text = _TEMPLATE.read_text(encoding="utf-8")
     heading = "".join(f"<p>{html.escape(line)}</p>" for line in summary_lines(conditions, results[0]))
-    text = text.replace("<!--plots-->", draw_plots(results, swept)).replace("<!--heading-->", heading)
+    text = text.replace("<!--plots-->", _draw_plots(results, swept)).replace("<!--heading-->", heading)
     parts = (text, _script_json(document))  # texts of manifests may have half a surrogate pair
     left = _MAX_BYTES - sum(len(part.encode(errors="backslashreplace")) for part in parts)
     problems: list[str] = []
@@ -70,7 +70,7 @@ def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult],
     return problems
 
 
-def draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
+def _draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
     """An SVG element; "" without speech. swept: the option of a sweep."""
     if not all(result.score.speech.words.reference_units for result in results):
         return ""

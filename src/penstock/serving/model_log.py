@@ -19,18 +19,6 @@ _BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
-    """Sends what this process logs to standard error in the server's format; returns the model's logger."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(model, log_format))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    own = logging.getLogger("penstock")
-    own.setLevel(level.upper())
-    logging.captureWarnings(True)
-    return own
-
-
 class ModelLog:
     """The log of one model's process, configured by the environment."""
 
@@ -95,6 +83,18 @@ class StreamLog:
         log = self._log.info if record.samples else self._log.debug
         log = log if record.ended_by in _BY_CLIENTS else self._log.warning
         log("stream ended", extra={"fields": fields})
+
+
+def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
+    """Sends what this process logs to standard error in the server's format; returns the model's logger."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(model, log_format))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    own = logging.getLogger("penstock")
+    own.setLevel(level.upper())
+    logging.captureWarnings(True)
+    return own
 
 
 def _process_age_s() -> float:
