@@ -3,8 +3,11 @@
 from typing import NamedTuple
 
 MAX_BEAM_SIZE = 32
+"""Hypotheses of a beam search, at most."""
 MIN_MAX_ACTIVE, MAX_MAX_ACTIVE = 64, 16_384
+"""Accepted `max_active` of a graph search."""
 MAX_BEAM = 50.0
+"""Accepted `beam` of a graph search in nats, at most."""
 
 
 class BeamSizes(NamedTuple):
@@ -31,7 +34,7 @@ class AesLimits(NamedTuple):
 
 
 class WfstSizes(NamedTuple):
-    """Memory of one stream, which does not depend on the graph."""
+    """Memory of one stream's search over a decoding graph, which does not depend on the graph."""
 
     max_active: int = 2048
     """K, tokens after a frame."""
@@ -67,7 +70,7 @@ class WfstSizes(NamedTuple):
 
 
 class WfstLimits(NamedTuple):
-    """Limits that prune the search."""
+    """Limits that prune the search over a decoding graph."""
 
     beam: float = 10.0
     """Nats below the best token."""

@@ -17,7 +17,6 @@ from penstock.evaluation.normalizers import Normalizer
 
 COLLARS_S = (0.0, 0.25)
 """Times before and after each boundary of a reference turn that are not scored, each for a DER of its own."""
-
 _TOUCHING_S = 1e-6
 """Between two turns that touch: an RTTM has durations, whose sums are rounded."""
 _SPEAKER = "SPEAKER"
@@ -35,6 +34,36 @@ class SpeakerTurn(NamedTuple):
     speaker: Hashable
     start_s: float
     end_s: float
+
+
+def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Sequence[SpeakerTurn]]:
+    """The turns of each utterance from an RTTM file or the `*.rttm` of a folder, by the stem of its audio file.
+
+    Without turns is only a recording without reference text, or with an RTTM file of its own. Raises ManifestError.
+    """
+    try:
+        files = sorted(path.glob("*.rttm")) if path.is_dir() else [path]
+        texts = [(file, file.read_text(encoding="utf-8-sig")) for file in files]
+    except OSError as error:
+        raise ManifestError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: not UTF-8 text: {error}") from error
+    if not files:
+        raise ManifestError(f"{path}: has no *.rttm")
+    found: dict[str, list[SpeakerTurn]] = {_name(file): [] for file in files if path.is_dir()}
+    for file, text in texts:
+        for number, line in enumerate(text.split("\n"), 1):
+            if (parsed := _parse(f"{file}:{number}", line)) is not None:
+                found.setdefault(parsed[0], []).append(parsed[1])
+    names: dict[str, Utterance] = {}
+    for utterance in utterances:
+        where, name = f"{utterance.manifest}:{utterance.line}", _name(utterance.audio)
+        if name not in found and utterance.reference.strip():
+            raise ManifestError(f"{where}: {path} has no turns of {name}, the recording {utterance.audio.name}")
+        other = names.setdefault(name, utterance)
+        if other.audio != utterance.audio:
+            raise ManifestError(f"{where}: {utterance.audio} and {other.audio} are both {name} in {path}")
+    return [found.get(_name(utterance.audio), []) for utterance in utterances]
 
 
 @dataclass(frozen=True)
@@ -201,36 +230,6 @@ def _parts(
             yield time_s - before_s, frozenset(speaking[0]), frozenset(speaking[1])
         before_s = time_s
         (speaking[side].add if is_start else speaking[side].discard)(speaker)
-
-
-def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Sequence[SpeakerTurn]]:
-    """The turns of each utterance from an RTTM file or the `*.rttm` of a folder, by the stem of its audio file.
-
-    Without turns is only a recording without reference text, or with an RTTM file of its own. Raises ManifestError.
-    """
-    try:
-        files = sorted(path.glob("*.rttm")) if path.is_dir() else [path]
-        texts = [(file, file.read_text(encoding="utf-8-sig")) for file in files]
-    except OSError as error:
-        raise ManifestError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: not UTF-8 text: {error}") from error
-    if not files:
-        raise ManifestError(f"{path}: has no *.rttm")
-    found: dict[str, list[SpeakerTurn]] = {_name(file): [] for file in files if path.is_dir()}
-    for file, text in texts:
-        for number, line in enumerate(text.split("\n"), 1):
-            if (parsed := _parse(f"{file}:{number}", line)) is not None:
-                found.setdefault(parsed[0], []).append(parsed[1])
-    names: dict[str, Utterance] = {}
-    for utterance in utterances:
-        where, name = f"{utterance.manifest}:{utterance.line}", _name(utterance.audio)
-        if name not in found and utterance.reference.strip():
-            raise ManifestError(f"{where}: {path} has no turns of {name}, the recording {utterance.audio.name}")
-        other = names.setdefault(name, utterance)
-        if other.audio != utterance.audio:
-            raise ManifestError(f"{where}: {utterance.audio} and {other.audio} are both {name} in {path}")
-    return [found.get(_name(utterance.audio), []) for utterance in utterances]
 
 
 def _name(path: Path) -> str:

@@ -63,6 +63,22 @@ def read_manifest(manifest: Path, limit: int | None = None, has_segments: bool =
     return [_parse(manifest, number, line, has_segments) for number, line in numbered]
 
 
+def join_utterances(
+    utterances: Sequence[Utterance], count: int, pause_s: float, sample_rate_hz: int, folder: Path
+) -> list[Utterance]:
+    """Joins `count` successive utterances of a manifest at a time, the last ones of each fewer; writes WAV files.
+
+    pause_s: silence between two of them. Raises AudioError, and ManifestError for languages that differ in a group.
+    """
+    joined: list[Utterance] = []
+    for _, of_manifest in groupby(utterances, key=lambda utterance: utterance.manifest):
+        rows = list(of_manifest)
+        for first in range(0, len(rows), count):
+            path = folder / f"{len(joined)}.wav"
+            joined.append(_joined(rows[first : first + count], pause_s, sample_rate_hz, path))
+    return joined
+
+
 def _parse(manifest: Path, number: int, line: str, has_segments: bool) -> Utterance:
     where = f"{manifest}:{number}"
     entry = _entry(where, line)
@@ -153,22 +169,6 @@ def _speaker(where: str, entry: dict) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ManifestError(f"{where}: speaker: {value!r}, expected a name or a number")
     return str(value)
-
-
-def join_utterances(
-    utterances: Sequence[Utterance], count: int, pause_s: float, sample_rate_hz: int, folder: Path
-) -> list[Utterance]:
-    """Joins `count` successive utterances of a manifest at a time, the last ones of each fewer; writes WAV files.
-
-    pause_s: silence between two of them. Raises AudioError, and ManifestError for languages that differ in a group.
-    """
-    joined: list[Utterance] = []
-    for _, of_manifest in groupby(utterances, key=lambda utterance: utterance.manifest):
-        rows = list(of_manifest)
-        for first in range(0, len(rows), count):
-            path = folder / f"{len(joined)}.wav"
-            joined.append(_joined(rows[first : first + count], pause_s, sample_rate_hz, path))
-    return joined
 
 
 def _joined(group: Sequence[Utterance], pause_s: float, sample_rate_hz: int, path: Path) -> Utterance:

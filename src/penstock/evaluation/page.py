@@ -20,6 +20,9 @@ from penstock.evaluation.runs import RunResult
 from penstock.frontend.audio_file import read_audio
 from penstock.reporting import PLOT_STYLE
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _TEMPLATE = Path(__file__).with_name("report.html")
 _MAX_BYTES = 20_000_000
 _SAMPLE_RATE_HZ = 16_000
@@ -27,18 +30,47 @@ _LEAST_BIT_RATE, _MOST_BIT_RATE = 6_000, 32_000
 """Bits per second of Opus, as libsndfile bounds them and as speech needs them."""
 _BIT_RATES = 250_000
 """The range of bit rates of libsndfile's compression level, from 1.0 for the least to 0.0."""
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _LENGTHS_S = (0.0, 2.0, 5.0, 10.0, 20.0, 60.0, float("inf"))
 _MAX_LINES = 6
 """More lines in one plot cannot be told apart."""
 _STYLE: Any = {**PLOT_STYLE, "svg.fonttype": "none", "svg.hashsalt": "penstock"}
 
 
-def draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
+def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult], swept: str | None = None) -> list[str]:
+    """Writes the page, of at most 20 MB; returns which recordings it lacks. swept: the option of a sweep.
+
+    Where not all recordings fit, those with the most errors have them. Raises OutputError.
+    """
+    utterances = results[0].utterances
+    header, rows = summary_cells(results)
+    document: dict[str, Any] = {
+        "columns": header,
+        "recordings": [{"name": each.audio.name, "speaker": each.speaker, "s": each.audio_s} for each in utterances],
+        "runs": [
+            {
+                "name": str(result.variant),
+                "cells": row,
+                "utterances": [_row(*each) for each in zip(result.outcomes, result.errors, strict=True)],
+            }
+            for result, row in zip(results, rows, strict=True)
+        ],
+    }
+    text = _TEMPLATE.read_text(encoding="utf-8")
+    heading = "".join(f"<p>{html.escape(line)}</p>" for line in summary_lines(conditions, results[0]))
+    text = text.replace("<!--plots-->", _draw_plots(results, swept)).replace("<!--heading-->", heading)
+    parts = (text, _script_json(document))  # texts of manifests may have half a surrogate pair
+    left = _MAX_BYTES - sum(len(part.encode(errors="backslashreplace")) for part in parts)
+    problems: list[str] = []
+    for index, opus in _encode(utterances, _worst_first(results), left, problems):
+        document["recordings"][index]["opus"] = opus
+    try:
+        path.write_text(text.replace('"DATA"', _script_json(document)), encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror}") from error
+    return problems
+
+
+def _draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
     """An SVG element; "" without speech. swept: the option of a sweep."""
     if not all(result.score.speech.words.reference_units for result in results):
         return ""
@@ -106,40 +138,6 @@ def _draw_lengths(axes: "Axes", results: Sequence[RunResult]) -> None:
 def _words_within(result: RunResult, low_s: float, high_s: float) -> list[EditCounts]:
     pairs = zip(result.utterances, result.errors, strict=True)
     return [errors.words for each, errors in pairs if errors and errors.reference and low_s <= each.audio_s < high_s]
-
-
-def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult], swept: str | None = None) -> list[str]:
-    """Writes the page, of at most 20 MB; returns which recordings it lacks. swept: the option of a sweep.
-
-    Where not all recordings fit, those with the most errors have them. Raises OutputError.
-    """
-    utterances = results[0].utterances
-    header, rows = summary_cells(results)
-    document: dict[str, Any] = {
-        "columns": header,
-        "recordings": [{"name": each.audio.name, "speaker": each.speaker, "s": each.audio_s} for each in utterances],
-        "runs": [
-            {
-                "name": str(result.variant),
-                "cells": row,
-                "utterances": [_row(*each) for each in zip(result.outcomes, result.errors, strict=True)],
-            }
-            for result, row in zip(results, rows, strict=True)
-        ],
-    }
-    text = _TEMPLATE.read_text(encoding="utf-8")
-    heading = "".join(f"<p>{html.escape(line)}</p>" for line in summary_lines(conditions, results[0]))
-    text = text.replace("<!--plots-->", draw_plots(results, swept)).replace("<!--heading-->", heading)
-    parts = (text, _script_json(document))  # texts of manifests may have half a surrogate pair
-    left = _MAX_BYTES - sum(len(part.encode(errors="backslashreplace")) for part in parts)
-    problems: list[str] = []
-    for index, opus in _encode(utterances, _worst_first(results), left, problems):
-        document["recordings"][index]["opus"] = opus
-    try:
-        path.write_text(text.replace('"DATA"', _script_json(document)), encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror}") from error
-    return problems
 
 
 def _script_json(document: Any) -> str:

@@ -65,7 +65,7 @@ def hash_sizes(cells: Cells) -> dict[str, int]:
 
 
 @triton.jit
-def find_cells(
+def _find_cells(
     first, second, row, key, cells: tl.constexpr, multiplier: tl.constexpr, first_shift: tl.constexpr,
     second_shift: tl.constexpr,
 ):  # fmt: skip
@@ -108,7 +108,7 @@ def _recombine_kernel(
     bids = is_near & (idle == 0)
     # 2) the entry's cell in either round, and its bid
     key = tl.load(keys + entry, mask=bids, other=0)
-    first, second = find_cells(first_table, second_table, row, key, cells, multiplier, first_shift, second_shift)
+    first, second = _find_cells(first_table, second_table, row, key, cells, multiplier, first_shift, second_shift)
     bid = (cost.to(tl.int32, bitcast=True).to(tl.int64) << 32) | entry
     if step == 0:
         tl.atomic_min(first, bid, mask=bids)
@@ -286,7 +286,7 @@ def closure_kernel(
     tl.store(closures + first + place, closure.to(tl.int32), mask=mask)
     tl.store(costs + first + place, cost, mask=mask)
     tl.store(keys + first + place, key, mask=mask)
-    one, two = find_cells(first_table, second_table, row, key, cells, multiplier, first_shift, second_shift)
+    one, two = _find_cells(first_table, second_table, row, key, cells, multiplier, first_shift, second_shift)
     nothing = tl.full([block], no_bid, tl.int64)
     tl.store(one, nothing, mask=mask)
     tl.store(two, nothing, mask=mask)

@@ -35,20 +35,6 @@ def parse_yaml(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _reject_bombs(data: bytes) -> None:
-    depth = 0
-    for count, event in enumerate(yaml.parse(data, Loader=_Loader)):
-        if count > MAX_YAML_EVENTS:
-            raise CheckpointError(f"model_config.yaml: has more than {MAX_YAML_EVENTS} values")
-        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_YAML_SCALAR:
-            raise CheckpointError(f"model_config.yaml: has a value of more than {MAX_YAML_SCALAR} characters")
-        if isinstance(event, yaml.AliasEvent):
-            raise CheckpointError("model_config.yaml: aliases are not accepted")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_YAML_DEPTH:
-            raise CheckpointError(f"model_config.yaml: nested deeper than {MAX_YAML_DEPTH}")
-
-
 class Section:
     """One mapping of the configuration. Records the keys that were read, so that an unknown key can be rejected.
 
@@ -153,3 +139,17 @@ class Section:
         for key, value in self._values.items():
             if key not in self._known and value not in _UNUSED:
                 yield str(key), value
+
+
+def _reject_bombs(data: bytes) -> None:
+    depth = 0
+    for count, event in enumerate(yaml.parse(data, Loader=_Loader)):
+        if count > MAX_YAML_EVENTS:
+            raise CheckpointError(f"model_config.yaml: has more than {MAX_YAML_EVENTS} values")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_YAML_SCALAR:
+            raise CheckpointError(f"model_config.yaml: has a value of more than {MAX_YAML_SCALAR} characters")
+        if isinstance(event, yaml.AliasEvent):
+            raise CheckpointError("model_config.yaml: aliases are not accepted")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_YAML_DEPTH:
+            raise CheckpointError(f"model_config.yaml: nested deeper than {MAX_YAML_DEPTH}")

@@ -23,6 +23,14 @@ from penstock.serving.triton_install import TritonInstall
 
 FREE_PORTS = range(20000, 32768)
 """Below the ports of outgoing connections, which could otherwise take a server's port while it restarts."""
+_OWN_FILES = 128  # tritonserver without clients has 68 on two cores, and its threads grow with the cores
+LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
+_CLOSED_APIS = "shared-memory,model-repository,trace,logging"
+_MODEL_START_S = 300  # Triton's default of 30 is too short for a large checkpoint or a busy machine
+_PING_INTERVAL_MS = 1000
+_POOLED_REQUESTS = 4096
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux; Windows' subsystem for it
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Ports(NamedTuple):
@@ -41,6 +49,23 @@ class OtherPort(NamedTuple):
     address: str
     port: int
     """0: any free one."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Configuration of a server process."""
+
+    model_repository: Path
+    ports: Ports = field(default_factory=Ports)
+    address: str = LOOPBACK
+    drain_s: int = 8
+    """Seconds that live streams have to end after a stop; below the ten seconds that Docker waits."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the models (penstock.serving.settings), added to the environment of this process."""
+    information: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the ensembles (`penstock.serving.information`)."""
+    is_verbose: bool = False
+    """True if Triton logs everything, not only warnings and errors."""
 
 
 def claim_ports(wanted: Ports, address: str) -> Ports:
@@ -64,36 +89,6 @@ def claim_all_ports(wanted: Ports, address: str, others: Sequence[OtherPort]) ->
     return Ports(*ports[: len(own)]), ports[len(own) :]
 
 
-def _bind(wanted: OtherPort) -> socket.socket:
-    option, address, port = wanted
-    name = option.removeprefix("--").replace("-port", " port")
-    candidates = [port] if port else random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS))
-    for candidate in candidates:
-        try:
-            return _listen(candidate, address)
-        except (OSError, OverflowError) as error:
-            if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
-                raise PortError(f"{name} {candidate} on {address}: {error}") from error
-    if not port:
-        raise PortError(f"no port from {FREE_PORTS[0]} to {FREE_PORTS[-1]} is free on {address}")
-    raise PortError(f"{name} {port} is in use on {address}; choose another with {option} (0: any free one)")
-
-
-def _listen(port: int, address: str) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
-        bound.bind((address, port))
-        bound.listen()
-    except (OSError, OverflowError):
-        bound.close()
-        raise
-    return bound
-
-
-_OWN_FILES = 128  # tritonserver without clients has 68 on two cores, and its threads grow with the cores
-
-
 def raise_open_file_limit(max_streams: int) -> None:
     """Allows this process and its children the files of a server with a connection per stream.
 
@@ -107,32 +102,6 @@ def raise_open_file_limit(max_streams: int) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
-_CLOSED_APIS = "shared-memory,model-repository,trace,logging"
-_MODEL_START_S = 300  # Triton's default of 30 is too short for a large checkpoint or a busy machine
-_PING_INTERVAL_MS = 1000
-_POOLED_REQUESTS = 4096
-_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux; Windows' subsystem for it
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Configuration of a server process."""
-
-    model_repository: Path
-    ports: Ports = field(default_factory=Ports)
-    address: str = LOOPBACK
-    drain_s: int = 8
-    """Seconds that live streams have to end after a stop; below the ten seconds that Docker waits."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the models (penstock.serving.settings), added to the environment of this process."""
-    information: Mapping[str, str] = field(default_factory=dict)
-    """Parameters of the ensembles (`penstock.serving.information`)."""
-    is_verbose: bool = False
-    """True if Triton logs everything, not only warnings and errors."""
 
 
 def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports, shared_memory: str) -> list[str]:
@@ -199,6 +168,33 @@ def working_directory(runtime: Path) -> Path:
     source = Path(__file__).resolve().parents[2]
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return runtime if source in installed else source
+
+
+def _bind(wanted: OtherPort) -> socket.socket:
+    option, address, port = wanted
+    name = option.removeprefix("--").replace("-port", " port")
+    candidates = [port] if port else random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS))
+    for candidate in candidates:
+        try:
+            return _listen(candidate, address)
+        except (OSError, OverflowError) as error:
+            if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+                raise PortError(f"{name} {candidate} on {address}: {error}") from error
+    if not port:
+        raise PortError(f"no port from {FREE_PORTS[0]} to {FREE_PORTS[-1]} is free on {address}")
+    raise PortError(f"{name} {port} is in use on {address}; choose another with {option} (0: any free one)")
+
+
+def _listen(port: int, address: str) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        bound.bind((address, port))
+        bound.listen()
+    except (OSError, OverflowError):
+        bound.close()
+        raise
+    return bound
 
 
 def _joined(first: list[Path] | tuple[Path, ...], rest: str | None) -> str:

@@ -13,19 +13,6 @@ from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
 from penstock.serving.settings import SAMPLE_RATE_HZ, ServeOptions
 from penstock_client.log_lines import LineFormatter, RateLimit
 
-
-def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
-    """Sends what this process logs to standard error in the server's format; returns the model's logger."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(model, log_format))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    own = logging.getLogger("penstock")
-    own.setLevel(level.upper())
-    logging.captureWarnings(True)
-    return own
-
-
 _REJECTIONS_PER_S = 20
 _REMEMBERED_STREAMS = 256
 _BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
@@ -96,6 +83,18 @@ class StreamLog:
         log = self._log.info if record.samples else self._log.debug
         log = log if record.ended_by in _BY_CLIENTS else self._log.warning
         log("stream ended", extra={"fields": fields})
+
+
+def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
+    """Sends what this process logs to standard error in the server's format; returns the model's logger."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(model, log_format))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    own = logging.getLogger("penstock")
+    own.setLevel(level.upper())
+    logging.captureWarnings(True)
+    return own
 
 
 def _process_age_s() -> float:

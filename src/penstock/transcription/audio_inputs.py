@@ -46,6 +46,40 @@ def find_audio(
     return found + (_of_manifest(Path(manifest)) if manifest else [])
 
 
+class Found(NamedTuple):
+    """One look into the directories."""
+
+    files: Sequence[AudioInput]
+    """All audio files."""
+    new: Sequence[AudioInput]
+    """Those that are complete and were not new before."""
+
+
+class FolderWatch:
+    """Finds files that are complete: of the same size and time of change in two looks, one after the other."""
+
+    def __init__(self, find: Callable[[], Sequence[AudioInput]]):
+        """find: all audio files of the directories."""
+        self._find = find
+        self._last: dict[str, tuple[int, int]] = {}
+        """State of each file at the last look."""
+        self._taken: dict[str, tuple[int, int]] = {}
+        """State of each file when it was new; a changed one is new again."""
+
+    def look(self) -> Found:
+        """Looks once; the caller waits between two looks."""
+        files = self._find()
+        now = {each.path: state for each in files if (state := _state(each.path)) is not None}
+        new = [
+            each
+            for each in files
+            if each.path in now and now[each.path] == self._last.get(each.path) != self._taken.get(each.path)
+        ]
+        self._last = now
+        self._taken.update({each.path: now[each.path] for each in new})
+        return Found(files, new)
+
+
 def _file(path: str, folder: Path = Path()) -> AudioInput:
     if path == STDIN:
         return AudioInput(path, PurePath("stdin"))
@@ -95,40 +129,6 @@ def _entries(manifest: Path) -> Iterator[AudioInput]:
             if not isinstance(path, str) or not path:
                 raise TypeError(f"audio_filepath is {path!r}")
             yield _file(path, manifest.parent)
-
-
-class Found(NamedTuple):
-    """One look into the directories."""
-
-    files: Sequence[AudioInput]
-    """All audio files."""
-    new: Sequence[AudioInput]
-    """Those that are complete and were not new before."""
-
-
-class FolderWatch:
-    """Finds files that are complete: of the same size and time of change in two looks, one after the other."""
-
-    def __init__(self, find: Callable[[], Sequence[AudioInput]]):
-        """find: all audio files of the directories."""
-        self._find = find
-        self._last: dict[str, tuple[int, int]] = {}
-        """State of each file at the last look."""
-        self._taken: dict[str, tuple[int, int]] = {}
-        """State of each file when it was new; a changed one is new again."""
-
-    def look(self) -> Found:
-        """Looks once; the caller waits between two looks."""
-        files = self._find()
-        now = {each.path: state for each in files if (state := _state(each.path)) is not None}
-        new = [
-            each
-            for each in files
-            if each.path in now and now[each.path] == self._last.get(each.path) != self._taken.get(each.path)
-        ]
-        self._last = now
-        self._taken.update({each.path: now[each.path] for each in new})
-        return Found(files, new)
 
 
 def _state(path: str) -> tuple[int, int] | None:

@@ -136,7 +136,12 @@ class GreedySearch(ABC):
 
 
 class LabelLooping(GreedySearch):
-    """Label-looping greedy search."""
+    """Label-looping: each round of the outer loop emits at most one label per stream; the inner loop skips blanks.
+
+    The inner loop scores a window of frames at once: while the predictor does not change, the jump from each blank
+    frame is known, and following the jumps needs no further network evaluation. The result is that of frame-by-frame
+    search.
+    """
 
     def __init__(
         self,

@@ -34,6 +34,25 @@ if TYPE_CHECKING:
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
 
+def open_network(
+    checkpoint: Checkpoint,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    kernels: str = AUTO,
+) -> TransducerNetwork:
+    """The network of an RNN-T, TDT or factorized checkpoint; CheckpointError for one without a transducer.
+
+    kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible, and for 16 bits without it: PyTorch
+    would round logits to them, and searches must not choose between rounded logits.
+    """
+    kind = FactorizedNetwork if head_of(checkpoint).is_factorized else StandardNetwork
+    network = kind(checkpoint, device, dtype, kernels)
+    if dtype in (torch.float16, torch.bfloat16) and network.kernels == TORCH:
+        name = str(dtype).removeprefix("torch.")
+        raise SettingError(f"a transducer in {name} needs fused kernels on its device; accepted: float32")
+    return network
+
+
 class StandardNetwork(TransducerNetwork):
     """`choose` and `replace_` run as fused kernels if `kernels` selects them; all else is always PyTorch."""
 
@@ -191,22 +210,3 @@ class FactorizedNetwork(TransducerNetwork):
         # 4) both: log(1 - sigmoid(z)) is logsigmoid(-z), which stays finite
         scores = torch.cat([labels + logsigmoid(-z), logsigmoid(z)], dim=1)
         return Scores(scores, None, self.ilm_scores(projected_predictions, ilm))
-
-
-def open_network(
-    checkpoint: Checkpoint,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    kernels: str = AUTO,
-) -> TransducerNetwork:
-    """The network of an RNN-T, TDT or factorized checkpoint; CheckpointError for one without a transducer.
-
-    kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible, and for 16 bits without it: PyTorch
-    would round logits to them, and searches must not choose between rounded logits.
-    """
-    kind = FactorizedNetwork if head_of(checkpoint).is_factorized else StandardNetwork
-    network = kind(checkpoint, device, dtype, kernels)
-    if dtype in (torch.float16, torch.bfloat16) and network.kernels == TORCH:
-        name = str(dtype).removeprefix("torch.")
-        raise SettingError(f"a transducer in {name} needs fused kernels on its device; accepted: float32")
-    return network

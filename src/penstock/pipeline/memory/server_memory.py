@@ -51,76 +51,6 @@ class SpeakerMemory(NamedTuple):
     """Temporaries of the largest step."""
 
 
-def speaker_memory(
-    config: SpeakerConfig, max_streams: int, number_bytes: int = 4, rows: int = MAX_STEP_ROWS
-) -> SpeakerMemory:
-    """number_bytes: of a number in the model's precision; rows: of the largest step."""
-    slots, cache = slot_count(max_streams), config.cache.frames
-    queue = max(config.live_queue.frames, config.file_queue.frames)
-    sizes = [sum(size) for size in (*config.live_steps.values(), config.file_step)]
-    window = cache + queue + max(sizes)
-    state = number_bytes * (cache + queue) * config.d_model + 4 * cache * config.speakers
-    mel = 4 * max(sizes) * config.subsampling_factor * config.features.mel_bins
-    row = window * (_SPEAKER_STEP_TENSORS * config.d_model + 2 * config.d_feed_forward)
-    return SpeakerMemory(
-        weights=number_bytes * sum(map(prod, speaker_shapes(config).values())),
-        streams=slots * state,
-        waiting=slots * mel,
-        step=number_bytes * min(rows, slots) * row,
-    )
-
-
-def encoder_numbers_per_stream(encoder: EncoderConfig, context: AttentionContext) -> int:
-    """Numbers of the encoder's state in its precision."""
-    cached_frames = context.left + context.chunk_encoder_frames
-    return 2 * encoder.n_layers * cached_frames * encoder.d_model + copied_numbers(encoder)
-
-
-def copied_numbers(encoder: EncoderConfig) -> int:
-    """Numbers of a stream's state that a step keeps where the client ends a segment: see `SmallState`."""
-    conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
-    columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
-    return conv_tails + columns
-
-
-def bytes_per_stream(
-    config: ModelConfig, context: AttentionContext | None, decoding: DecodingConfig, number_bytes: int = 4
-) -> int:
-    """Bytes of the encoder's state and of all decoders that the server offers; number_bytes: of the encoder's.
-
-    context: None for an offline model, whose encoder has no state.
-    """
-    heads = 0
-    if config.transducer is not None:
-        heads += greedy_bytes(config.transducer) + beam_bytes(config.transducer, BeamSizes(decoding.beam_size))
-    if config.ctc is not None:
-        heads += _CTC_BYTES + beam_bytes(None, BeamSizes(decoding.beam_size, carried_encoder_frames=0))
-    if WFST in offer_decoders(config, decoding).names:
-        heads += WfstSizes(decoding.wfst_max_active).bytes_per_stream
-    encoder_numbers = 0 if context is None else encoder_numbers_per_stream(config.encoder, context)
-    return number_bytes * encoder_numbers + heads
-
-
-def greedy_bytes(transducer: TransducerConfig) -> int:
-    """Size of a slot of `GreedyStateStore`, and the encoder's counter."""
-    counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
-    return 4 * (_predictor_numbers(transducer) + 1) + 8 * counters
-
-
-def beam_bytes(transducer: TransducerConfig | None, beam: BeamSizes) -> int:
-    """Size of a slot of `BeamStateStore`; without a transducer that of a CTC beam."""
-    predictor, frame_width = (0, 0) if transducer is None else (_predictor_numbers(transducer), transducer.row_width)
-    token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
-    each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
-    return beam.beam_size * each + 4 * beam.carried_encoder_frames * frame_width + 4 * 8
-
-
-def _predictor_numbers(transducer: TransducerConfig) -> int:
-    """Numbers in the predictor state of one hypothesis."""
-    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.row_width
-    return predictor + (len(IlmPair._fields) if transducer.is_factorized else 0)
-
-
 class ServerMemory(NamedTuple):
     """Bytes of each part."""
 
@@ -178,6 +108,76 @@ def server_memory(
         step=step_bytes(config, context, decoding, rows) + copies,
         audio=max_audio_s * audio_bytes_per_s(config) if context is None else 0,
     )
+
+
+def speaker_memory(
+    config: SpeakerConfig, max_streams: int, number_bytes: int = 4, rows: int = MAX_STEP_ROWS
+) -> SpeakerMemory:
+    """number_bytes: of a number in the model's precision; rows: of the largest step."""
+    slots, cache = slot_count(max_streams), config.cache.frames
+    queue = max(config.live_queue.frames, config.file_queue.frames)
+    sizes = [sum(size) for size in (*config.live_steps.values(), config.file_step)]
+    window = cache + queue + max(sizes)
+    state = number_bytes * (cache + queue) * config.d_model + 4 * cache * config.speakers
+    mel = 4 * max(sizes) * config.subsampling_factor * config.features.mel_bins
+    row = window * (_SPEAKER_STEP_TENSORS * config.d_model + 2 * config.d_feed_forward)
+    return SpeakerMemory(
+        weights=number_bytes * sum(map(prod, speaker_shapes(config).values())),
+        streams=slots * state,
+        waiting=slots * mel,
+        step=number_bytes * min(rows, slots) * row,
+    )
+
+
+def bytes_per_stream(
+    config: ModelConfig, context: AttentionContext | None, decoding: DecodingConfig, number_bytes: int = 4
+) -> int:
+    """Bytes of the encoder's state and of all decoders that the server offers; number_bytes: of the encoder's.
+
+    context: None for an offline model, whose encoder has no state.
+    """
+    heads = 0
+    if config.transducer is not None:
+        heads += greedy_bytes(config.transducer) + beam_bytes(config.transducer, BeamSizes(decoding.beam_size))
+    if config.ctc is not None:
+        heads += _CTC_BYTES + beam_bytes(None, BeamSizes(decoding.beam_size, carried_encoder_frames=0))
+    if WFST in offer_decoders(config, decoding).names:
+        heads += WfstSizes(decoding.wfst_max_active).bytes_per_stream
+    encoder_numbers = 0 if context is None else encoder_numbers_per_stream(config.encoder, context)
+    return number_bytes * encoder_numbers + heads
+
+
+def encoder_numbers_per_stream(encoder: EncoderConfig, context: AttentionContext) -> int:
+    """Numbers of the encoder's state in its precision."""
+    cached_frames = context.left + context.chunk_encoder_frames
+    return 2 * encoder.n_layers * cached_frames * encoder.d_model + copied_numbers(encoder)
+
+
+def copied_numbers(encoder: EncoderConfig) -> int:
+    """Numbers of a stream's state that a step keeps where the client ends a segment: see `SmallState`."""
+    conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
+    columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
+    return conv_tails + columns
+
+
+def greedy_bytes(transducer: TransducerConfig) -> int:
+    """Size of a slot of `GreedyStateStore`, and the encoder's counter."""
+    counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
+    return 4 * (_predictor_numbers(transducer) + 1) + 8 * counters
+
+
+def beam_bytes(transducer: TransducerConfig | None, beam: BeamSizes) -> int:
+    """Size of a slot of `BeamStateStore`; without a transducer that of a CTC beam."""
+    predictor, frame_width = (0, 0) if transducer is None else (_predictor_numbers(transducer), transducer.row_width)
+    token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
+    each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
+    return beam.beam_size * each + 4 * beam.carried_encoder_frames * frame_width + 4 * 8
+
+
+def _predictor_numbers(transducer: TransducerConfig) -> int:
+    """Numbers in the predictor state of one hypothesis."""
+    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.row_width
+    return predictor + (len(IlmPair._fields) if transducer.is_factorized else 0)
 
 
 def audio_bytes_per_s(config: ModelConfig) -> int:

@@ -160,3 +160,4 @@ class LiveAudio:
 
 
 StreamAudio = FileAudio | LiveAudio
+"""The audio of one stream: both are used in the same way."""

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.errors import SettingError, shown
-from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock_client.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
 
+if TYPE_CHECKING:
+    from penstock.model.bundle import Checkpoint
+
 NO_END_TOKENS = "endpoint_tokens is 'on', but the model has no end tokens; accepted: off"
+_NAMED_IN_ERRORS = 10
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,6 @@ def _ilm_weights(transducer: TransducerConfig | None, decoding: DecodingConfig) 
     }
 
 
-_NAMED_IN_ERRORS = 10
-
-
 @dataclass(frozen=True)
 class LanguageOffer:
     """The languages that a stream may choose from; none for a model without language prompts."""
@@ -137,7 +138,7 @@ def offer_languages(model: ModelConfig, decoding: DecodingConfig) -> LanguageOff
     return LanguageOffer(offer.prompts, decoding.language)
 
 
-def check_decoding_files(decoding: DecodingConfig, checkpoint: Checkpoint) -> None:
+def check_decoding_files(decoding: DecodingConfig, checkpoint: "Checkpoint") -> None:
     """Checks the files that the options name by their beginnings.
 
     LanguageModelError or GraphError for a file that is missing, of another kind, or for another model.

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, RESET, EndpointRules
 from penstock.errors import ErrorCode, StreamError, shown
-from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -40,6 +39,7 @@ from penstock_client.options import (
 )
 
 if TYPE_CHECKING:  # the command line reads the limits here without torch
+    from penstock.model.bundle import Checkpoint
     from penstock.scoring.wfst.words import GraphWords
 
 MAX_REQUEST_S = 30.0
@@ -97,6 +97,32 @@ class ResolvedOptions(StreamOptions):
     def carries_state(self) -> bool:
         """At an endpoint the decoder goes on with its best hypothesis; else it starts anew."""
         return self.endpoint_state == CARRY
+
+
+class OptionReader:
+    """Holds what options are checked against: the model's decoders, languages and tokens, and the graph's words."""
+
+    def __init__(self, checkpoint: "Checkpoint", decoding: DecodingConfig):
+        self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
+        self._languages = offer_languages(checkpoint.config, decoding)
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._config = checkpoint.config
+        self._graph_words = None
+        if decoding.graph:
+            from penstock.scoring.wfst.words import read_words
+
+            self._graph_words = read_words(decoding.graph)
+
+    def read(self, options: Mapping[str, Any]) -> ResolvedOptions:
+        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
+        if options.get("window") is not None and not self._config.encoder.is_offline:
+            message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"
+            raise StreamError(ErrorCode.OPTION_INVALID, message)
+        read = parse_stream_options(
+            options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
+        )
+        live_window(read.window, self._config)
+        return read
 
 
 def parse_stream_options(
@@ -222,29 +248,3 @@ def _phrases(given: StreamOptions, are_given: bool) -> tuple[Phrase, ...]:
 
 def _rejection(message: str) -> StreamError:
     return StreamError(ErrorCode.OPTION_INVALID, message)
-
-
-class OptionReader:
-    """Holds what options are checked against: the model's decoders, languages and tokens, and the graph's words."""
-
-    def __init__(self, checkpoint: Checkpoint, decoding: DecodingConfig):
-        self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
-        self._languages = offer_languages(checkpoint.config, decoding)
-        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
-        self._config = checkpoint.config
-        self._graph_words = None
-        if decoding.graph:
-            from penstock.scoring.wfst.words import read_words
-
-            self._graph_words = read_words(decoding.graph)
-
-    def read(self, options: Mapping[str, Any]) -> ResolvedOptions:
-        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        if options.get("window") is not None and not self._config.encoder.is_offline:
-            message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"
-            raise StreamError(ErrorCode.OPTION_INVALID, message)
-        read = parse_stream_options(
-            options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
-        )
-        live_window(read.window, self._config)
-        return read

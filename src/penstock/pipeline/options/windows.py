@@ -26,6 +26,12 @@ DECODED_CHUNKS = 53
 """Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
 MAX_CALL_PARTS = 8
 """Recordings with such a step in one call of a server; others' follow with their next polls."""
+DEFAULT_WINDOW = "10,2,2"
+"""In seconds, as NeMo's buffered inference."""
+MAX_WINDOW_S = 60.0
+_MAX_STEP_MS = 1000.0
+"""Endpoints are placed after steps of a chunk, up to this if the chunk can be divided."""
+_BITS = 16
 
 
 def batch_audio_s(device: str) -> float:
@@ -55,14 +61,6 @@ def check_length(samples: int, features: FeatureConfig) -> None:
     if samples < features.hop_samples:
         message = f"{samples} samples; accepted: at least {features.hop_samples} ({features.hop_ms:g} ms)"
         raise StreamError(ErrorCode.AUDIO_INVALID, message)
-
-
-DEFAULT_WINDOW = "10,2,2"
-"""In seconds, as NeMo's buffered inference."""
-MAX_WINDOW_S = 60.0
-_MAX_STEP_MS = 1000.0
-"""Endpoints are placed after steps of a chunk, up to this if the chunk can be divided."""
-_BITS = 16
 
 
 class LiveWindow(NamedTuple):

@@ -13,24 +13,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from penstock.pipeline.slots.ledger import SlotLedger
 
-
-def shared_cells(count: int, code: Literal["i", "q"], path: Path | None) -> "memoryview[int]":
-    """Returns `count` integers in memory that processes share, zero at first; code: "i" for 32 bits, "q" for 64.
-
-    path: a file that several processes map; None within one process. One cell is read and written at once.
-    """
-    size = count * memoryview(bytes(8)).cast(code).itemsize
-    if path is None:
-        return memoryview(bytearray(size)).cast(code)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.ftruncate(descriptor, size)  # does nothing to a file of that size
-        return memoryview(mmap.mmap(descriptor, size)).cast(code)
-    finally:
-        os.close(descriptor)
-
-
 _FIRST_SLOT, _FIELDS = 3, 3
 
 
@@ -134,3 +116,20 @@ class DrainBoard:
         oldest_ns = 1e9 * (time.monotonic() - lost_s)
         closed = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns < 0 and -time_ns >= oldest_ns]
         return {slot for slot in closed if ledger.settled_requests(slot, self.generations[slot]) < self.forwarded[slot]}
+
+
+def shared_cells(count: int, code: Literal["i", "q"], path: Path | None) -> "memoryview[int]":
+    """Returns `count` integers in memory that processes share, zero at first; code: "i" for 32 bits, "q" for 64.
+
+    path: a file that several processes map; None within one process. One cell is read and written at once.
+    """
+    size = count * memoryview(bytes(8)).cast(code).itemsize
+    if path is None:
+        return memoryview(bytearray(size)).cast(code)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)  # does nothing to a file of that size
+        return memoryview(mmap.mmap(descriptor, size)).cast(code)
+    finally:
+        os.close(descriptor)

@@ -17,6 +17,8 @@ STAGES = ("encoder", "decoder")
 _FIELDS = range(7)
 _SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION, _WINDOWS, _WINDOWS_GENERATION = _FIELDS
 _CODES = tuple(ErrorCode)
+_BINS, _BINS_PER_DOUBLING = 136, 8  # 1 ms to 130 s, each bin 9 % wider than the one before
+_CELLS = _BINS + 1  # by slot: the bins, then the longest time in ms, rounded up
 
 
 class SlotLedger:
@@ -109,10 +111,6 @@ class SlotLedger:
     def ended_generations(self) -> np.ndarray:
         """Returns the latest generation of each slot whose work is done, [S] int64; 0 if none."""
         return self._cells[:, _ENDED_GENERATION].max(axis=0)
-
-
-_BINS, _BINS_PER_DOUBLING = 136, 8  # 1 ms to 130 s, each bin 9 % wider than the one before
-_CELLS = _BINS + 1  # by slot: the bins, then the longest time in ms, rounded up
 
 
 class LatencyTable:

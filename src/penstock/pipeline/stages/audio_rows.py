@@ -16,6 +16,11 @@ from penstock.errors import ErrorCode, StreamError, cut, shown
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.slots.ticket import END, FINALIZE, START
 
+MAX_ROWS = 1024
+MAX_CLIENT_CHARACTERS = 64
+_FLAGS = START | END | FINALIZE
+_PCM_FULL_SCALE = np.float32(1 / 32768)
+
 
 class StreamNumber(NamedTuple):
     """Identifies a stream of a client that sends many in one request."""
@@ -109,12 +114,6 @@ def join_rows(batch: Sequence[AudioRows]) -> AudioRows:
         problems=joined("problems"),
         is_batched=True,
     )
-
-
-MAX_ROWS = 1024
-MAX_CLIENT_CHARACTERS = 64
-_FLAGS = START | END | FINALIZE
-_PCM_FULL_SCALE = np.float32(1 / 32768)
 
 
 def read_client(parameters: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The decoder stage's input and output: the rows of the tickets of a batch as arrays, and its replies."""
+"""The decoder stage's input, the rows of the tickets of a batch as arrays; its replies, and what is new in them."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

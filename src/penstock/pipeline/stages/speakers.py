@@ -33,9 +33,11 @@ from penstock.speakers.network import SpeakerNetwork, open_network
 
 FILE = "file"
 """The mode with the steps of whole recordings."""
+SPEAKER_MODE = "speaker_mode"
+"""Parameter of a start."""
 
 
-def step_sizes(config: SpeakerConfig) -> dict[str, StepSize]:
+def _step_sizes(config: SpeakerConfig) -> dict[str, StepSize]:
     """The steps of each mode, the default first."""
     return {**config.live_steps, FILE: config.file_step}
 
@@ -49,7 +51,7 @@ class StreamSteps:
     def __init__(self, network: SpeakerNetwork, slots: int, driver: Driver | None = None):
         """driver: captures the step of live streams; without one all steps run as they are."""
         config = network.config
-        self._config, self._sizes = config, step_sizes(config)
+        self._config, self._sizes = config, _step_sizes(config)
         queue = max(config.live_queue, config.file_queue)
         # One slot more for the rows that pad a captured step.
         self._steps = SpeakerSteps(network, queue, slots + (driver is not None))
@@ -160,10 +162,6 @@ class StreamSteps:
         self._left[slots] = kept
 
 
-SPEAKER_MODE = "speaker_mode"
-"""Parameter of a start."""
-
-
 class SpeakerOptions(NamedTuple):
     """The options of a stream."""
 
@@ -195,7 +193,7 @@ class SpeakerStage(RowAdmission[SpeakerOptions]):
         """ledger: the table's; cuda_graphs, precision: as of an encoder."""
         config, features = checkpoint.config, checkpoint.config.features
         self._factor = config.subsampling_factor
-        self._modes = tuple(step_sizes(config))
+        self._modes = tuple(_step_sizes(config))
         super().__init__(table, features.sample_rate_hz, self._read_options)
         geometry = ChunkGeometry(self._factor, 0, features.hop_samples, features.window_samples)
         self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, table.slots)

@@ -14,6 +14,8 @@ from penstock.decoding.tensors.tensor_tree import States, StateStore, copy_to_de
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.words import Decoded
 
+_log = logging.getLogger(__name__)
+
 
 class Chunk(NamedTuple):
     """New encoder frames of B streams."""
@@ -61,9 +63,6 @@ class StreamDecoder(ABC):
     @abstractmethod
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Decodes the chunk and saves the states; returns each stream's new tokens, NOTHING without any."""
-
-
-_log = logging.getLogger(__name__)
 
 
 class TruncationCounters(NamedTuple):

@@ -177,6 +177,34 @@ class BeamStreamDecoder(StreamDecoder):
         return decoded
 
 
+class CtcStreamDecoder(StreamDecoder):
+    """Greedy search over the CTC head's log-probabilities."""
+
+    needs_frames = True
+
+    def __init__(self, head: CtcHead, slots: int):
+        self._head = head
+        self._state = CtcStateStore(head, slots)
+
+    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
+        """Resets to streams without frames."""
+        self._state.reset(copy_to_device(slots, torch.int64, self._head.device))
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
+        """An open token, which was reported, goes on but is not reported again."""
+        self._state.begin_segment(copy_to_device(slots, torch.int64, self._head.device))
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Tokens that ended are stable; one that the next frame may repeat is not."""
+        slots = copy_to_device(chunk.slots, torch.int64, self._head.device)
+        log_probs = self._head.log_probs(chunk.encoded, chunk.prompts)
+        update, states = decode_greedily(log_probs, chunk.lengths, self._state.gather(slots))
+        keep_states(chunk, self._state, slots, states)
+        host = update if update.open.labels.device.type == "cpu" else tree_to_host(update)
+        rows = zip(_ctc_tokens(host.closed), _ctc_tokens(host.open), strict=True)
+        return [Decoded(*row, []) if any(row) else NOTHING for row in rows]
+
+
 def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
     host = hyps.to_host()
     counts = host.lengths.tolist()
@@ -215,34 +243,6 @@ def _alternatives(best: NBest) -> list[list[TokenAlternative]]:
         ]
         for row in range(batch)
     ]
-
-
-class CtcStreamDecoder(StreamDecoder):
-    """Greedy search over the CTC head's log-probabilities."""
-
-    needs_frames = True
-
-    def __init__(self, head: CtcHead, slots: int):
-        self._head = head
-        self._state = CtcStateStore(head, slots)
-
-    def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
-        """Resets to streams without frames."""
-        self._state.reset(copy_to_device(slots, torch.int64, self._head.device))
-
-    def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
-        """An open token, which was reported, goes on but is not reported again."""
-        self._state.begin_segment(copy_to_device(slots, torch.int64, self._head.device))
-
-    def decode(self, chunk: Chunk) -> list[Decoded]:
-        """Tokens that ended are stable; one that the next frame may repeat is not."""
-        slots = copy_to_device(chunk.slots, torch.int64, self._head.device)
-        log_probs = self._head.log_probs(chunk.encoded, chunk.prompts)
-        update, states = decode_greedily(log_probs, chunk.lengths, self._state.gather(slots))
-        keep_states(chunk, self._state, slots, states)
-        host = update if update.open.labels.device.type == "cpu" else tree_to_host(update)
-        rows = zip(_ctc_tokens(host.closed), _ctc_tokens(host.open), strict=True)
-        return [Decoded(*row, []) if any(row) else NOTHING for row in rows]
 
 
 def _ctc_tokens(tokens: CtcTokens) -> list[list[Token]]:
