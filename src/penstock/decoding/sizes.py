@@ -3,8 +3,6 @@
 from typing import NamedTuple
 
 MAX_BEAM_SIZE = 32
-MIN_MAX_ACTIVE, MAX_MAX_ACTIVE = 64, 16_384
-MAX_BEAM = 50.0
 
 
 class BeamSizes(NamedTuple):
