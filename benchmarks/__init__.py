@@ -1,1 +1,1 @@
-"""Benchmarks of this project and its baselines; `python -m benchmarks` lists them. Not part of the wheel."""
+"""Benchmarks of this project and its baselines (docs/benchmarks.md lists them). Not part of the wheel."""

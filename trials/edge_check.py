@@ -46,7 +46,7 @@ _START_S = 30.0
 _HEADER = {"Authorization": f"Bearer {OTHER}"}
 
 
-class Row(NamedTuple):
+class Finding(NamedTuple):
     """A figure that a trial shows."""
 
     what: str
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     is_right: bool
 
 
-def print_rows(head: str, rows: list[Row]) -> bool:
+def print_rows(head: str, rows: list[Finding]) -> bool:
     """Prints them as a table; returns whether all are as documented."""
     shown = [(row.what, row.figure, "yes" if row.is_right else "NO") for row in rows]
     print(markdown_table((head, "figure", "as documented"), shown, left=3), end="\n\n", flush=True)
@@ -163,7 +163,7 @@ async def words(protocol: str, address: str, samples: np.ndarray) -> str:
     return " ".join([text.text async for text in texts if text.is_final])
 
 
-class Reply(NamedTuple):
+class UploadReply(NamedTuple):
     """The reply to one upload."""
 
     status: int
@@ -173,7 +173,7 @@ class Reply(NamedTuple):
     """The longest time without a byte."""
 
 
-def post(address: str, recording: bytes, fields: dict[str, str], cert: Path | None = None) -> Reply:
+def post(address: str, recording: bytes, fields: dict[str, str], cert: Path | None = None) -> UploadReply:
     """Uploads a recording, over TLS if `cert` is given, and notes when bytes arrive."""
     url = f"{'https' if cert else 'http'}://{address}/v1/audio/transcriptions"
     verify = ssl.create_default_context(cafile=str(cert)) if cert else False
@@ -186,7 +186,7 @@ def post(address: str, recording: bytes, fields: dict[str, str], cert: Path | No
         for piece in response.iter_raw():
             now_s = time.monotonic()
             body, silent_s, last_s = body + piece, max(silent_s, now_s - last_s), now_s
-    return Reply(response.status_code, body, last_s - begun_s, silent_s)
+    return UploadReply(response.status_code, body, last_s - begun_s, silent_s)
 
 
 def upload(address: str, recording: Path, cert: Path | None = None) -> str:
@@ -209,7 +209,7 @@ async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> f
                 raise
 
 
-def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seconds: float) -> list[Row]:
+def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seconds: float) -> list[Finding]:
     """What a proxy before two fresh gateways shows."""
     recording = read_manifest(DEFAULT_RECORDINGS)[0].audio
     samples = samples_of(recording)
@@ -222,23 +222,23 @@ def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seco
         for protocol in PROTOCOLS:
             waited_s = asyncio.run(seconds_to_stream(edge, samples, protocol))
             what = f"{protocol}: a new stream after the death of a gateway"
-            rows.append(Row(what, f"{waited_s:.2f} s", waited_s <= 1.0))
+            rows.append(Finding(what, f"{waited_s:.2f} s", waited_s <= 1.0))
     return rows
 
 
-def _words_rows(edge: Edge, gateway: RunningGateway, recording: Path, samples: np.ndarray, cert: Path) -> list[Row]:
+def _words_rows(edge: Edge, gateway: RunningGateway, recording: Path, samples: np.ndarray, cert: Path) -> list[Finding]:
     rows = []
     for protocol in PROTOCOLS:
         direct = asyncio.run(words(protocol, gateway.grpc if protocol == "riva" else gateway.http, samples))
         through = asyncio.run(words(protocol, edge.clear, samples))
-        rows.append(Row(f"words of {protocol}", through, bool(through) and through == direct))
+        rows.append(Finding(f"words of {protocol}", through, bool(through) and through == direct))
     text = upload(gateway.http, recording)
-    rows.append(Row("OpenAI upload", text, upload(edge.clear, recording) == text))
-    rows.append(Row("the same over TLS", text, upload(edge.tls, recording, cert) == text))
+    rows.append(Finding("OpenAI upload", text, upload(edge.clear, recording) == text))
+    rows.append(Finding("the same over TLS", text, upload(edge.tls, recording, cert) == text))
     return rows
 
 
-def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Row]:
+def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Finding]:
     front = RunningGateway(edge.clear, edge.clear, "", edge.process_id)
     run = functools.partial(trial, gateway=front, samples=np.tile(samples, 60), seconds=seconds)
     trials = [asyncio.run(run(attack)) for attack in ("", *ATTACKS_HERE, "")]
@@ -247,7 +247,7 @@ def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Row]:
     for each in trials[1:-1]:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items())
         ratio = f"p95 {each.p95_ms / undisturbed_ms:.2f} of undisturbed"
-        rows.append(Row(each.name, f"{outcomes}; {ratio}", set(each.outcomes) <= _ENDED))
+        rows.append(Finding(each.name, f"{outcomes}; {ratio}", set(each.outcomes) <= _ENDED))
     return rows
 
 

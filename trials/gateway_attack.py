@@ -322,7 +322,7 @@ def attack_in_process(name: str, address: Address, seconds: float) -> Outcomes:
     return asyncio.run(ATTACKS[name].run(address, seconds))
 
 
-class Trial(NamedTuple):
+class Measured(NamedTuple):
     """One row of the table."""
 
     name: str
@@ -332,7 +332,7 @@ class Trial(NamedTuple):
     """The gateway with its decoder."""
 
 
-async def trial(name: str, gateway: RunningGateway, samples: np.ndarray, seconds: float) -> Trial:
+async def trial(name: str, gateway: RunningGateway, samples: np.ndarray, seconds: float) -> Measured:
     """A live stream, with this attack beside it; "" for none."""
     loop, address = asyncio.get_running_loop(), (gateway.http, gateway.grpc)
     is_over = asyncio.Event()
@@ -343,7 +343,7 @@ async def trial(name: str, gateway: RunningGateway, samples: np.ndarray, seconds
         latencies_s = await _latencies(gateway, samples[: round(seconds * SAMPLE_RATE_HZ)])
         outcomes = await attacking if attacking is not None else Counter[str]()
     is_over.set()
-    return Trial(name, outcomes, 1000 * float(np.percentile(latencies_s, 95)), await watching)
+    return Measured(name, outcomes, 1000 * float(np.percentile(latencies_s, 95)), await watching)
 
 
 async def _peak_mib(process_id: int, is_over: asyncio.Event) -> float:
@@ -418,7 +418,7 @@ def main(words: list[str] | None = None) -> int:
     return 1 if faults else 0
 
 
-def run(names: list[str], seconds: float) -> tuple[list[Trial], list[str]]:
+def run(names: list[str], seconds: float) -> tuple[list[Measured], list[str]]:
     """The trials, and before and after them one without an attack; errors in the gateway's log."""
     samples = speech(seconds)
     with tempfile.TemporaryDirectory(prefix="penstock-attack-") as name, ExitStack() as stack:
@@ -436,7 +436,7 @@ def _shown(outcomes: Outcomes) -> str:
     return ", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "-"
 
 
-def _faults(each: Trial, max_p95_ms: float, max_mib: float) -> list[str]:
+def _faults(each: Measured, max_p95_ms: float, max_mib: float) -> list[str]:
     wrong = sorted(set(each.outcomes) - ATTACKS[each.name].accepted) if each.name else []
     faults = [f"{each.name}: outcome {name}" for name in wrong]
     if each.p95_ms > max_p95_ms:

@@ -24,7 +24,7 @@ from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.serving.launch import LOOPBACK, Ports, claim_ports
-from trials.edge_check import Row, post, print_rows, running_proxy, upload
+from trials.edge_check import Finding, post, print_rows, running_proxy, upload
 from trials.gateway_attack import SAMPLE_RATE_HZ, samples_of
 
 NGINX_WAITS_S = 60.0
@@ -52,7 +52,7 @@ def text_of(body: bytes) -> str:
         return f"none: {error!r}"
 
 
-def check(address: str, recording: bytes, text: str) -> list[Row]:
+def check(address: str, recording: bytes, text: str) -> list[Finding]:
     """What each format gives."""
     rows = []
     for name, fields in (
@@ -63,10 +63,10 @@ def check(address: str, recording: bytes, text: str) -> list[Row]:
         reply = post(address, recording, fields)
         found = text_of(reply.body)
         figure = f"{reply.status} after {reply.seconds:.0f} s, at most {reply.silent_s:.1f} s without a byte: {found}"
-        rows.append(Row(name, figure, (reply.status, found) == (200, text) and reply.silent_s < NGINX_WAITS_S))
+        rows.append(Finding(name, figure, (reply.status, found) == (200, text) and reply.silent_s < NGINX_WAITS_S))
     reply = post(address, recording, {"response_format": "text"})
     is_right = reply.status == (504 if reply.seconds >= NGINX_WAITS_S else 200)
-    rows.append(Row("text", f"{reply.status} after {reply.seconds:.0f} s", is_right))
+    rows.append(Finding("text", f"{reply.status} after {reply.seconds:.0f} s", is_right))
     return rows
 
 

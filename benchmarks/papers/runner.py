@@ -27,7 +27,7 @@ class Settings:
 
     device: str
     shapes: tuple[str, ...]
-    """Keys of `speed.SHAPES`."""
+    """Keys of `inputs.SHAPES`."""
     manifest: Path
     """Recordings whose words are counted."""
     train: Path | None

@@ -87,6 +87,27 @@ def test_server_images_listen_beyond_the_container_with_the_ports_they_expose(st
     assert environment["HOME"] == "/tmp"
 
 
+def test_the_gateway_image_exposes_its_ports_and_starts_where_compose_gives_it_keys():
+    ports = [Config().http_port, Config().grpc_port, Config().metrics_port]
+    assert [int(port) for port in _rest("gateway", "EXPOSE")[0].split()] == ports
+    published = [int(_defaults(port).split(":")[-1]) for port in SERVICES["gateway"]["ports"]]
+    assert published == ports[:2], "metrics need no key"
+    image = dict(word.split("=", 1) for rest in _rest("gateway", "ENV") for word in rest.split())
+    config = Config.read(image | {name: _defaults(text) for name, text in SERVICES["gateway"]["environment"].items()})
+    assert config.replicas[0].addresses == ("server:8001",)
+    assert any(volume.endswith(f":{config.keys}:ro") for volume in SERVICES["gateway"]["volumes"])
+
+
+def test_what_the_images_copy_exists_and_is_let_through():
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    let_through = tuple(line[1:] for line in lines if line.startswith("!"))
+    copies = [rest.split()[:-1] for _, name, rest in INSTRUCTIONS if name == "COPY" and not rest.startswith("--from")]
+    assert "*" in lines and len(copies) > 10
+    for source in {source for sources in copies for source in sources}:
+        assert (ROOT / source).exists(), source
+        assert f"{source}/".startswith(tuple(f"{path}/" for path in let_through)), source
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_services_are_hardened_and_pinned(name):
     """tests/containers sees what the running ones may do."""
@@ -111,6 +132,7 @@ def test_the_load_test_s_command_is_one_of_its_own_for_the_server_s_ports():
     server, metrics = re.match(r"server:(\d+)$", args.url), re.match(r"http://server:(\d+)/metrics$", args.metrics_url)
     assert {server[1], metrics[1]} <= ports
     assert SERVICES["loadtest"]["depends_on"]["server"]["condition"] == "service_healthy"
+    assert "healthcheck" not in SERVICES["server"] and SERVICES["server"]["build"]["target"] in SERVERS, "the image's"
     assert SERVICES["loadtest"]["profiles"] == ["loadtest"] and not SERVICES["server"].get("profiles")
 
 
@@ -141,6 +163,15 @@ def test_the_guide_has_every_variable_once():
 def test_the_guide_has_every_variable_of_compose():
     used = set(re.findall(r"\$\{(\w+)", COMPOSE_TEXT + (ROOT / "docker/compose.gpu.yaml").read_text(encoding="utf-8")))
     assert not {name for name in used - ELSEWHERE if f"`{name}`" not in GUIDE}
+
+
+def test_the_dashboard_shows_every_metric_of_a_server():
+    """tests/server/test_dashboard.py: that what it queries exists."""
+    source = (ROOT / "src" / "penstock" / "serving" / "metrics.py").read_text(encoding="utf-8")
+    queries = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
+    own = set(re.findall(r'"(penstock_\w+[a-z])"', source))
+    assert own > {"penstock_streams_live", "penstock_slots_free"}
+    assert not {name for name in own if not re.search(rf"\b{name}(_bucket)?\b", queries)}
 
 
 def test_prometheus_and_grafana_find_each_other():

@@ -28,7 +28,7 @@ from trials.server.fleet_streams import KINDS, SPEAKER_KINDS, Stream, disturb, m
 from trials.server.recordings import Recording
 from trials.server.resources import Figures, read_metrics, wait_until_free
 
-Trial = Callable[[Path, list[Recording]], Figures]
+FleetTrial = Callable[[Path, list[Recording]], Figures]
 _STREAMS, _SPARE_SLOTS = 20, 6
 _SILENCE_S = 25.0
 """Two borders of a segment without words; `make trials NAME=chaos` has 3 minutes."""
@@ -183,7 +183,7 @@ def _trial(
     return figures
 
 
-def _during(name: str, fault: Callable[[Fleet, int], object], number: int = 0, **options: Any) -> Trial:
+def _during(name: str, fault: Callable[[Fleet, int], object], number: int = 0, **options: Any) -> FleetTrial:
     """A trial with one fault; options of `_trial`."""
 
     def trial(model: Path, recordings: list[Recording]) -> Figures:
@@ -193,7 +193,7 @@ def _during(name: str, fault: Callable[[Fleet, int], object], number: int = 0, *
     return trial
 
 
-TRIALS: tuple[Trial, ...] = (
+TRIALS: tuple[FleetTrial, ...] = (
     _during("killed_replica", faults.kill_server),
     _during("stalled_replica", faults.stall_server),
     _during("drained_replica", faults.drain_server),

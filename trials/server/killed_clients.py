@@ -1,4 +1,4 @@
-"""Clients in processes of their own that stream until they are killed; one is started per kill."""
+"""Clients in processes of their own that stream until they are killed. Without torch: one is started per kill."""
 
 import asyncio
 import io

@@ -4,16 +4,18 @@ import itertools
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from penstock.pipeline.results.results import StreamResult
 from penstock.serving.launch import Ports
 from penstock_client.batched.rows import END, START, Row
+
+if TYPE_CHECKING:  # clients that will be killed start without torch
+    from penstock.pipeline.results.results import StreamResult
 
 _CLIENTS = {"grpc": triton_grpc, "http": triton_http}
 SINGLE = ("SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED")
@@ -42,7 +44,7 @@ class Reply:
     alternatives: tuple[str, ...]
 
     @classmethod
-    def of_result(cls, result: StreamResult) -> "Reply":
+    def of_result(cls, result: "StreamResult") -> "Reply":
         """Converts a result of this process's recognizer."""
         return cls(
             result.segment,

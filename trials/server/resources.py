@@ -27,7 +27,7 @@ _CLOSING_S = 60
 """The server closes connections some time after the client."""
 
 Figures = dict[str, float | int | str]
-Trial = Callable[[RunningServer, list[Recording], int], Figures]
+ServerTrial = Callable[[RunningServer, list[Recording], int], Figures]
 """The number is its size. Raises AssertionError where it failed."""
 
 
@@ -87,7 +87,7 @@ def _warm_up(server: RunningServer, recordings: list[Recording]) -> None:
     histories.check()
 
 
-def beside_others(trial: Trial) -> Trial:
+def beside_others(trial: ServerTrial) -> ServerTrial:
     """The trial with whole streams one after the other beside it, whose number is added to its figures."""
 
     @wraps(trial)
@@ -100,7 +100,7 @@ def beside_others(trial: Trial) -> Trial:
 
 
 def run_trial(
-    trial: Trial,
+    trial: ServerTrial,
     server: RunningServer,
     recordings: list[Recording],
     count: int,

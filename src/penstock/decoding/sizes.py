@@ -4,10 +4,6 @@ from typing import NamedTuple
 
 MAX_BEAM_SIZE = 32
 """Hypotheses of a beam search, at most."""
-MIN_MAX_ACTIVE, MAX_MAX_ACTIVE = 64, 16_384
-"""Accepted `max_active` of a graph search."""
-MAX_BEAM = 50.0
-"""Accepted `beam` of a graph search in nats, at most."""
 
 
 class BeamSizes(NamedTuple):
