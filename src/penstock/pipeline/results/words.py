@@ -1,11 +1,11 @@
 """Tokens that a stream decoder returns chunk by chunk, and the words with times that they make."""
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.decoding.confidence import word_confidence
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import IncrementalText, Tokenizer
@@ -33,7 +33,17 @@ class Word(NamedTuple):
     start_ms: int
     end_ms: int
     confidence: float = 1.0
-    """0 .. 1, from `penstock.decoding.confidence.word_confidence`."""
+    """0 .. 1, from `word_confidence`."""
+
+
+def word_confidence(acoustic_scores: Sequence[float]) -> float:
+    """0 .. 1, the lowest probability of a word's tokens, from their log-probabilities among labels and blank.
+
+    Without language model and boosting. One doubtful token makes the word doubtful. ValueError if there are none.
+    """
+    if not acoustic_scores:
+        raise ValueError("a word without tokens has no confidence")
+    return math.exp(min(*acoustic_scores, 0.0))
 
 
 _MAX_WORD_TOKENS = 64
