@@ -35,6 +35,7 @@ from benchmarks.systems import (
 )
 from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.memory import fresh_states as fresh_beams
+from penstock.decoding.beam.memory import with_choices
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, beam_with_driver
@@ -180,7 +181,7 @@ class BeamSystem(System):
         """Each chunk's stable labels, then the rest of the best finished hypothesis."""
         batch, found = len(chunks[0].lengths), []
         fusion = None if self._streams is None else self._streams.start(batch)
-        states = fresh_beams(self._network, batch, self._sizes, fusion=fusion)
+        states = with_choices(fresh_beams(self._network, batch, self._sizes), fusion=fusion)
         for frames, lengths, is_end in chunks:
             update, states = self._search.decode(self._network.project_encoder(frames), lengths, is_end, states)
             report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses).to_host()

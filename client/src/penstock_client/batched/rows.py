@@ -287,7 +287,7 @@ class Receiver(Protocol):
 
 
 def send_end(stream: Receiver, link: "Link", begins_work: bool) -> None:
-    """Ends a stream whose answers nobody awaits. begins_work: of an offline model, which has audio to recognize.
+    """Ends a stream whose answers are not awaited. begins_work: of an offline model, which has audio to recognize.
 
     A second end drops the work that the first one begins.
     """
