@@ -106,7 +106,7 @@ def start(arguments: argparse.Namespace, checkout: Path, decoder: str, streams: 
         "phrases": arguments.phrases,
     }
     command = [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps(child)]
-    environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+    environment = os.environ | {"PYTHONPATH": f"{checkout / 'src'}{os.pathsep}{checkout / 'client' / 'src'}"}
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

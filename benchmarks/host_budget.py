@@ -80,10 +80,8 @@ class Pipeline:
         return dict(zip(STAGES, np.diff(times).tolist(), strict=True))
 
 
-def _no_mel(log_mel: LogMel, windows: torch.Tensor, filled: torch.Tensor) -> torch.Tensor:
-    config = log_mel.config
-    frames = (windows.shape[1] - 1 - config.window_samples) // config.hop_samples + 1
-    return torch.zeros(len(windows), frames, config.mel_bins)
+def _no_mel(log_mel: LogMel, windows: torch.Tensor, filled: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return out.zero_()
 
 
 def _no_encoding(encoder: StreamingEncoder, slots: torch.Tensor, mel: torch.Tensor, valid: torch.Tensor) -> Encoded:
