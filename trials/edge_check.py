@@ -34,7 +34,8 @@ from penstock.errors import PenstockError, RunError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
 from penstock.serving.launch import LOOPBACK, Ports, claim_ports
-from trials.gateway_attack import OTHER, gateway_flags, samples_of, trial
+from trials.attacks import OTHER
+from trials.gateway_attack import gateway_flags, samples_of, trial
 
 FOLDER = Path(__file__).parents[1] / "docker" / "edge"
 PROTOCOLS = ("riva", "realtime")

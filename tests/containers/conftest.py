@@ -10,7 +10,8 @@ import pytest
 
 from penstock.reporting import markdown_table
 from tests.helpers.containers import Composition, docker
-from trials.gateway_attack import OTHER, gateway_flags
+from trials.attacks import OTHER
+from trials.gateway_attack import gateway_flags
 from trials.server.recordings import Recording, make_recordings
 
 ROOT = Path(__file__).parents[2]

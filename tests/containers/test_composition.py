@@ -12,8 +12,8 @@ import pytest
 from loadtest.report import REPORT
 from tests.helpers.containers import Composition, inspect, servers_up, try_docker, wait_until, wait_until_healthy
 from tests.helpers.golden import golden_utterances
+from trials.attacks import OTHER
 from trials.edge_check import PROTOCOLS, upload, words
-from trials.gateway_attack import OTHER
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
 MEMORY = {"server": 4 << 30, "gateway": 1 << 30, "prometheus": 1 << 30}

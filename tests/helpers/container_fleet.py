@@ -15,8 +15,8 @@ from tests.helpers.containers import (
     wait_until,
     wait_until_healthy,
 )
+from trials.attacks import OTHER
 from trials.edge_check import is_ready, make_certificate
-from trials.gateway_attack import OTHER
 from trials.server.fleet import IDLE_S, moves_told
 
 REPLICAS = 2
