@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
     ],
 )
 def test_the_error_says_which_port_it_is(server, monkeypatch, port, protocol, advice):
-    monkeypatch.setattr(probe, "_BUDGET_S", 60.0)  # a busy machine may be slow
+    monkeypatch.setattr(probe, "_PROBE_S", 60.0)  # a busy machine may be slow
     with (
         Client(server.url(port), protocol, timeout_s=400) as client,
         pytest.raises(ServerUnreachableError, match=f"{server.url(port)}: {advice}"),
