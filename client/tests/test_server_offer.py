@@ -16,7 +16,7 @@ from client.tests.helpers.fake_servers import THREADS_NAME, GrpcServer, HttpServ
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import Client, ServerUnreachableError
 from penstock_client.connection import Endpoint
-from penstock_client.transport import server_offer
+from penstock_client.transport import probe
 
 TIMEOUT_S = 400.0
 GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by default\)"
@@ -24,7 +24,7 @@ GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by d
 
 @pytest.fixture(autouse=True)
 def ample_time(monkeypatch):
-    monkeypatch.setattr(server_offer, "_PROBE_S", 60.0)
+    monkeypatch.setattr(probe, "_PROBE_S", 60.0)
 
 
 class MetricsServer:
@@ -128,15 +128,15 @@ def test_servers_with_tls(tmp_path, server, protocol):
     with closing(server(FakeRecognizer(), make_certificates(tmp_path))) as running:
         url = f"127.0.0.1:{running.port}"
         advice = f"this port requires TLS; use protocol '{protocol}s'"
-        assert server_offer.explain(Endpoint(url, protocol, timeout_s=TIMEOUT_S), "reason") == advice
-        assert server_offer.explain(Endpoint(url, protocol + "s", timeout_s=TIMEOUT_S), "reason") == "reason"
+        assert probe.explain(Endpoint(url, protocol, timeout_s=TIMEOUT_S), "reason") == advice
+        assert probe.explain(Endpoint(url, protocol + "s", timeout_s=TIMEOUT_S), "reason") == "reason"
 
 
 @pytest.mark.parametrize("server", ["grpc", "http"])
 def test_the_reason_stays_where_the_protocol_is_right(recognizer, server):
     with closing(SERVERS[server](recognizer)) as running:
         endpoint = Endpoint(f"127.0.0.1:{running.port}", server, timeout_s=TIMEOUT_S)
-        assert server_offer.explain(endpoint, "reason") == "reason"
+        assert probe.explain(endpoint, "reason") == "reason"
 
 
 def test_the_reason_stays_where_something_else_answers():
@@ -151,15 +151,15 @@ def test_the_reason_stays_where_something_else_answers():
 
         threading.Thread(target=answer, daemon=True).start()
         endpoint = Endpoint("127.0.0.1:{1}".format(*listener.getsockname()), timeout_s=TIMEOUT_S)
-        assert server_offer.explain(endpoint, "reason") == "reason"
+        assert probe.explain(endpoint, "reason") == "reason"
 
 
 def test_a_silent_port_takes_a_part_of_the_timeout():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("127.0.0.1:{1}".format(*listener.getsockname()), timeout_s=0.4)
-        assert server_offer.explain(endpoint, "reason") == "reason"
+        assert probe.explain(endpoint, "reason") == "reason"
 
 
 def test_nothing_answers(closed_socket):
     url = "localhost:{1}".format(*closed_socket.getsockname())
-    assert server_offer.explain(Endpoint(url, timeout_s=TIMEOUT_S), "reason") == "connection refused"
+    assert probe.explain(Endpoint(url, timeout_s=TIMEOUT_S), "reason") == "connection refused"

@@ -1,6 +1,8 @@
-"""Instructions to install what an extra of pyproject.toml needs, into any environment that has Penstock."""
+"""How to install what an extra of pyproject.toml needs, into any environment that has Penstock; and what is missing."""
 
+import importlib
 import importlib.metadata
+import importlib.util
 import re
 
 _NAME = "penstock"
@@ -18,6 +20,18 @@ def install_command(extra: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         requirements = []
     return f"pip install {' '.join(repr(each) for each in requirements) or repr(f'.[{extra}]')}"
+
+
+def why_no_triton() -> str | None:
+    """Returns why the package `triton` (the Triton language) cannot be used, or None.
+
+    A folder of that name, such as the one of tritonserver, must not be taken for the package.
+    """
+    try:
+        language = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
+    except ImportError as error:
+        return f"the package `triton` (the Triton language) does not load: {error}"
+    return None if hasattr(language, "dot") else "the package `triton` (the Triton language) is not installed"
 
 
 def _requirements(extra: str) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock_client import Client, ServerUnreachableError
-from penstock_client.transport import server_offer as probe
+from penstock_client.transport import probe
 
 pytestmark = pytest.mark.server
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.capability import why_no_triton
+from penstock.extras import why_no_triton
 
 NO_COST = 0x7F800000
 """Infinity as `ordered` has it: a row without entries."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 
 from penstock.errors import SettingError
+from penstock.extras import why_no_triton
 
 AUTO, TORCH, FUSED = "auto", "torch", "fused"
 KERNELS = (AUTO, TORCH, FUSED)
@@ -90,15 +91,3 @@ def require(device: torch.device) -> None:
     reason = why_impossible(device)
     if reason is not None:
         raise ValueError(f"this kernel cannot run: {reason}")
-
-
-def why_no_triton() -> str | None:
-    """Returns why the package `triton` (the Triton language) cannot be used, or None.
-
-    A folder of that name, such as the one of tritonserver, must not be taken for the package.
-    """
-    try:
-        language = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
-    except ImportError as error:
-        return f"the package `triton` (the Triton language) does not load: {error}"
-    return None if hasattr(language, "dot") else "the package `triton` (the Triton language) is not installed"

@@ -57,14 +57,14 @@ def drain_streams(
         return None
 
     def live(silent_s: float = float("inf")) -> int:
-        return sum(table.board.live_streams(silent_s, table.ledger) for table in tables)
+        return sum(table.board.live_streams(silent_s, table.ledger.ended_generations().tolist()) for table in tables)
 
     def unsettled(lost_s: float = float("inf")) -> set[tuple[int, int]]:
         """Numbers of tables and their slots."""
         return {
             (number, slot)
             for number, table in enumerate(tables)
-            for slot in table.board.unsettled_slots(table.ledger, lost_s)
+            for slot in table.board.unsettled_slots(table.ledger.settled_requests, lost_s)
         }
 
     def enter(phase: Phase) -> None:

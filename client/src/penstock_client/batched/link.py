@@ -1,20 +1,44 @@
-"""One call of `asr_batch` on one server: rows of all its streams share requests, replies come in order."""
+"""One call of `asr_batch` on one server: rows of all its streams share requests, replies come in order.
+
+Also the end of a stream there, and the arrival of one that moves.
+"""
 
 import asyncio
 import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from penstock_client.batched.rows import MAX_ROWS, Pushed, Receiver, decode_reply, encode_request
+from penstock_client.batched.rows import (
+    END,
+    MAX_ROWS,
+    NO_SAMPLES,
+    START,
+    Part,
+    Pushed,
+    Receiver,
+    Row,
+    decode_reply,
+    encode_request,
+)
 from penstock_client.connection import Endpoint
-from penstock_client.errors import ConnectionLostError, ProtocolError, ReplyTimeoutError, StreamError
+from penstock_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    ProtocolError,
+    ReplyTimeoutError,
+    StreamClosedError,
+    StreamError,
+    StreamNotOpenError,
+)
+from penstock_client.protocol import Parameter, Result
+from penstock_client.replies import stream_error
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.grpc_transport import call_metadata, is_too_large, open_channel, reason
 
@@ -235,3 +259,86 @@ def _reject(rows: Sequence[Pushed], error: StreamError) -> None:
     """
     for pushed in rows:
         pushed.stream.reject(pushed, type(error)(pushed.stream.stream_id, error.message, error.code))
+
+
+def send_end(stream: Receiver, link: Link, begins_work: bool) -> None:
+    """Ends a stream without awaiting answers. begins_work: an offline model will recognize its audio.
+
+    A second end drops the work that the first one begins.
+    """
+    row = Row(stream.stream_id, NO_SAMPLES, END)
+    for _ in range(2 if begins_work else 1):
+        link.enqueue(Pushed(stream, row, 0, link.now_s(), server_number=-1))
+
+
+class Arrival:
+    """A stream on the server that another one moves to, before anything is taken from the one that it leaves."""
+
+    has_words = True
+
+    def __init__(self, link: Link, parameters: Mapping[str, Parameter], polls: bool = False):
+        """polls: of an offline model."""
+        self.stream_id = link.next_number()
+        self._link = link
+        self._polls = polls
+        self._answers: list[Sequence[Result]] = []
+        self._sent_samples = self._answered_samples = 0
+        self._failure: ClientError | None = None
+        self._is_open = True
+        """The server may hold it open."""
+        self._is_cancelled = False
+        self._changed = AsyncSignal()
+        link.add(self)
+        self._send(Part(NO_SAMPLES, START, 0, -1, parameters))
+
+    async def catch_up(self, parts: Sequence[Part], max_in_flight_samples: int) -> list[Sequence[Result]]:
+        """Sends these parts once the server has accepted the stream; returns the answers to them. Raises ClientError.
+
+        max_in_flight_samples: on their way at a time.
+        """
+        await self._wait_until(lambda: bool(self._answers))
+        for part in parts:
+            self._send(part)
+            await self._wait_until(lambda: self._sent_samples - self._answered_samples <= max_in_flight_samples)
+        await self._wait_until(lambda: len(self._answers) > len(parts))
+        return self._answers[1:]
+
+    def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
+        """Takes the answer to a row. Called by the link."""
+        if error is not None:
+            failure = stream_error(self.stream_id, error)
+            self.fail(failure, is_open=not (pushed.flags & START or isinstance(failure, StreamNotOpenError)))
+            return
+        self._answered_samples += len(pushed.row.samples)
+        self._answers.append(results)
+        self._changed.give()
+
+    def reject(self, pushed: Pushed, error: ClientError) -> None:
+        """Takes the rejection of a row's request. Called by the link."""
+        self.fail(error, is_open=True)
+
+    def fail(self, error: ClientError, is_open: bool | None = None) -> None:
+        """The stream is lost there."""
+        if self._failure is None:
+            self._failure, self._is_open = error, bool(is_open)
+            self._changed.give()
+
+    def cancel(self) -> None:
+        """Ends the stream on the server, if it may be open there."""
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
+        unsent = self._link.forget(self)
+        if self._is_open and not unsent & START:
+            send_end(self, self._link, begins_work=self._polls and bool(self._sent_samples))
+        self.fail(StreamClosedError(self.stream_id, "the stream was closed"))
+
+    def _send(self, part: Part) -> None:
+        self._sent_samples += part.samples
+        self._link.enqueue(Pushed(self, part.row(self.stream_id), part.end_samples, self._link.now_s()))
+
+    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
+        while self._failure is None and not is_met():
+            await self._changed.wait(math.inf)
+        if self._failure is not None:
+            raise self._failure

@@ -1,29 +1,24 @@
-"""Rows of many streams: the messages of `asr_batch` that carry them, their results, and a stream that moves.
+"""Rows of many streams: the messages of `asr_batch` that carry them, their answers, and audio to send.
 
 docs/serving.md documents the tensors.
 """
 
 import json
-import math
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from tritonclient.grpc import service_pb2
 
 from penstock_client.alignment import Samples, join_samples
-from penstock_client.errors import ClientError, ProtocolError, StreamClosedError, StreamError, StreamNotOpenError
+from penstock_client.errors import ClientError, ProtocolError, StreamError
 from penstock_client.protocol import Parameter, Result
 from penstock_client.replies import UNREADABLE, parse_results, stream_error
-from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.grpc_transport import output_values
 from penstock_client.transport.resuming import RESUMABLE
-
-if TYPE_CHECKING:
-    from penstock_client.batched.link import Link
 
 MODEL_NAME = "asr_batch"
 MAX_ROWS = 1024
@@ -284,86 +279,3 @@ class Receiver(Protocol):
 
     def cancel(self) -> None:
         """The client is closed."""
-
-
-def send_end(stream: Receiver, link: "Link", begins_work: bool) -> None:
-    """Ends a stream without awaiting answers. begins_work: an offline model will recognize its audio.
-
-    A second end drops the work that the first one begins.
-    """
-    row = Row(stream.stream_id, NO_SAMPLES, END)
-    for _ in range(2 if begins_work else 1):
-        link.enqueue(Pushed(stream, row, 0, link.now_s(), server_number=-1))
-
-
-class Arrival:
-    """A stream on the server that another one moves to, before anything is taken from the one that it leaves."""
-
-    has_words = True
-
-    def __init__(self, link: "Link", parameters: Mapping[str, Parameter], polls: bool = False):
-        """polls: of an offline model."""
-        self.stream_id = link.next_number()
-        self._link = link
-        self._polls = polls
-        self._answers: list[Sequence[Result]] = []
-        self._sent_samples = self._answered_samples = 0
-        self._failure: ClientError | None = None
-        self._is_open = True
-        """The server may hold it open."""
-        self._is_cancelled = False
-        self._changed = AsyncSignal()
-        link.add(self)
-        self._send(Part(NO_SAMPLES, START, 0, -1, parameters))
-
-    async def catch_up(self, parts: Sequence[Part], max_in_flight_samples: int) -> list[Sequence[Result]]:
-        """Sends these parts once the server has accepted the stream; returns the answers to them. Raises ClientError.
-
-        max_in_flight_samples: on their way at a time.
-        """
-        await self._wait_until(lambda: bool(self._answers))
-        for part in parts:
-            self._send(part)
-            await self._wait_until(lambda: self._sent_samples - self._answered_samples <= max_in_flight_samples)
-        await self._wait_until(lambda: len(self._answers) > len(parts))
-        return self._answers[1:]
-
-    def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
-        """Takes the answer to a row. Called by the link."""
-        if error is not None:
-            failure = stream_error(self.stream_id, error)
-            self.fail(failure, is_open=not (pushed.flags & START or isinstance(failure, StreamNotOpenError)))
-            return
-        self._answered_samples += len(pushed.row.samples)
-        self._answers.append(results)
-        self._changed.give()
-
-    def reject(self, pushed: Pushed, error: ClientError) -> None:
-        """Takes the rejection of a row's request. Called by the link."""
-        self.fail(error, is_open=True)
-
-    def fail(self, error: ClientError, is_open: bool | None = None) -> None:
-        """The stream is lost there."""
-        if self._failure is None:
-            self._failure, self._is_open = error, bool(is_open)
-            self._changed.give()
-
-    def cancel(self) -> None:
-        """Ends the stream on the server, if it may be open there."""
-        if self._is_cancelled:
-            return
-        self._is_cancelled = True
-        unsent = self._link.forget(self)
-        if self._is_open and not unsent & START:
-            send_end(self, self._link, begins_work=self._polls and bool(self._sent_samples))
-        self.fail(StreamClosedError(self.stream_id, "the stream was closed"))
-
-    def _send(self, part: Part) -> None:
-        self._sent_samples += part.samples
-        self._link.enqueue(Pushed(self, part.row(self.stream_id), part.end_samples, self._link.now_s()))
-
-    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
-        while self._failure is None and not is_met():
-            await self._changed.wait(math.inf)
-        if self._failure is not None:
-            raise self._failure

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_client.alignment import ChunkGeometry, Samples
-from penstock_client.batched.link import Link
+from penstock_client.batched.link import Arrival, Link, send_end
 from penstock_client.batched.rows import (
     END,
     FINALIZE,
@@ -17,12 +17,10 @@ from penstock_client.batched.rows import (
     START,
     Answer,
     Answers,
-    Arrival,
     OnAnswer,
     Part,
     Pushed,
     StreamResult,
-    send_end,
     stream_result,
 )
 from penstock_client.errors import (

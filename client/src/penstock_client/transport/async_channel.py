@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ClientError, ServerDrainingError, ServerFullError, StreamId
 from penstock_client.protocol import Request, Result
-from penstock_client.transport.server_offer import explain
+from penstock_client.transport.probe import explain
 from penstock_client.transport.session import Session
 
 JOIN_TIMEOUT_S = 1.0

@@ -30,7 +30,7 @@ from penstock_client.protocol import (
 )
 from penstock_client.replies import parse_results, stream_error
 from penstock_client.transport.async_channel import TaskTransport
-from penstock_client.transport.server_offer import NOT_A_SERVER
+from penstock_client.transport.probe import NOT_A_SERVER
 
 _CHANNEL_OPTIONS = (
     # Without these the clients of one process share a connection, and a back-off of up to minutes.

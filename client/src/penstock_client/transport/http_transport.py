@@ -33,7 +33,7 @@ from penstock_client.errors import (
 from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MAX_REPLY_BYTES, Request, Result
 from penstock_client.replies import parse_reply, stream_error
 from penstock_client.transport.async_channel import TaskTransport
-from penstock_client.transport.server_offer import NOT_A_SERVER
+from penstock_client.transport.probe import NOT_A_SERVER
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NOT_HTTP = "the reply is not HTTP"

@@ -6,12 +6,10 @@ Does not import numpy or torch: a launcher starts without them.
 import mmap
 import os
 import time
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from penstock.pipeline.slots.ledger import SlotLedger
+from typing import Literal
 
 _FIRST_SLOT, _FIELDS = 3, 3
 
@@ -99,23 +97,25 @@ class DrainBoard:
         """True if this is the slot's latest stream, and open."""
         return self.times_ns[slot] > 0 and self.generations[slot] == generation
 
-    def live_streams(self, silent_s: float = float("inf"), ledger: "SlotLedger | None" = None) -> int:
-        """Live streams, without those that have sent no request for `silent_s`, without the time of steps; ledger: nor
-        those whose work is done, which the stream table closes with its next call.
+    def live_streams(self, silent_s: float = float("inf"), ended_generations: Sequence[int] = ()) -> int:
+        """Live streams, without those that have sent no request for `silent_s`, without the time of steps.
+
+        ended_generations: the ledger's, by slot; those streams do not count, the stream table closes them with its next
+        call.
         """
         oldest_ns = (self.step_began_ns or time.monotonic_ns()) - 1e9 * silent_s
-        done = set(enumerate(ledger.ended_generations().tolist())) if ledger else set()
+        done = set(enumerate(ended_generations))
         live = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns > 0 and time_ns >= oldest_ns]
         return sum(1 for slot in live if not self.generations[slot] or (slot, self.generations[slot]) not in done)
 
-    def unsettled_slots(self, ledger: "SlotLedger", lost_s: float = float("inf")) -> set[int]:
+    def unsettled_slots(self, settled_requests: Callable[[int, int], int], lost_s: float = float("inf")) -> set[int]:
         """Slots of closed streams with requests that the later stages have not answered yet.
 
-        Without those that were closed more than `lost_s` ago.
+        Without those that were closed more than `lost_s` ago. settled_requests: the ledger's, by slot and generation.
         """
         oldest_ns = 1e9 * (time.monotonic() - lost_s)
         closed = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns < 0 and -time_ns >= oldest_ns]
-        return {slot for slot in closed if ledger.settled_requests(slot, self.generations[slot]) < self.forwarded[slot]}
+        return {slot for slot in closed if settled_requests(slot, self.generations[slot]) < self.forwarded[slot]}
 
 
 def shared_cells(count: int, code: Literal["i", "q"], path: Path | None) -> "memoryview[int]":
