@@ -373,10 +373,9 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 def _context(text: str) -> AttentionContext:
     try:
-        left, right = map(int, text.split(","))
-    except ValueError:
+        return AttentionContext(*map(int, text.split(",")))
+    except (TypeError, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r}; accepted: two numbers of encoder frames, such as 70,6") from None
-    return AttentionContext(left, right)
 
 
 def _weight(text: str) -> float:
