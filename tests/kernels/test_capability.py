@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from penstock import extras
 from penstock.decoding.transducer.networks import open_network
 from penstock.errors import SettingError
 from penstock.kernels import blocks, capability
@@ -53,7 +54,7 @@ def test_a_cpu_runs_no_kernels(monkeypatch):
 
 
 def test_a_missing_triton_is_reported(monkeypatch):
-    monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="the Triton language\\) is not installed"):
         FusedJoint(random_joint(0, 5, 4, 0, "relu"))
 
@@ -64,8 +65,8 @@ def test_a_folder_named_triton_is_not_the_package(monkeypatch):
     def fail(name: str):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(capability.importlib, "import_module", fail)
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(extras.importlib, "import_module", fail)
     assert "does not load: No module named 'triton.language'" in capability.why_no_triton()
 
 
@@ -153,7 +154,7 @@ def test_the_reference_is_the_network(tmp_path, seed):
 @pytest.mark.parametrize("hints", ["aligned", "odd"])
 def test_every_kernel_compiles_without_spills(hints, device, kind, tmp_path, monkeypatch):
     """The interpreter accepts what the compiler rejects; the compiler needs no device."""
-    if capability.importlib.util.find_spec("triton") is None:
+    if extras.importlib.util.find_spec("triton") is None:
         pytest.skip("the Triton language is not installed: extra `kernels`")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -1,7 +1,6 @@
 """Decides where kernels run. Imports Triton only to check that it loads and runs a kernel."""
 
 import importlib
-import importlib.util
 import logging
 import os
 from functools import lru_cache
