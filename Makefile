@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 ORACLE_VENV := .venv-oracle
 COMPAT_VENV := .venv-compat
+# wyoming_openai needs Python 3.12; its rows are left out where this one does not run.
+WYOMING_PYTHON ?= python3.12
+WYOMING_VENV = $(if $(shell $(WYOMING_PYTHON) -c 'print(1)' 2>/dev/null),$(COMPAT_VENV)/wyoming)
 KERNELS_VENV := .venv-kernels
 DEPLOY_VENV := .venv-deploy
 BIN := $(VENV)/bin
@@ -17,7 +20,6 @@ STREAMS ?= 8
 NAME :=
 MINUTES ?= $(or $(minutes-$(NAME)),2)
 SEED ?= 1
-SHAPE ?= constant
 GPU_OUT ?= build/gpu
 DEVICE ?= cpu
 LOADTEST := $(BIN)/python -m loadtest
@@ -49,10 +51,12 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
+# Debian has haproxy where only root's PATH looks.
+export PATH := $(PATH):/usr/sbin
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-under-load test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock check-targets clean
+.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -102,9 +106,20 @@ $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 	$(COMPAT_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/compat.txt
 	touch $@
 
-help: ## [-] this list
+$(COMPAT_VENV)/wyoming/.done: $(LOCKS)/wyoming.txt | $(COMPAT_VENV)/.done
+	$(WYOMING_PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP_LOCKED) -r $(LOCKS)/wyoming.txt
+	touch $@
+
+help:
 	@echo "Times are rough, of two idle cores, without the set-up of environments."
 	@sed -n 's/^\([a-z-]*\):.* ## \[\([^]]*\)\] /\1\t\2\t/p' Makefile | expand -t 22,36
+
+# Each PROGRAM:PACKAGE of NEEDS that is missing: root on Debian gets it, others a message.
+programs:
+	@for each in $(NEEDS); do command -v $${each%:*} >/dev/null || packages="$$packages $${each#*:}"; done; [ -n "$$packages" ] || exit 0; \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { echo "error: not found: Debian's$$packages. Install it, or run this as root on Debian" >&2; exit 2; }; \
+	echo "installing$$packages, which stays" >&2; apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$packages >/dev/null
 
 setup: $(VENV)/.done ## [10 min] the environment .venv, for everything below
 
@@ -124,9 +139,6 @@ fix: setup ## [seconds] fix the style and format
 
 test: setup ## [8 min] all tests that need no GPU and no NeMo
 	$(TEST_SHARED) -m "$(NOT_HERE)"
-
-test-fast: setup ## [6 min] the tests without a server
-	$(TEST_SHARED) -m "$(NOT_HERE) and not server"
 
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.
 test-under-load: setup ## [15 min] tests of servers and clients beside a busy loop per core
@@ -148,8 +160,9 @@ test-cpus: setup ## [2 min] the numeric tests as other CPUs compute
 test-kernels: $(KERNELS_VENV)/.done ## [10 min] GPU kernels in Triton's interpreter; calls of cuda-bindings
 	$(KERNELS_VENV)/bin/python -m pytest -q tests/kernels tests/graphs/test_cuda_calls.py tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
 
-# A real server, a gateway and Chromium (Debian: apt-get install chromium); pictures in build/captions.
-captions-test: setup ## [2 min] the captions page in a browser
+# A real server, a gateway and Chromium; pictures in build/captions.
+captions-test: NEEDS = $(if $(shell command -v chromium-browser || command -v google-chrome),,chromium:chromium)
+captions-test: programs setup ## [2 min] the captions page in a browser
 	$(PYTEST) -m browser gateway/tests/captions tests/server
 
 test-gpu: setup ## [30 min] tests and benchmarks on a CUDA device
@@ -159,31 +172,29 @@ test-oracle: $(ORACLE_VENV)/.sherpa ## [20 min] comparison with NeMo and Transfo
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done ## [3 min] unchanged clients of Riva, OpenAI, Triton, LiveKit and Pipecat against the gateway
-	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS))
+client-compat: setup $(COMPAT_VENV)/.done $(WYOMING_VENV:=/.done) ## [3 min] unchanged clients of Riva, OpenAI, Triton, LiveKit, Pipecat and Wyoming against the gateway
+	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS)) $(WYOMING_VENV:%=--wyoming-python %/bin/python)
 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-# What runs for each NAME; without one, the encoder beside NeMo, then the recognizer. `papers` measures the tables of the
-# papers (docs/papers.md). `side-by-side` has the bundled model in one process beside the same weights in NeMo and
+# What runs for each NAME; without one, the recognizer. `papers` measures the tables of the papers (docs/papers.md). `side-by-side` has the bundled model in one process beside the same weights in NeMo and
 # sherpa-onnx; `side-by-side-large` writes 17 GB of models once, 15 minutes, and then takes 12.
 ORACLE_PYTHON := $(ORACLE_VENV)/bin/python
 SIDE := build/$(NAME)
-benchmark- = both() { $(ORACLE_PYTHON) -m benchmarks.encoder "$$@" --json build/benchmark/encoder.json; encoder=$$?; $(BIN)/python -m benchmarks.recognizer --model $(MODEL) "$$@" --json build/benchmark/recognizer.json && return $$encoder; }; both
-benchmark-gateway-load = $(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
-benchmark-host-budget = $(BIN)/python -m benchmarks.host_budget
+benchmark- = $(BIN)/python -m benchmarks.recognizer --model $(MODEL) --json build/benchmark/recognizer.json
+benchmark-gateway-load = $(BIN)/python -m trials.gateway_load --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
 benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)
 benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) -m benchmarks.exports sherpa $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
-benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.large $(SIDE) --json $(SIDE)/large.json
+benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.exports large $(SIDE) $(EXPORT_ARGS) && large() { $(ORACLE_PYTHON) -m benchmarks.recognizer --precisions int8 float32 --rounds 2 "$$@"; } && both() { large --model $(SIDE)/streaming/bundle --with-sherpa $(SIDE)/streaming/int8 $(SIDE)/streaming/float32 --contexts 70,6 70,1 70,0 --streams 1 8 32 --seconds 2 --json $(SIDE)/streams.json "$$@" && large --offline $(SIDE)/offline --cases short long equal --files 16 --json $(SIDE)/files.json "$$@"; }; both
 benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m benchmarks.exports offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
-benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.speakers $(SIDE) --json $(SIDE)/speakers.json
-benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter gateway-load host-budget,$(NAME)),,oracle-setup) ## [1 min to 1 h] NAME: gateway-load, host-budget, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: encoder and recognizer
+benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.recognizer --speakers $(SIDE) --rounds 2 --json $(SIDE)/speakers.json
+benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter papers side-%,$(NAME)),oracle-setup) ## [1 min to 1 h] NAME: gateway-load, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: recognizer
 	$($@-$(NAME)) $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
 loadtest: setup ## [MINUTES] STREAMS streams for MINUTES minutes, with a report
-	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --shape $(SHAPE) $(LOADTEST_ARGS)
+	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
 compose-test: setup ## [20 min] build the images and walk compose.yaml in containers
@@ -199,8 +210,8 @@ sbom: $(DEPLOY_VENV)/.done ## [1 min] a CycloneDX SBOM of each lock file in buil
 capacity: setup ## [10 min] the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
-# Faults, attacks and long runs, each with servers of its own: `edge` needs HAProxy, `long-upload` nginx (Debian: haproxy,
-# nginx-light). `chaos` takes half an hour and `soak` an hour; SEED repeats the faults of `chaos`.
+# Faults, attacks and long runs, each with servers of its own. `chaos` takes half an hour and `soak` an hour; SEED repeats
+# the faults of `chaos`.
 minutes-chaos = 30
 minutes-soak = 60
 trials-chaos = $(BIN)/python -m trials.chaos --minutes $(MINUTES) --seed $(SEED)
@@ -208,17 +219,18 @@ trials-edge = PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(BIN)/python -m trials.e
 trials-faults = $(BIN)/python -m trials.fault_trials --json build/faults/faults.json
 trials-fleet = $(BIN)/python -m trials.fault_trials --json build/faults/fleet.json --only fleet
 trials-gateway-attack = $(BIN)/python -m trials.gateway_attack
-trials-long-upload = $(BIN)/python -m trials.long_upload
-trials-offline-soak = $(BIN)/python -m trials.offline_soak --json build/offline-soak.json
 trials-soak = $(BIN)/python -m trials.soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
-trials: setup $(if $(filter edge,$(NAME)),$(DEPLOY_VENV)/.done) ## [2 min to 1 h] NAME: chaos, edge, faults, fleet, gateway-attack, long-upload, offline-soak, soak
+$(foreach name,chaos edge faults fleet,$(eval needs-$(name) = haproxy:haproxy openssl:openssl))
+trials: NEEDS = $(needs-$(NAME))
+trials: programs setup $(if $(filter edge,$(NAME)),$(DEPLOY_VENV)/.done) ## [2 min to 1 h] NAME: chaos, edge, faults, fleet, gateway-attack, soak
 	$($@-$(NAME)) $(TRIAL_ARGS)
 
 # A wrong name is told before any set-up.
 _ := $(foreach target,$(filter benchmark trials,$(MAKECMDGOALS)),$(or $($(target)-$(NAME)),$(error make $(target) knows no NAME=$(NAME); make help lists them)))
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
-train-demo: $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4
+train-demo: NEEDS = $(if $(findstring --synthetic 0,$(TRAIN_ARGS))$(shell command -v espeak-ng || command -v flite),,espeak-ng:espeak-ng)
+train-demo: programs $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4
 	$(ORACLE_VENV)/bin/python -m recipes.an4.prepare $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python -m recipes.an4.train --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT) $(TRAIN_ARGS)
 
 # After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
@@ -229,10 +241,6 @@ bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundl
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
 lock: ## [5 min] resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
-
-# Every target in a clean clone: TARGETS names some of them.
-check-targets: ## [hours] every target in a clean clone
-	scripts/check_targets.sh $(TARGETS)
 
 clean: ## [seconds] remove environments and builds
 	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

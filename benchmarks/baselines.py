@@ -1,18 +1,18 @@
 """Baselines with the same weights: NeMo, Transformers, sherpa-onnx and ONNX Runtime, live and of whole recordings.
 
 Live ones return the text of every utterance in a list of playlists. Where there is a choice, the baseline gets the
-easier task. NeMo's pipeline and Transformers' streaming `generate` start and end all streams of a batch together; they
-get batches of utterances of similar length. sherpa-onnx never flushes a stream's last chunk; it gets no more silence
+easier task. NeMo's pipeline starts and ends all streams of a batch together; it gets batches of utterances of similar
+length. sherpa-onnx never flushes a stream's last chunk; it gets no more silence
 after an utterance than it needs.
 
 Offline models transcribe whole recordings. `--offline DIR` of `python -m benchmarks.recognizer` is a folder of
-`benchmarks.exports offline`. Where a system pads rows of a batch, it is run with batches and with one recording at a
-time. ONNX Runtime gets NeMo's log-mel, and its best labels are collapsed as in NeMo. On a GPU all encoders compute in
-float16, and Transformers' head; NeMo computes log-mel there, Transformers and Penstock on the CPU.
+`benchmarks.exports offline`, or the folder `offline` in one of `benchmarks.exports large`. Where a system pads rows of
+a batch, it is run with batches and with one recording at a time. ONNX Runtime gets NeMo's log-mel, and its best labels
+are collapsed as in NeMo. On a GPU all encoders compute in float16, and Transformers' head; NeMo computes log-mel there,
+Transformers and Penstock on the CPU.
 """
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,16 +29,32 @@ if TYPE_CHECKING:
     import onnxruntime
 
 SAMPLE_RATE_HZ, HOP_SAMPLES = 16000, 160
-PENSTOCK, LOCAL = "Penstock", "Penstock, local=128,128"
+LOCAL, WHOLE, LARGE_MEL_BINS = "Penstock, local=128,128", "whole", 128
 _SHORT_S, _LONG_S, _FILES_S = 15, 300, (2.0, 30.0)
 CASES = ("short", "long", "many", "equal")
 
 
-class BatchBaseline(ABC):
-    """A baseline whose streams start and end together."""
+def penstock_name(precision: str) -> str:
+    """The name of this project's system."""
+    return "Penstock" if precision == AUTO else f"Penstock {precision}"
 
-    def __init__(self, streams: int):
+
+class NemoPipeline:
+    """`conformer_stream_step` over NeMo's cache-aware streaming buffer, for batches of streams."""
+
+    name = "NeMo"
+
+    def __init__(self, nemo_path: Path, context: AttentionContext, streams: int):
+        from nemo.collections.asr.models import ASRModel
+        from nemo.collections.asr.parts.utils.streaming_utils import CacheAwareStreamingAudioBuffer
+        from nemo.utils import logging
+
         self._streams = streams
+        logging.setLevel("ERROR")
+        self._model = ASRModel.restore_from(str(nemo_path), map_location="cpu").eval()
+        self._model.encoder.set_default_att_context_size(list(context))
+        self._model.encoder.setup_streaming_params()
+        self._source = CacheAwareStreamingAudioBuffer(self._model)
 
     @torch.inference_mode()
     def run(self, utterances: list[np.ndarray], playlists: list[list[int]]) -> dict[int, str]:
@@ -49,27 +65,6 @@ class BatchBaseline(ABC):
             batch = queue[begin : begin + self._streams]
             texts |= zip(batch, self._transcribe([utterances[i] for i in batch]), strict=True)
         return texts
-
-    @abstractmethod
-    def _transcribe(self, batch: list[np.ndarray]) -> list[str]: ...
-
-
-class NemoPipeline(BatchBaseline):
-    """`conformer_stream_step` over NeMo's cache-aware streaming buffer."""
-
-    name = "NeMo"
-
-    def __init__(self, nemo_path: Path, context: AttentionContext, streams: int):
-        from nemo.collections.asr.models import ASRModel
-        from nemo.collections.asr.parts.utils.streaming_utils import CacheAwareStreamingAudioBuffer
-        from nemo.utils import logging
-
-        super().__init__(streams)
-        logging.setLevel("ERROR")
-        self._model = ASRModel.restore_from(str(nemo_path), map_location="cpu").eval()
-        self._model.encoder.set_default_att_context_size(list(context))
-        self._model.encoder.setup_streaming_params()
-        self._source = CacheAwareStreamingAudioBuffer(self._model)
 
     def _transcribe(self, batch: list[np.ndarray]) -> list[str]:
         model, source = self._model, self._source
@@ -88,57 +83,13 @@ class NemoPipeline(BatchBaseline):
         return [hypothesis.text for hypothesis in hypotheses]
 
 
-class TransformersStreaming(BatchBaseline):
-    """Streaming `generate` of Transformers, which takes a generator of log-mel chunks."""
-
-    name = "Transformers"
-
-    def __init__(self, directory: Path, context: AttentionContext, streams: int):
-        from transformers import AutoProcessor, NemotronAsrStreamingForRNNT
-        from transformers.utils import logging
-
-        super().__init__(streams)
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        self._model = NemotronAsrStreamingForRNNT.from_pretrained(directory).eval()
-        self._processor = AutoProcessor.from_pretrained(directory)
-        self._right = context.right
-        self._chunk_mel_frames = self._model.config.encoder_config.subsampling_factor * context.chunk_encoder_frames
-
-    def _transcribe(self, batch: list[np.ndarray]) -> list[str]:
-        output = self._model.generate(input_features=self._mel_chunks(batch), num_lookahead_tokens=self._right)
-        return self._processor.batch_decode(output.sequences, skip_special_tokens=True)
-
-    def _mel_chunks(self, batch: list[np.ndarray]) -> Iterator[torch.Tensor]:
-        """Log-mel [B, N, F]; the first chunk has one frame where later ones have a whole encoder frame."""
-        extractor = self._processor.feature_extractor
-        half_window, whole = extractor.n_fft // 2, self._chunk_mel_frames
-        factor = self._model.config.encoder_config.subsampling_factor
-        mel_frames = max(map(len, batch)) // HOP_SAMPLES
-        first, last = 0, 1 + whole - factor
-        while first < mel_frames:
-            begin, end = first * HOP_SAMPLES - half_window, (last - 1) * HOP_SAMPLES + half_window
-            windows = [_cut(samples, begin, end) for samples in batch]
-            features = extractor(windows, sampling_rate=SAMPLE_RATE_HZ, center=False, return_tensors="pt")
-            yield features["input_features"]
-            first, last = last, last + whole
-
-
-def _cut(samples: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Samples begin .. end - 1, zeros before the start and beyond the end."""
-    part = samples[max(0, begin) : end]
-    before = max(0, -begin)
-    return np.pad(part, (before, end - begin - before - len(part)))
-
-
 class SherpaOnnx:
     """sherpa-onnx's online recognizer with a model from `benchmarks.exports sherpa`."""
-
-    name = "sherpa-onnx"
 
     def __init__(self, directory: Path, context: AttentionContext, mel_bins: int = 80):
         import sherpa_onnx
 
+        self.name = f"sherpa-onnx {directory.name}"
         model = directory / f"{context.left}_{context.right}"
         self._recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
             encoder=str(model / "encoder.onnx"), decoder=str(model / "decoder.onnx"),
@@ -234,16 +185,9 @@ def cases(names: Sequence[str], speech: Sequence[np.ndarray], files: int) -> Ite
 
 
 class PenstockOffline:
-    """This project's recognizer, with its own batches. `run` is what is timed, as of every system."""
+    """Penstock's recognizer, with its own batches. `run` is what is timed, as of every system."""
 
-    def __init__(
-        self,
-        directory: Path,
-        device: str,
-        name: str = PENSTOCK,
-        attention: str | None = None,
-        precision: str = AUTO,
-    ):
+    def __init__(self, directory: Path, device: str, name: str, attention: str, precision: str = AUTO):
         self.name = name
         self._recognizer = OfflineRecognizer(
             directory / "bundle", device=device, attention=attention, precision=precision
@@ -364,13 +308,20 @@ class _OnnxRuntime:
         return self._nemo.texts(log_probs, frames)
 
 
-def systems(directory: Path, batches: Sequence[int], device: str) -> Iterator[tuple[Any, bool]]:
+def systems(
+    directory: Path, batches: Sequence[int], device: str, precisions: Sequence[str]
+) -> Iterator[tuple[Any, bool]]:
     """Penstock first; True for those that only differ where there are several recordings."""
+    for precision in precisions:
+        yield PenstockOffline(directory, device, penstock_name(precision), "full", precision), False
+    for folder in sorted(directory.glob(f"*/{WHOLE}")):
+        yield SherpaOffline(folder, f"sherpa-onnx {folder.parent.name}", LARGE_MEL_BINS), False
+    if not (directory / "model.nemo").exists():
+        return
     nemo, transformers = _Nemo(directory / "model.nemo", device), _Transformers(directory / "transformers", device)
     others = [("NeMo", nemo), ("Transformers", transformers)]
     if device == "cpu" and (onnx := directory / "onnx" / "model.onnx").exists():
         others.append(("ONNX Runtime", _OnnxRuntime(onnx, nemo)))
-    yield PenstockOffline(directory, device, attention="full"), False
     yield PenstockOffline(directory, device, LOCAL, "local=128,128"), False
     for batch in sorted({1, *batches}):
         for name, system in others:

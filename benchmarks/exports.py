@@ -1,14 +1,14 @@
-"""Models with the same weights in the formats of the baselines of `benchmarks.recognizer` and `benchmarks.large`.
+"""Models with the same weights in the formats of the baselines of `benchmarks.recognizer`.
 
     python -m benchmarks.exports sherpa FILE.nemo DIR        # DIR/70_6/{encoder,decoder,joiner}.onnx and tokens.txt ...
-    python -m benchmarks.exports transformers BUNDLE DIR
     python -m benchmarks.exports offline DIR [--layers 24] [--width 1024] [--no-onnx]
+    python -m benchmarks.exports large DIR [--layers 24] [--width 1024]
 
-sherpa: a NeMo streaming Transducer for sherpa-onnx, one folder per context, in float32. transformers: a bundle in
-Transformers' format, without a CTC head: the format has none. offline: a random model in four formats, DIR/model.nemo,
-DIR/bundle, DIR/transformers and DIR/onnx/model.onnx, NeMo's own export, which onnx-asr and sherpa-onnx run; 17 layers
-of width 512 with a CTC head as NeMo's large FastConformer, with 24 of 1024 as Parakeet 0.6B. Needs NeMo and
-Transformers (`oracle`); for ONNX files also onnx.
+sherpa: a NeMo streaming Transducer for sherpa-onnx, one folder per context, in float32. offline: a random model in four
+formats, DIR/model.nemo, DIR/bundle, DIR/transformers and DIR/onnx/model.onnx, NeMo's own export, which onnx-asr and
+sherpa-onnx run; 17 layers of width 512 with a CTC head as NeMo's large FastConformer, with 24 of 1024 as Parakeet 0.6B.
+large: a random streaming RNN-T and a random offline TDT model, as bundles and for sherpa-onnx in float32 and int8, 17
+GB. Needs NeMo and Transformers (`oracle`); for ONNX files also onnx.
 """
 
 import argparse
@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.baselines import LARGE_MEL_BINS, WHOLE
 from benchmarks.nemo_specs import ModelSpec, float_signals
-from benchmarks.random_models import EVERYTHING, OFFLINE
+from benchmarks.random_models import EVERYTHING, OFFLINE, random_tokenizer
 from benchmarks.transformers_models import make_processor, renamed
-from penstock.errors import CheckpointError, PenstockError
-from penstock.model.bundle import Checkpoint
+from penstock.errors import PenstockError
 from penstock.model.nemo.importer import import_nemo
-from penstock.model.transformers.weights import source_of
 
 if TYPE_CHECKING:
     import onnx
@@ -44,17 +43,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     formats = parser.add_subparsers(required=True)
-    for name, task, source in (("sherpa", write_sherpa, "FILE.nemo"), ("transformers", write_transformers, "BUNDLE")):
+    sherpa = formats.add_parser("sherpa")
+    sherpa.add_argument("source", metavar="FILE.nemo", type=Path)
+    sherpa.add_argument("directory", metavar="DIR", type=Path)
+    sherpa.set_defaults(task=lambda chosen: write_sherpa(chosen.source, chosen.directory))
+    for name, write, layers, width in (("offline", write_offline, 17, 512), ("large", write_large, 24, 1024)):
         one = formats.add_parser(name)
-        one.add_argument("source", metavar=source, type=Path)
-        one.add_argument("directory", metavar="DIR", type=Path)
-        one.set_defaults(task=lambda chosen, task=task: task(chosen.source, chosen.directory))
-    offline = formats.add_parser("offline")
-    offline.add_argument("directory", type=Path, metavar="DIR")
-    offline.add_argument("--layers", type=int, default=17, metavar="N", help="encoder layers (17)")
-    offline.add_argument("--width", type=int, default=512, metavar="N", help="encoder width (512)")
-    offline.add_argument("--no-onnx", action="store_true", help="without the ONNX file")
-    offline.set_defaults(task=write_offline)
+        one.add_argument("directory", type=Path, metavar="DIR")
+        one.add_argument("--layers", type=int, default=layers, metavar="N", help=f"encoder layers ({layers})")
+        one.add_argument("--width", type=int, default=width, metavar="N", help=f"encoder width ({width})")
+        one.add_argument("--no-onnx", action="store_true", help="without the ONNX file of an offline model")
+        one.set_defaults(task=write)
     chosen = parser.parse_args(arguments)
     try:
         chosen.task(chosen)
@@ -145,62 +144,6 @@ def quantize(source: Path, directory: Path) -> None:
     shutil.copy(source / "tokens.txt", directory)
 
 
-def write_transformers(bundle: Path, directory: Path) -> None:
-    """Saves a bundle in Transformers' format."""
-    export_transformers(Checkpoint(bundle), directory)
-
-
-def export_transformers(checkpoint: Checkpoint, directory: Path) -> None:
-    """Saves model and processor by Transformers' own classes; importing them gives the same tensors.
-
-    CheckpointError for a bundle that the format cannot express.
-    """
-    from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT
-
-    config = checkpoint.config
-    encoder, transducer = config.encoder, config.transducer
-    if transducer is None or transducer.is_tdt or transducer.is_factorized:
-        raise CheckpointError(f"{checkpoint.directory}: is {config.head_name}; accepted: RNN-T")
-    if not encoder.has_conv_layer_norm or transducer.joint_hidden != transducer.predictor_hidden:
-        raise CheckpointError(f"{checkpoint.directory}: has a batch norm, or widths of joint and predictor that differ")
-    rights = tuple(context.right for context in encoder.contexts)
-    model = NemotronAsrStreamingForRNNT(
-        NemotronAsrStreamingConfig(
-            vocab_size=transducer.vocabulary_size + 1,
-            blank_token_id=transducer.vocabulary_size,
-            decoder_hidden_size=transducer.predictor_hidden,
-            num_decoder_layers=transducer.predictor_layers,
-            hidden_act=transducer.joint_activation,
-            max_symbols_per_step=transducer.max_symbols,
-            encoder_config={
-                "attention_bias": encoder.use_bias,
-                "conv_kernel_size": encoder.conv_kernel_size,
-                "convolution_bias": encoder.use_bias,
-                "default_num_lookahead_tokens": rights[0],
-                "hidden_size": encoder.d_model,
-                "intermediate_size": encoder.d_feed_forward,
-                "num_attention_heads": encoder.n_heads,
-                "num_hidden_layers": encoder.n_layers,
-                "num_key_value_heads": encoder.n_heads,
-                "num_mel_bins": encoder.mel_bins,
-                "scale_input": encoder.xscaling,
-                "sliding_window": encoder.contexts[0].left + 1,
-                "subsampling_conv_channels": encoder.subsampling_channels,
-                "subsampling_factor": encoder.subsampling_factor,
-            },
-        )
-    )
-    state = {}
-    for name, tensor in checkpoint.tensors("encoder.", "predictor.", "joint.").items():
-        source = source_of(name, tuple(tensor.shape), is_offline=False)
-        state[source.name] = tensor.reshape(source.shape)
-    model.load_state_dict(state)
-    model.generation_config.decoder_start_token_id = transducer.vocabulary_size
-    processor = make_processor(checkpoint.tokenizer_path.read_bytes(), encoder.mel_bins, rights)
-    model.save_pretrained(directory)
-    processor.save_pretrained(directory)
-
-
 @torch.inference_mode(False)
 def write_offline(chosen: argparse.Namespace) -> None:
     """Writes a random offline model."""
@@ -219,6 +162,36 @@ def write_offline(chosen: argparse.Namespace) -> None:
     import_nemo(directory / "model.nemo", directory / "bundle")
     if not chosen.no_onnx:
         model.export(str(directory / "onnx" / "model.onnx"))
+
+
+@torch.inference_mode(False)
+def write_large(chosen: argparse.Namespace) -> None:
+    """Writes DIR/streaming and DIR/offline, each with bundle, float32 and int8; what is there stays."""
+    from benchmarks.nemo_models import build_model
+
+    streaming = ModelSpec(
+        "streaming", 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=LARGE_MEL_BINS, d_model=chosen.width,
+        n_heads=8, n_layers=chosen.layers, ff_expansion=4, channels=256, predictor_layers=2, predictor_hidden=640,
+        joint_hidden=640, contexts=[[70, 6], [70, 1], [70, 0]], tokenizer=random_tokenizer(1024), gzipped=False,
+    )  # fmt: skip
+    offline = replace(
+        streaming, name="offline", durations=(0, 1, 2, 3, 4), norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
+        preprocessor={"normalize": "per_feature"},
+    )  # fmt: skip
+    signals = float_signals()
+    for spec, contexts in ((streaming, streaming.contexts), (offline, [None])):
+        folder = chosen.directory / spec.name
+        names = [WHOLE if context is None else f"{context[0]}_{context[1]}" for context in contexts]
+        if all((folder / "int8" / name / "tokens.txt").exists() for name in names):
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as workspace:
+            model = build_model(spec, Path(workspace), signals)
+            model.save_to(f"{workspace}/model.nemo")
+            import_nemo(f"{workspace}/model.nemo", folder / "bundle", replace=True)
+            for name, context in zip(names, contexts, strict=True):
+                export_sherpa(model, context, folder / "float32" / name)
+                quantize(folder / "float32" / name, folder / "int8" / name)
 
 
 def _save_parakeet(model: "ASRModel", spec: ModelSpec, tokenizer: bytes, directory: Path) -> None:

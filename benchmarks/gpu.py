@@ -1,60 +1,51 @@
-"""Measures a GPU with random weights: encoder step, searches, real-time streams in one process and in a server.
+"""Measures a GPU with random weights: encoder step, searches, and real-time streams in a server.
 
-    python -m benchmarks.gpu encoder|searches|streams|server --json FILE [--device cuda] [--precisions N,...]
-        [--rights N,...] [--streams N,...] [--trial-s N] [--tiny]
+    python -m benchmarks.gpu encoder|searches|server --json FILE [--device cuda] [--tiny] ...
 
-Each measurement is a line of FILE as soon as it is made, so that a run that ends early keeps what it has. `--tiny
---device cpu` shows that a benchmark runs; its times mean nothing. docs/gpu.md says how to run all of them.
+Each measurement is a line of FILE at once. `--tiny --device cpu` shows that a benchmark runs; its times mean nothing.
+docs/gpu.md says how to run all of them.
 """
 
 import argparse
-import gc
 import json
+import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from importlib.util import find_spec
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.encoder import encoder_steps, nemo_encoder_steps
 from benchmarks.measure import time_interleaved
 from benchmarks.papers.runner import Streams, entries_of, measured
 from benchmarks.penstock_decoders import penstock_systems
-from benchmarks.random_models import KINDS, TransducerSizes, write_random_bundle
-from benchmarks.systems import (
-    CHUNKS,
-    NEMO,
-    Selection,
-    System,
-    Unavailable,
-    Workload,
-    decoding_errors,
-    random_workload,
-    split_chunks,
-)
-from penstock.encoder.encoder import TORCH
-from penstock.encoder.precision import AUTO, FLOAT16, INT8, PRECISIONS, TF32, number_type, prepare_precision
-from penstock.errors import DeviceLostError, StreamError
+from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerSizes, write_random_bundle
+from benchmarks.systems import CHUNKS, Selection, decoding_errors, random_workload, split_chunks
+from penstock.encoder.encoder import TORCH, StreamingEncoder
+from penstock.encoder.precision import FLOAT16, FLOAT32, PRECISIONS, number_type, prepare_precision
+from penstock.errors import PenstockError
 from penstock.kernels.capability import FUSED
 from penstock.model.config import AttentionContext
-from penstock.pipeline.stages.audio_rows import AudioRequest
-from penstock.pipeline.stages.encoder import EncodedRows
-from penstock.recognizer import StreamingRecognizer
-from penstock.runtime import check_device, check_device_works, freeze_loaded, prepare_process
+from penstock.runtime import check_device, check_device_works, prepare_process
+from penstock.serving.launch import LOOPBACK, ServerOptions
+from penstock.serving.model_repository import find_model_repository
+from penstock.serving.server import TritonServer
+from penstock.serving.triton_install import find_triton
 
 LEFT, RIGHTS = 56, (0, 3, 13)
-BUCKETS = (64, 128, 256, 512, 1024)
-BATCHES, DECODERS, BEAM = (1, 64, 256), ("label-looping", "boosted", "alsd"), 6
+BUCKETS, BATCHES, DECODERS, BEAM = (64, 128, 256, 512, 1024), (1, 64, 256), ("label-looping", "boosted", "alsd"), 6
 STREAMS, LATE_SHARE = (250, 500, 1000, 2000, 4000), 0.001
 """Streams of the trials, until one is late: more than this share of its chunks, each done a chunk after it was due."""
-_FACTOR, _ENCODER_FRAME_S, _FRAMES = 8, 0.08, 1 << 18
+_STREAMS_PER_PLAYER, _MAX_PLAYERS, _TICK_S, _WARM_UP_S, _ANSWERS_S = 400, 6, 0.008, 2.0, 10.0
+_OUTPUTS = ("TEXT", "ROW", "WORDS", "WORD_START_MS", "WORD_END_MS", "LIST_COUNTS", "ERROR_ROWS", "ERRORS")
+_RATE_HZ, _START, _END, _NO_OPTIONS = 16_000, 1, 2, -1
 
 
 class Lines:
@@ -74,56 +65,35 @@ class Lines:
         """Runs a task and records its error, if any. DeviceLostError, after it is recorded, ends the process."""
         try:
             task()
-        except (OSError, ImportError, StreamError, *decoding_errors()) as error:
+        except (OSError, ImportError, PenstockError, *decoding_errors()) as error:
             self.add(name, case, error=f"{type(error).__name__}: {str(error)[:500]}")
             check_device_works(self._device, error)
 
 
-class Sizes(NamedTuple):
-    """What the command line chooses."""
-
-    device: str
-    is_tiny: bool
-    precisions: Sequence[str]
-    """Those that the encoder computes in."""
-    rights: Sequence[int]
-    """Frames of right context."""
-    counts: Sequence[int]
-    """Numbers of streams in the trials."""
-    trial_s: float
-
-
-def encoder(lines: Lines, sizes: Sizes) -> None:
-    """The step of 24 layers of width 1024 with full caches, eager and (on a GPU) captured; NeMo's if it is there."""
-    device, is_tiny = sizes.device, sizes.is_tiny
-    size, buckets, repeats = ("small", (1, 2), 1) if is_tiny else ("xlarge", BUCKETS, 8)
-    for right in sizes.rights:
-        context = AttentionContext(LEFT, right)
-        for precision in sizes.precisions:
-            is_16_bit = number_type(precision, device) != torch.float32
-            engines = [TORCH]
-            engines += [FUSED] if device.startswith("cuda") and is_16_bit else []
-            engines += [NEMO] if find_spec("nemo") and precision == FLOAT16 else []  # the default on a GPU
-            for engine in engines:
-                case: dict = {"context": [LEFT, right], "precision": precision, "engine": engine}
-
-                def task(context=context, case=case, precision=precision, engine=engine) -> None:
-                    prepare_precision(precision, device)
-                    dtype = number_type(precision, device)
-                    made = (size, context, max(buckets), dtype, device)
-                    step_of = nemo_encoder_steps(*made) if engine == NEMO else encoder_steps(*made, engine)
-                    for rows in buckets:
-                        tasks = {"eager": step_of(rows)}
-                        if device.startswith("cuda") and engine != NEMO:  # it has no captured step
-                            tasks["captured"] = _captured(tasks["eager"])
-                        for launch, seconds in time_interleaved(tasks, repeats, 3, device).items():
-                            ms = 1e3 * statistics.median(seconds)
-                            lines.add("encoder step", {**case, "rows": rows, "launch": launch}, ms=ms)
-
-                lines.attempt("encoder step", case, task)
+def measure_encoder(lines: Lines, chosen: argparse.Namespace, case: dict, context: AttentionContext) -> None:
+    """The step of 24 layers of width 1024 with full caches, eager and (on a GPU) captured."""
+    precision, engine, is_cuda = case["precision"], case["engine"], chosen.device.startswith("cuda")
+    if engine == FUSED and (not is_cuda or number_type(precision, chosen.device) == torch.float32):
+        return  # there are no such kernels
+    size, buckets, repeats = ("small", (1, 2), 1) if chosen.tiny else ("xlarge", BUCKETS, 8)
+    device, most, frames = chosen.device, max(buckets), 8 * context.chunk_encoder_frames
+    prepare_precision(precision, device)
+    source = RandomEncoder(ENCODERS[size], context, device=device)
+    model = StreamingEncoder(source, context, most, device, number_type(precision, device), engine)
+    model.state.kv_pages.normal_()
+    model.state.conv_tails.normal_()
+    model.state.chunks_seen.fill_(10 * model.state.pages_per_slot)
+    slots, valid = torch.arange(most, device=device), torch.full((most,), frames, device=device)
+    inputs = (slots, source.mel(1, most, frames)[0], valid)
+    for rows in buckets:
+        tasks = {"eager": partial(model.step, *(each[:rows] for each in inputs))}
+        if is_cuda:
+            tasks["captured"] = captured(tasks["eager"])
+        for launch, seconds in time_interleaved(tasks, repeats, 3, device).items():
+            lines.add("encoder step", {**case, "rows": rows, "launch": launch}, ms=1e3 * statistics.median(seconds))
 
 
-def _captured(step: Callable[[], object]) -> Callable[[], object]:
+def captured(step: Callable[[], object]) -> Callable[[], object]:
     """The step as a graph, after it has run on the stream of the capture."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -136,211 +106,128 @@ def _captured(step: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def searches(lines: Lines, sizes: Sizes) -> None:
-    """Greedy, boosted and beam search per chunk, in every mode of CUDA graphs and with both kinds of kernels."""
-    device, is_tiny = sizes.device, sizes.is_tiny
-    batches, chunks, repeats = ((1, 2), 2, 1) if is_tiny else (BATCHES, 12, 3)
-    kernels = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,)
-    for right in sizes.rights:
-        context, size = AttentionContext(LEFT, right), "small" if is_tiny else "large"
-        seconds = _ENCODER_FRAME_S * context.chunk_encoder_frames * chunks
-        for kind in KINDS:
-            workload = random_workload(kind, size, max(batches), seconds, context, device)
-            for decoder in DECODERS:
-                case = {"kind": kind, "context": [LEFT, right], "decoder": decoder}
-
-                def task(workload=workload, case=case, decoder=decoder) -> None:
-                    frames = workload.context.chunk_encoder_frames
-                    began_s = time.perf_counter()
-                    selection = Selection([decoder], [BEAM], (CHUNKS,), device, max(batches), frames, kernels)
-                    systems = list(penstock_systems(workload.checkpoint, selection))
-                    lines.add("search set-up", case, seconds=time.perf_counter() - began_s)  # all captures
-                    for rows in batches:
-                        _add_chunk_times(lines, {**case, "rows": rows}, workload, systems, repeats)
-
-                lines.attempt("search", case, task)
+def measure_searches(lines: Lines, chosen: argparse.Namespace, case: dict, context: AttentionContext) -> None:
+    """A chunk of greedy, boosted and beam search, in every mode of CUDA graphs and with both kinds of kernels."""
+    size, batches, count, repeats = ("small", (1, 2), 2, 1) if chosen.tiny else ("large", BATCHES, 12, 3)
+    device, frames = chosen.device, context.chunk_encoder_frames
+    workload = random_workload(case["kind"], size, max(batches), 0.08 * frames * count, context, device)
+    kernels, began_s = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,), time.perf_counter()
+    selection = Selection([case["decoder"]], [BEAM], (CHUNKS,), device, max(batches), frames, kernels)
+    systems = list(penstock_systems(workload.checkpoint, selection))
+    lines.add("search set-up", case, seconds=time.perf_counter() - began_s)  # all captures
+    for rows in batches:
+        chunks = split_chunks(workload.encoded[:rows], frames)
+        entries, missing = entries_of(systems, {}, [chunks])
+        for row in [*measured(entries, Streams(rows * workload.stream_s), repeats, device), *missing]:
+            taken = {name: row[name] for name in ("labels", "unavailable") if name in row}
+            taken |= {"ms": 1e3 * statistics.median(row["rounds_s"]) / len(chunks)} if "rounds_s" in row else {}
+            lines.add("search chunk", {**case, "rows": rows, "variant": row["variant"]}, **taken)
 
 
-def _add_chunk_times(
-    lines: Lines, case: dict, workload: Workload, systems: list[System | Unavailable], repeats: int
-) -> None:
-    """A line per search: the median time of a chunk."""
-    chunks = split_chunks(workload.encoded[: case["rows"]], workload.context.chunk_encoder_frames)
-    entries, unavailable = entries_of(systems, {}, [chunks])
-    found = measured(entries, Streams(case["rows"] * workload.stream_s), repeats, str(workload.encoded.device))
-    for row in [*found, *unavailable]:
-        named = {**case, "variant": row["variant"]}
-        if "unavailable" in row:
-            lines.add("search chunk", named, unavailable=row["unavailable"])
-        else:
-            ms = 1e3 * statistics.median(row["rounds_s"]) / len(chunks)
-            lines.add("search chunk", {**named, "labels": row["labels"]}, ms=ms)
+def measure_server(lines: Lines, chosen: argparse.Namespace, case: dict, context: AttentionContext) -> None:
+    """Real-time streams in a server, more of them until chunks are late; they have no labels."""
+    size, widths = ("small", (144, 64, 128)) if chosen.tiny else ("xlarge", (1024, 640, 1024))
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_random_bundle(Path(folder), size, TransducerSizes(*widths), context, device=chosen.device)
+        values = (model, f"{context.left},{context.right}", case["precision"], chosen.device, max(chosen.streams))
+        names = (f"PENSTOCK_{name}" for name in ("MODEL", "CONTEXT", "PRECISION", "DEVICE", "MAX_STREAMS"))
+        environment = dict(zip(names, map(str, values), strict=True))
+        with TritonServer(find_triton(), ServerOptions(find_model_repository(), environment=environment)) as server:
+            for count in chosen.streams:
+                found = run_trial(server, 1280 * context.chunk_encoder_frames, count, chosen.trial_s)
+                lines.add("server", {**case, "streams": count}, **found)
+                if found["late"] + found["unanswered"] > LATE_SHARE * found["chunks"]:
+                    break
+            server.stop(drain=False)
 
 
-def streams(lines: Lines, sizes: Sizes) -> None:
-    """Real-time streams in one process, samples to words, without Triton: more of them until chunks are late."""
-    for bundle, context, case in random_bundles(sizes):
-
-        def task(bundle=bundle, context=context, case=case) -> None:
-            forget_recognizers()
-            most = max(sizes.counts)
-            recognizer = StreamingRecognizer(str(bundle), context, most, sizes.device, precision=case["precision"])
-            frames = torch.randn(_FRAMES, recognizer.config.encoder.d_model, device=sizes.device)
-            decode_random_frames(recognizer, frames)
-            freeze_loaded()  # as the server's stages do
-            add_trials(lines, "real-time streams", case, sizes, partial(run_trial, recognizer))
-
-        lines.attempt("real-time streams", case, task)
+def run_trial(server: TritonServer, chunk_samples: int, streams: int, seconds: float) -> dict:
+    """Sends each chunk when it is due, streams staggered over a chunk; the first 2 s and the ends do not count."""
+    players = max(1, min(_MAX_PLAYERS, streams // _STREAMS_PER_PLAYER))
+    url, begins_s = f"{LOOPBACK}:{server.ports.grpc}", time.time() + 3.0 + 0.5 * players
+    shares = map(len, np.array_split(np.arange(streams), players))
+    with ProcessPoolExecutor(players, get_context("spawn")) as pool:  # gRPC does not survive a fork
+        found = list(pool.map(partial(play, url, chunk_samples, seconds, begins_s), shares))
+    waits_s = np.concatenate([waits_s for waits_s, _ in found])
+    median_s, p99_s = np.quantile(waits_s, (0.5, 0.99)).tolist() if len(waits_s) else (None, None)
+    late, unanswered = int(np.sum(waits_s > chunk_samples / _RATE_HZ)), sum(lost for _, lost in found)
+    return {"chunks": len(waits_s), "unanswered": unanswered, "late": late, "median_s": median_s, "p99_s": p99_s}
 
 
-def random_bundles(sizes: Sizes) -> Iterator[tuple[Path, AttentionContext, dict]]:
-    """A model of each context, once for each precision, and the case of its lines."""
-    size, widths = ("small", (144, 64, 128)) if sizes.is_tiny else ("xlarge", (1024, 640, 1024))
-    for right in sizes.rights:
-        context = AttentionContext(LEFT, right)
-        with tempfile.TemporaryDirectory() as folder:
-            bundle = Path(folder) / "bundle"
-            write_random_bundle(bundle, size, TransducerSizes(*widths), context, device=sizes.device)
-            for precision in sizes.precisions[:1] if sizes.is_tiny else sizes.precisions:
-                yield bundle, context, {"context": [LEFT, right], "precision": precision}
+def play(url: str, chunk_samples: int, seconds: float, begins_s: float, streams: int) -> tuple[np.ndarray, int]:
+    """Sends the streams of one process from `begins_s` on; returns times [n], and the chunks without a reply."""
+    import tritonclient.grpc as triton  # the other benchmarks do without
+
+    chunk_s, plays = chunk_samples / _RATE_HZ, max(1, round(seconds * _RATE_HZ / chunk_samples))
+    noise = (1600 * np.random.default_rng(0).standard_normal(chunk_samples)).astype(np.int16)
+    due_s = begins_s + np.add.outer(np.arange(plays) * chunk_s, np.arange(streams) * chunk_s / streams).ravel()
+    sent, waits_s = dict[str, np.ndarray](), [np.empty(0)]
+
+    def note(result: Any, error: Exception | None) -> None:
+        if result is None:
+            return  # counted as unanswered
+        own_s, now_s = sent.pop(result.get_response().id), time.time()
+        is_counted = (own_s > begins_s + _WARM_UP_S) & (own_s < begins_s + (plays - 1) * chunk_s - 1e-6)
+        waits_s.append(now_s - own_s[is_counted])
+
+    own, outputs = {"client": f"player-{os.getpid()}"}, [triton.InferRequestedOutput(output) for output in _OUTPUTS]
+    with triton.InferenceServerClient(url) as client:
+        client.start_stream(note)
+        at, no_audio = 0, np.zeros((1, 0), np.float32)
+        while at < len(due_s):
+            end = min(int(np.searchsorted(due_s, time.time(), "right")), at + streams)
+            if end > at:
+                places = np.arange(at, end)
+                flags = _START * (places < streams) + _END * (places >= len(due_s) - streams)
+                columns = np.broadcast_arrays(places % streams + 1, chunk_samples, flags, _NO_OPTIONS)
+                rows, audio = np.stack(columns, 1)[None].astype(np.int64), np.tile(noise, end - at)[None]
+                inputs = [triton.InferInput("ROWS", list(rows.shape), "INT64").set_data_from_numpy(rows)]
+                inputs += [triton.InferInput("PCM", list(audio.shape), "INT16").set_data_from_numpy(audio)]
+                inputs += [triton.InferInput("AUDIO", [1, 0], "FP32").set_data_from_numpy(no_audio)]
+                sent[str(at)] = due_s[at:end]
+                client.async_stream_infer("asr_batch", inputs, outputs=outputs, request_id=str(at), parameters=own)
+                at = end
+            time.sleep(_TICK_S)
+        limit_s = time.time() + _ANSWERS_S
+        while sent and time.time() < limit_s:
+            time.sleep(_TICK_S)
+        unanswered = sum(map(len, sent.values()))
+        client.stop_stream(cancel_requests=True)
+    return np.concatenate(waits_s), unanswered
 
 
-def add_trials(lines: Lines, name: str, case: dict, sizes: Sizes, trial: Callable[[int, float], dict]) -> None:
-    """A line per number of streams, until chunks are late. trial: of a number of streams and seconds."""
-    for count in sizes.counts:
-        values = trial(count, sizes.trial_s)
-        lines.add(name, {**case, "streams": count}, **values)
-        if values["late"] + values.get("unanswered", 0) > LATE_SHARE * values["chunks"]:
-            break
+BENCHMARKS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "encoder": (measure_encoder, ("precision", "engine")),
+    "searches": (measure_searches, ("kind", "decoder")),
+    "server": (measure_server, ("precision",)),
+}
+"""Each with the fields of its cases."""
 
 
-def decode_random_frames(recognizer: StreamingRecognizer, frames: torch.Tensor) -> None:
-    """From now on the decoder gets `frames` [T, D], over and over, after each step of the encoder.
-
-    A random encoder's own are all alike: no stream would have a label, or each a label in every frame.
-    """
-    process, at = recognizer._encoder.process_tickets, 0
-
-    def process_tickets(*arguments, **options) -> list[EncodedRows | StreamError]:
-        nonlocal at
-        (answer,) = process(*arguments, **options)
-        count = len(answer.encoded)
-        at = at if at + count <= len(frames) else 0
-        at += count
-        return [answer._replace(encoded=frames[at - count : at])]
-
-    recognizer._encoder.process_tickets = process_tickets
-
-
-def forget_recognizers() -> None:
-    """Frees what an earlier one holds: it is frozen, and refers to itself."""
-    gc.unfreeze()
-    gc.collect()
-
-
-def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> dict:
-    """Sends each chunk when it is due, the streams staggered over one chunk; a call has at most one chunk of each."""
-    samples = recognizer.chunk_samples()
-    chunk_s = samples / recognizer.sample_rate_hz
-    noise = 0.05 * np.random.default_rng(0).standard_normal(64 * samples).astype(np.float32)
-
-    labels = 0
-
-    def send(names: range | list[int], chunk: np.ndarray, is_start: bool = False, is_end: bool = False) -> None:
-        nonlocal labels
-        requests = [AudioRequest(f"{streams}-{name}", chunk, is_start, is_end) for name in names]
-        for result in recognizer.process(requests):
-            if isinstance(result, StreamError):
-                raise result
-            labels += len(result.tokens)
-
-    send(range(streams), noise[:samples], is_start=True)  # all at once: warm-up
-    plays = max(1, round(seconds / chunk_s))
-    due_s = np.add.outer(np.arange(plays) * chunk_s, np.arange(streams) * chunk_s / streams).ravel()
-    waits_s, calls, at = [], 0, 0
-    began_s, cpu_s = time.perf_counter(), time.process_time()
-    while at < len(due_s):
-        now_s = time.perf_counter() - began_s
-        end = min(int(np.searchsorted(due_s, now_s, "right")), at + streams)
-        if end == at:
-            time.sleep(due_s[at] - now_s)
-            continue
-        offset = calls % 63 * samples
-        send([place % streams for place in range(at, end)], noise[offset : offset + samples])
-        waits_s += (time.perf_counter() - began_s - due_s[at:end]).tolist()
-        calls, at = calls + 1, end
-    cpu_s = time.process_time() - cpu_s
-    send(range(streams), noise[:0], is_end=True)
-    return {
-        "chunks": len(waits_s),
-        "labels": labels,
-        "late": sum(wait_s > chunk_s for wait_s in waits_s),
-        "rows_per_call": len(waits_s) / calls,
-        "host_us_per_chunk": 1e6 * cpu_s / len(waits_s),
-        "median_ms": 1e3 * statistics.median(waits_s),
-        "p99_ms": 1e3 * float(np.quantile(waits_s, 0.99)),
-    }
-
-
-def server(lines: Lines, sizes: Sizes) -> None:
-    """Real-time streams in a server, as `streams` has them in one process; its streams have no labels."""
-    try:
-        from benchmarks.gpu_server import gpu_server, run_server_trial
-    except ImportError as error:
-        lines.add("server", {}, unavailable=str(error))
-        return
-    for bundle, context, case in random_bundles(sizes):
-        chunk_samples = round(16_000 * _ENCODER_FRAME_S * context.chunk_encoder_frames)
-        settings = {
-            "CONTEXT": f"{context.left},{context.right}",
-            "DEVICE": sizes.device,
-            "PRECISION": case["precision"],
-        }
-
-        def task(bundle=bundle, case=case, settings=settings, chunk_samples=chunk_samples) -> None:
-            with gpu_server(bundle, max(sizes.counts), settings) as running:
-                add_trials(lines, "server", case, sizes, partial(run_server_trial, running, chunk_samples))
-
-        lines.attempt("server", case, task)
-
-
-BENCHMARKS = {"encoder": encoder, "searches": searches, "streams": streams, "server": server}
-
-
-def _counts(text: str) -> list[int]:
-    return [int(count) for count in text.split(",")]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status, 3 if the device was lost."""
+def main(arguments: list[str] | None = None) -> None:
+    """Command line. Raises DeviceLostError after it is recorded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark", choices=BENCHMARKS)
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="file of JSON lines, appended to")
-    parser.add_argument("--device", default="cuda", help="cuda or cpu (cuda)")
-    parser.add_argument("--tiny", action="store_true", help="small sizes: whether it runs at all")
-    names = {"metavar": "N,..."}
-    parser.add_argument("--precisions", **names, type=lambda text: text.split(","), help="encoder precisions (all)")
-    parser.add_argument("--rights", **names, type=_counts, default=RIGHTS, help="frames of right context (0,3,13)")
-    parser.add_argument("--streams", **names, type=_counts, default=STREAMS, help="streams of the trials, ascending")
-    parser.add_argument("--trial-s", metavar="N", type=float, default=30.0, help="seconds of each trial (30)")
+    add = parser.add_argument
+    add("--json", type=Path, required=True, metavar="FILE", help="file of JSON lines, appended to")
+    add("--device", default="cuda", help="cuda or cpu (cuda)")
+    add("--tiny", action="store_true", help="small sizes: whether it runs at all")
+    add("--precisions", nargs="+", choices=PRECISIONS, default=(FLOAT16, FLOAT32), help="of the encoder")
+    add("--rights", nargs="+", type=int, metavar="N", default=RIGHTS, help="frames of right context (0 3 13)")
+    add("--streams", nargs="+", type=int, metavar="N", default=STREAMS, help="of the trials, ascending")
+    add("--trial-s", metavar="N", type=float, default=30.0, help="seconds of each trial (30)")
     chosen = parser.parse_args(arguments)
     check_device(chosen.device, "--device")
-    precisions = chosen.precisions or [
-        name for name in PRECISIONS if name not in (AUTO, INT8) and (name != TF32 or chosen.device.startswith("cuda"))
-    ]
-    rights, counts, trial_s = chosen.rights, chosen.streams, chosen.trial_s
     if chosen.tiny:
-        rights, counts = rights[:1], (2,)
-        trial_s = 4.0 if chosen.benchmark == "server" else 0.4  # a server's first 2 s are left out
-    sizes = Sizes(chosen.device, chosen.tiny, precisions, rights, counts, trial_s)
+        chosen.rights, chosen.precisions, chosen.streams, chosen.trial_s = chosen.rights[:1], [FLOAT32], [2], 4.0
     prepare_process(1)
-    try:
-        BENCHMARKS[chosen.benchmark](Lines(chosen.json, chosen.device), sizes)
-    except DeviceLostError as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+    lines, (measure, fields) = Lines(chosen.json, chosen.device), BENCHMARKS[chosen.benchmark]
+    every = {"precision": chosen.precisions, "engine": (TORCH, FUSED), "kind": KINDS, "decoder": DECODERS}
+    for right, *values in product(chosen.rights, *(every[field] for field in fields)):
+        context = AttentionContext(LEFT, right)
+        case = {"context": list(context), **dict(zip(fields, values, strict=True))}
+        lines.attempt(chosen.benchmark, case, partial(measure, lines, chosen, case, context))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

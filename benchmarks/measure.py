@@ -4,7 +4,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,18 +14,6 @@ from benchmarks.results import progress
 def paired_ratio(rounds_s: Sequence[float], others_s: Sequence[float]) -> float:
     """The median over rounds of one time to the other in the same round, which cancels slow phases of the machine."""
     return statistics.median(mine_s / others_s for mine_s, others_s in zip(rounds_s, others_s, strict=True))
-
-
-def ratios_to(name: str, taken: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, list[float]]]:
-    """By case and by each other system: its times, one per round, relative to those of the system `name`."""
-    return {
-        case: {
-            other: [its_s / base_s for its_s, base_s in zip(rounds_s, systems[name], strict=True)]
-            for other, rounds_s in systems.items()
-            if other != name
-        }
-        for case, systems in taken.items()
-    }
 
 
 def time_interleaved(
@@ -60,6 +48,19 @@ def _time_on_cuda(task: Callable[[], Any]) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / 1000.0
+
+
+class Measurement(NamedTuple):
+    """A case of several systems, the first of which the others are compared with."""
+
+    name: str
+    audio_s: float
+    systems: list
+    run: Callable[[Any], Any]
+    """The timed part of a system."""
+    warm_up: Callable[[Any], Any]
+    compare: Callable[[Any, Any], str]
+    """Says how far a result agrees with the first system's."""
 
 
 def timed_rounds(

@@ -113,7 +113,7 @@ def encode(model: ASRModel, samples: np.ndarray, context: list[int]) -> tuple[to
 
 
 def prompted(model: ASRModel, encoded: torch.Tensor, prompt: int) -> torch.Tensor:
-    """What a model with language prompts gives to its heads, [T, D], for encoder output [T, D]."""
+    """Applies the language prompt: input of the heads, [T, D], for encoder output [T, D]."""
     model._inference_prompt_index = prompt
     with torch.no_grad():
         return model._apply_prompt_to_encoded(encoded.T[None])[0].T

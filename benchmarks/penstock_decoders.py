@@ -63,8 +63,7 @@ class FrameLooping(GreedySearch):
         time = torch.zeros(1, dtype=torch.int64, device=workspace.lengths.device)
         emit = partial(self._emit, workspace)
         loop = While(
-            IS_SEARCHING,
-            (partial(self._search_frame, workspace, time), emit, partial(self._move_on, workspace, time)),
+            IS_SEARCHING, (partial(self._search_frame, workspace, time), emit, partial(self._move_on, workspace, time))
         )
         begin = partial(self._begin, workspace)
         return Program(workspace.flags, (begin, time.zero_, loop, partial(self._finish, workspace)))
@@ -122,8 +121,7 @@ class UnprojectedNetwork(StandardNetwork):
         frames = self._projection(projected_frames.flatten(0, -2).unsqueeze(0))[0]
         predictions = self._predictor_projection(projected_predictions.flatten(0, -2))
         return super().score(
-            frames.unflatten(0, projected_frames.shape[:-1]),
-            predictions.unflatten(0, projected_predictions.shape[:-1]),
+            frames.unflatten(0, projected_frames.shape[:-1]), predictions.unflatten(0, projected_predictions.shape[:-1])
         )
 
 
@@ -314,7 +312,7 @@ def _greedy(
 
 
 def _driven(variant: Variant, selection: Selection, drive: Callable) -> Any:
-    """What `drive` returns, or why there is none.
+    """Returns the result of `drive`, or why there is none.
 
     drive: called with driver, largest batch and encoder frames per chunk; returns one search.
     """

@@ -48,7 +48,7 @@ OFFLINE = {
     "causal_downsampling": False,
     "conv_context_size": None,
 }
-"""What differs in the section `encoder` of an offline model's configuration in NeMo."""
+"""Differences of an offline model's section `encoder` in NeMo."""
 _MEL_BINS, _KERNEL, _FACTOR = 80, 9, 8
 _FEED_FORWARD_FACTOR = 4
 FEATURES = FeatureConfig(16000, 400, 160, 512, _MEL_BINS, 0.97, 2**-24)

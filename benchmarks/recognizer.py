@@ -1,37 +1,41 @@
 """Measures the RTFx of the recognizer in one process, samples to text, on recorded speech.
 
     python -m benchmarks.recognizer [--quick] [--model BUNDLE] [--contexts 70,6 ...] [--streams 1 32]
-        [--with-nemo FILE.nemo] [--with-transformers DIR] [--with-sherpa DIR] [--manifest FILE] [--threads 1]
-        [--json FILE]
+        [--with-nemo FILE.nemo] [--with-sherpa DIR ...] [--precisions int8 float32]
+        [--seconds S] [--manifest FILE] [--threads 1] [--json FILE]
     python -m benchmarks.recognizer --offline DIR [--cases short long many] [--files 64] [--batches 8] [--quick]
-        [--device cpu] [--threads 1] [--json FILE]
+        [--precisions int8 float32] [--device cpu] [--threads 1] [--json FILE]
+    python -m benchmarks.recognizer --speakers DIR [--streams 32] [--quick] [--threads 1] [--json FILE]
 
 Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
 Shares of the time are given per stage; the rest is the recognizer itself.
 
-Baselines are NeMo, Transformers (a folder from `benchmarks.exports transformers`), both in the environment of the extra
-`oracle`, and sherpa-onnx (a folder from `benchmarks.exports sherpa`). They transcribe the same recordings in the same
-process with the same number of threads, in interleaved rounds; ratios are medians over the rounds. Word errors of the
-first stream's recordings show that all systems do the same work. `--offline`: see `benchmarks.baselines`.
+Baselines are NeMo, in the environment of the extra `oracle`, and sherpa-onnx (a folder from `benchmarks.exports
+sherpa`). They transcribe the same recordings in the same process with the same number of threads, in interleaved
+rounds; ratios are medians over the rounds. Word errors of the first stream's recordings show that all systems do the
+same work. `--offline`: see `benchmarks.baselines`;
+`--speakers`: see `benchmarks.speakers`.
 """
 
 import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import paired_ratio, ratios_to, timed_rounds
-from benchmarks.results import ROOT, Ratios, Steps, describe, environment, publish
+from benchmarks.measure import Measurement, paired_ratio, timed_rounds
+from benchmarks.results import ROOT, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
 from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results.results import StreamResult
@@ -72,9 +76,7 @@ class Workload:
 
 
 class Penstock:
-    """This project's recognizer, with the time of each stage."""
-
-    name = "Penstock"
+    """Penstock's recognizer, with the time of each stage."""
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class Penstock:
         precision: str = AUTO,
     ):
         """options: of every stream."""
+        self.name = "Penstock" if precision == AUTO else f"Penstock {precision}"
         self._recognizer = StreamingRecognizer(
             str(model), context, streams, device, decoding=decoding, precision=precision
         )
@@ -138,9 +141,16 @@ def main(argv: list[str] | None = None) -> None:
     prepare_process(arguments.threads)
     here = environment(arguments.threads, arguments.device)
     recordings = read_recordings(arguments.manifest)
+    speech = [recording.samples for recording in recordings]
+    if arguments.speakers:
+        from benchmarks import speakers
+
+        systems = speakers.systems(arguments.speakers, arguments.layers)
+        return measure_cases(arguments, here, speakers.cases(systems, speech, max(arguments.streams)))
     if arguments.offline:
-        measure_offline(arguments, here, recordings)
-        return
+        return measure_cases(arguments, here, offline_cases(arguments, speech))
+    if arguments.seconds:  # texts say nothing then
+        recordings = [Recording(np.resize(np.concatenate(speech), round(arguments.seconds * SAMPLE_RATE_HZ)), "")]
     results = []
     steps = Steps(len(arguments.contexts) * len(arguments.streams))
     for context in map(parse_context, arguments.contexts):
@@ -153,7 +163,6 @@ def main(argv: list[str] | None = None) -> None:
         to_markdown(here, results),
         {"environment": here, "model": arguments.model.name, "results": results},
         arguments.json,
-        ratios=speed_ups(results, "seconds"),
     )
 
 
@@ -165,9 +174,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS, metavar="N", help="concurrent streams")
     parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings, a NeMo manifest")
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
-    parser.add_argument("--with-transformers", type=Path, metavar="DIR", help="Transformers as baseline")
-    parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="sherpa-onnx as baseline")
-    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from benchmarks.exports offline")
+    parser.add_argument("--with-sherpa", type=Path, nargs="+", default=[], metavar="DIR", help="sherpa-onnx, as well")
+    parser.add_argument("--precisions", nargs="+", default=[AUTO], metavar="NAME", help="Penstock's, int8 ... (auto)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="audio of each stream (all recordings)")
+    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from benchmarks.exports")
+    parser.add_argument("--speakers", type=Path, metavar="DIR", help="a speaker model, which is made there")
+    parser.add_argument("--layers", type=int, default=31, metavar="N", help="with --speakers: layers (31)")
     parser.add_argument("--cases", nargs="+", default=["short", "long", "many"], help="with --offline (all of them)")
     parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 2 to 30 s with --offline (64)")
     parser.add_argument(
@@ -206,7 +218,8 @@ def run_case(
     texts, seconds, cpu_seconds = timed_rounds(
         arguments.rounds, systems, lambda system: system.run(workload.utterances, workload.playlists), workload.audio_s
     )
-    check_texts(texts[penstock.name], workload.playlists[0], alone)
+    if arguments.precisions == [AUTO]:
+        check_texts(texts[penstock.name], workload.playlists[0], alone)
     results = [summarize(name, context, streams, workload, seconds, texts[name]) for name in seconds]
     for result in results:
         result["cpu_seconds"] = cpu_seconds[result["system"]]
@@ -215,48 +228,44 @@ def run_case(
     return results
 
 
-def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[Recording]) -> None:
-    """Prints the table of offline models; RTFx and ratios by CPU time, on a GPU by time."""
-    from benchmarks.baselines import PENSTOCK, cases, systems
+def offline_cases(arguments: argparse.Namespace, speech: list[np.ndarray]) -> Iterator[Measurement]:
+    """Whole recordings of offline models."""
+    from benchmarks.baselines import cases, systems
 
-    everything, results = list(systems(arguments.offline, arguments.batches, arguments.device)), []
-    steps = Steps(len(arguments.cases))
-    for case in cases(arguments.cases, [recording.samples for recording in recordings], arguments.files):
-        steps.begin(f"{case.name}, {case.audio_s:.0f} s of audio")
-        chosen = [system for system, is_for_several in everything if len(case.recordings) > 1 or not is_for_several]
-        for system in chosen:  # a GPU's libraries choose and allocate by shape
-            system.run([case.recordings[0][: 2 * SAMPLE_RATE_HZ]] if arguments.device == "cpu" else case.recordings)
-        texts, seconds, cpu_s = timed_rounds(
-            arguments.rounds, chosen, lambda system, case=case: system.run(case.recordings), case.audio_s
-        )
-        taken_s = cpu_s if arguments.device == "cpu" else seconds
+    everything = list(systems(arguments.offline, arguments.batches, arguments.device, arguments.precisions))
+    for case in cases(arguments.cases, speech, arguments.files):
+        recordings = case.recordings
+        short = [recordings[0][: 2 * SAMPLE_RATE_HZ]] if arguments.device == "cpu" else recordings
+        chosen = [system for system, is_for_several in everything if len(recordings) > 1 or not is_for_several]
+        yield Measurement(
+            case.name, case.audio_s, chosen,
+            lambda system, recordings=recordings: system.run(recordings),
+            lambda system, short=short: system.run(short),  # a GPU's libraries choose and allocate by shape
+            lambda texts, first: f"{sum(map(eq, texts, first))} of {len(first)}",
+        )  # fmt: skip
+
+
+def measure_cases(arguments: argparse.Namespace, here: dict, cases: Iterator[Measurement]) -> None:
+    """Prints their table; RTFx and ratios by CPU time, on a GPU by time."""
+    clock, results = "cpu_seconds" if arguments.device == "cpu" else "seconds", []
+    for case in cases:
+        progress(f"{case.name}, {case.audio_s:.0f} s of audio")
+        for system in case.systems:
+            case.warm_up(system)
+        found, seconds, cpu_s = timed_rounds(arguments.rounds, case.systems, case.run, case.audio_s)
+        first = case.systems[0].name
         for name in seconds:
-            equal = sum(a == b for a, b in zip(texts[name], texts[PENSTOCK], strict=True))
-            results.append({
-                "case": case.name, "files": len(case.recordings), "audio_s": case.audio_s, "system": name,
-                "rtfx": case.audio_s / statistics.median(taken_s[name]),
-                "penstock_speed_up": paired_ratio(taken_s[name], taken_s[PENSTOCK]), "equal_texts": equal,
-                "seconds": seconds[name], "cpu_seconds": cpu_s[name],
-            })  # fmt: skip
-    rows = [
-        [r["case"], r["system"], r["rtfx"], f"{r['penstock_speed_up']:.2f}", f"{r['equal_texts']} of {r['files']}"]
-        for r in results
-    ]
-    clock = "RTFx by CPU time" if arguments.device == "cpu" else "RTFx"
-    header = ["audio", "system", clock, "Penstock's speed-up", "equal texts"]
+            result = {"case": case.name, "audio_s": case.audio_s, "system": name, "seconds": seconds[name]}
+            result |= {"cpu_seconds": cpu_s[name], "agreement": case.compare(found[name], found[first])}
+            taken_s = {each: {"seconds": seconds, "cpu_seconds": cpu_s}[clock][each] for each in (name, first)}
+            result["rtfx"] = case.audio_s / statistics.median(taken_s[name])
+            results.append(result | {"penstock_speed_up": paired_ratio(taken_s[name], taken_s[first])})
+    rows = [[r["case"], r["system"], r["rtfx"], f"{r['penstock_speed_up']:.2f}", r["agreement"]] for r in results]
+    what = "largest difference" if arguments.speakers else "equal texts"
+    header = ["audio", "system", "RTFx" + " by CPU time" * (arguments.device == "cpu"), "Penstock's speed-up", what]
     markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
     document = {"environment": here, "results": results}
-    speed_up = speed_ups(results, "cpu_seconds" if arguments.device == "cpu" else "seconds")
-    publish(markdown, document, arguments.json, ratios=speed_up)
-
-
-def speed_ups(results: list[dict], clock: str) -> Ratios:
-    """Times of the other systems relative to Penstock's. clock: the results' field."""
-    taken: dict[str, dict[str, list[float]]] = {}
-    for result in results:
-        case = result.get("case") or f"{in_words(result['streams'])}, {AttentionContext(*result['context'])}"
-        taken.setdefault(case, {})[result["system"]] = result[clock]
-    return Ratios(ratios_to(Penstock.name, taken), "Penstock's speed-up")
+    publish(markdown, document, arguments.json)
 
 
 def in_words(streams: int) -> str:
@@ -266,16 +275,14 @@ def in_words(streams: int) -> str:
 
 def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:
     """Penstock first, then the baselines."""
-    systems: list = [Penstock(arguments.model, context, streams)]
-    if arguments.with_nemo or arguments.with_transformers or arguments.with_sherpa:
-        from benchmarks.baselines import NemoPipeline, SherpaOnnx, TransformersStreaming
+    systems: list = [Penstock(arguments.model, context, streams, precision=each) for each in arguments.precisions]
+    if arguments.with_nemo or arguments.with_sherpa:
+        from benchmarks.baselines import NemoPipeline, SherpaOnnx
 
         if arguments.with_nemo:
             systems.append(NemoPipeline(arguments.with_nemo, context, streams))
-        if arguments.with_transformers:
-            systems.append(TransformersStreaming(arguments.with_transformers, context, streams))
-        if arguments.with_sherpa:
-            systems.append(SherpaOnnx(arguments.with_sherpa, context))
+        mel_bins = Checkpoint(arguments.model).config.encoder.mel_bins
+        systems += [SherpaOnnx(directory, context, mel_bins) for directory in arguments.with_sherpa]
     return systems
 
 
@@ -302,7 +309,7 @@ def summarize(
         "streams": streams,
         "audio_s": workload.audio_s,
         "rtfx": workload.audio_s / statistics.median(seconds[name]),
-        "penstock_speed_up": paired_ratio(seconds[name], seconds[Penstock.name]),
+        "penstock_speed_up": paired_ratio(seconds[name], next(iter(seconds.values()))),
         "seconds": seconds[name],
         "word_errors": words.edits,
         "words": words.reference_units,
@@ -317,9 +324,9 @@ def to_markdown(here: dict, results: list[dict]) -> str:
     rows = []
     for r in results:
         shares = [f"{100 * share:.0f} %" for share in r["share"].values()] if "share" in r else ["", "", ""]
-        speed_up = f"{r['penstock_speed_up']:.2f}" if r["system"] != Penstock.name else ""
+        speed_up = f"{r['penstock_speed_up']:.2f}" if r["system"] != results[0]["system"] else ""
         context = f"[{r['context'][0]},{r['context'][1]}]"
-        errors = f"{r['word_errors']} of {r['words']}"
+        errors = f"{r['word_errors']} of {r['words']}" if r["words"] else ""
         rows.append([context, r["streams"], r["system"], r["rtfx"], speed_up, *shares, errors])
     return f"{markdown_table(header, rows)}\n\n{describe(here)}"
 

@@ -6,11 +6,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from penstock.reporting import commit, core_count, date_utc, describe_hardware, package_versions, write_report
+from penstock.reporting import commit, date_utc, describe_hardware, package_versions, write_report
+from penstock.runtime import core_count
 from penstock.transcription.progress import duration
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,13 +26,6 @@ _PACKAGES = (
     "sherpa-onnx",
     "tritonclient",
 )
-
-
-class Ratios(NamedTuple):
-    """Ratios by case and system, one per round, and what they are."""
-
-    values: Mapping[str, Mapping[str, Sequence[float]]]
-    label: str
 
 
 def environment(threads: int, device: str = "cpu") -> dict[str, object]:
@@ -66,20 +59,12 @@ def describe(environment: dict) -> str:
     )
 
 
-def publish(
-    markdown: str, document: dict, json_path: Path | None, is_quiet: bool = False, ratios: Ratios | None = None
-) -> None:
-    """Prints a result, unless `is_quiet`; with a path also writes it there as JSON, and as Markdown beside it, and a
-    picture of the ratios.
-    """
+def publish(markdown: str, document: dict, json_path: Path | None, is_quiet: bool = False) -> None:
+    """Prints a result, unless `is_quiet`; with a path also writes it there as JSON, and as Markdown beside it."""
     if not is_quiet:
         print(markdown, flush=True)
     if json_path is not None:
         write_report(json_path, document, markdown)
-        if ratios and any(ratios.values.values()):
-            from loadtest.pictures import draw_ratios
-
-            draw_ratios(ratios.values, json_path.with_suffix(".png"), ratios.label, document["environment"])
         if not is_quiet:
             progress(f"wrote {json_path}")
 
@@ -102,6 +87,14 @@ class Steps:
         left = f", about {duration(elapsed_s / self._done * (self._count - self._done))} left" if self._done else ""
         self._done += 1
         progress(f"[{self._done} of {self._count}, {duration(elapsed_s)} elapsed{left}] {what}")
+
+
+def without_padding(table: str) -> str:
+    """A Markdown table for a page, whose cells are not aligned: a new row leaves the others as they are."""
+    head, rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    marks = "|".join("--:" if cell.endswith(":") else "---" for cell in rule)
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return "\n".join([first, f"|{marks}|", *others])
 
 
 def replace_parts(text: str, maker: str, parts: Mapping[str, str]) -> str:

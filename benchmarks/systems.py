@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.random_models import (
-    ENCODER_FRAME_MS,
-    TRANSDUCERS,
-    RandomTransducer,
-    SyntheticTokenizer,
-)
+from benchmarks.random_models import ENCODER_FRAME_MS, TRANSDUCERS, RandomTransducer, SyntheticTokenizer
 from penstock.kernels.capability import FUSED, TORCH
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
@@ -109,7 +104,7 @@ def _draw_phrases(tokenizer: SyntheticTokenizer, generator: random.Random) -> To
 
 @dataclass(frozen=True)
 class Variant:
-    """What distinguishes one line of the result from the others."""
+    """Key of a line in the result."""
 
     implementation: str
     """`PENSTOCK` or `NEMO`."""
@@ -209,7 +204,7 @@ def decoding_errors() -> tuple[type[Exception], ...]:
 
 
 class Selection(NamedTuple):
-    """Which systems to set up, and for which device and sizes."""
+    """Systems to set up, and for which device and sizes."""
 
     decoders: Sequence[str]
     beams: Sequence[int]

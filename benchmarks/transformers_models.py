@@ -124,7 +124,7 @@ def speaker_documents(width: int = 64, layers: int = 2, cache: int = 40) -> tupl
 
 
 def large_speaker_documents(layers: int = 31) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As `speaker_documents`, of the size of Nemotron-3-Diarization."""
+    """Documents as `speaker_documents`, of the size of Nemotron-3-Diarization."""
     config, processor = speaker_documents(width=512, layers=layers, cache=264)
     config["audio_config"] |= {"intermediate_size": 2048, "num_mel_bins": 128}
     config["audio_config"] |= {"num_attention_heads": 8, "num_key_value_heads": 8}

@@ -7,7 +7,7 @@ import argparse
 import time
 from collections.abc import Callable
 
-from loadtest.locust_run import ServerPlan, fresh_server, fresh_target, headless_report, processes_for
+from loadtest.locust_run import ServerPlan, fresh_server, headless_report, processes_for
 from penstock.transcription.progress import duration
 
 _SLOTS_PER_STREAM = 2
@@ -32,12 +32,14 @@ class Trials:
         elapsed = duration(time.monotonic() - self._began_s)
         self._log(f"[{elapsed}] trial {number}: {streams} streams for {measured_s:g} s")
         plan = ServerPlan(args.model, args.context, slots_for(streams), args.threads)
-        load = ["--protocol", args.protocol, "--target", args.target]
+        load = ["--protocol", args.protocol]
         load += ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}"]
-        with fresh_server(plan) as server, fresh_target(server, args.target, args.protocol) as target:
+        with fresh_server(plan) as server:
             folder = args.out / f"trial-{number:02}-{streams}-streams"
-            processes = args.processes or processes_for(streams, args.target)
-            self.reports.append(headless_report(target, processes, folder, [*load, *self._arguments]))
+            processes = args.processes or processes_for(streams)
+            self.reports.append(
+                headless_report(server.target(args.protocol), processes, folder, [*load, *self._arguments])
+            )
         (window,) = self.reports[-1]["windows"]
         return window["passed"]
 
@@ -101,7 +103,5 @@ def capacity_document(reports: list[dict], streams: int, confirmation_s: float) 
 def _sentence(streams: int, limit: dict | None, confirmation_s: float) -> str:
     capacity = f"maximum sustained streams ({confirmation_s:g} s): {streams}"
     if limit is None:
-        return f"{capacity}, the largest number tried; no bottleneck"
-    bottlenecks = limit["bottlenecks"]
-    bottleneck = f"{bottlenecks[0]['resource']} ({bottlenecks[0]['text']})" if bottlenecks else "not found"
-    return f"{capacity}. At {limit['streams']:g} streams: {'; '.join(limit['reasons'])}; bottleneck: {bottleneck}"
+        return f"{capacity}, the largest number tried"
+    return f"{capacity}. At {limit['streams']:g} streams: {'; '.join(limit['reasons'])}"

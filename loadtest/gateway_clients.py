@@ -5,7 +5,7 @@ import base64
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,15 +18,15 @@ from penstock_client import SAMPLE_RATE_HZ, ServerFullError, StreamError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
 
 CONNECTION_ERRORS = (grpc.aio.AioRpcError, websockets.WebSocketException, OSError)
-"""What the clients raise where the gateway or the connection fails."""
+"""Errors of the clients where the gateway or the connection fails."""
 _RIVA_METHOD = "/nvidia.riva.asr.RivaSpeechRecognition/StreamingRecognize"
 _COMPLETED, _DELTA = "transcription.completed", "transcription.delta"
 _DETAILS = [f"item.input_audio_transcription.{name}" for name in ("words", "interim")]
-_FULL = "streams_exhausted"
+_FULL = "STREAMS_EXHAUSTED"
 _LETTERS = {letter: number for number, letter in enumerate("ABCDEFGH", start=1)}
 
 Word = tuple[str, int, int]
-"""Its text, start and end in ms from the start of the stream."""
+"""Text, start and end in ms from the start of the stream."""
 
 
 class GatewayFullError(ConnectionError):
@@ -47,6 +47,8 @@ class Text(NamedTuple):
 
 
 Texts = AsyncGenerator[Text, None]
+LOST_REASON = "Internal error from Core"
+"""Details of an error whose reason gRPC's asyncio client has lost, in a write to a call that was just ending."""
 
 
 async def riva_texts(
@@ -90,17 +92,13 @@ async def riva_texts(
                     speakers = tuple(word.speaker_tag or None for word in best.words) if has_speakers else ()
                     yield Text(best.transcript.strip(), result.is_final, result.audio_processed, words, speakers)
         except grpc.aio.AioRpcError as error:
-            if (error.details() or "").startswith(_FULL.upper()):
+            if (error.details() or "").startswith(_FULL):
                 raise GatewayFullError(error.details()) from error
             raise
 
 
 async def realtime_texts(
-    address: str,
-    parts: AsyncIterable[np.ndarray],
-    rate_hz: int = 16_000,
-    has_speakers: bool = False,
-    **connection: Any,
+    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, has_speakers: bool = False, **connection: Any
 ) -> Texts:
     """Texts of OpenAI's Realtime protocol, in one segment, with the interim texts and words that are extensions.
 
@@ -142,14 +140,16 @@ async def realtime_texts(
 
 
 async def _events(socket: websockets.ClientConnection) -> AsyncIterator[dict]:
-    """Raises ConnectionError for an error event."""
-    with suppress(websockets.ConnectionClosedOK):
+    """Raises ConnectionError for an error event, and for a close with a reason."""
+    try:
         async for message in socket:
             event = json.loads(message)
-            if event["type"] == "error" or event["type"].endswith(".failed"):
-                kind = GatewayFullError if event["error"].get("code") == _FULL else ConnectionError
-                raise kind(f"{event['type']}: {event['error']}")
+            if event["type"] == "error":
+                raise ConnectionError(f"{event['type']}: {event['error']}")
             yield event
+    except websockets.ConnectionClosedError as closed:
+        reason = closed.rcvd.reason if closed.rcvd else str(closed)
+        raise (GatewayFullError if reason.startswith(_FULL) else ConnectionError)(reason) from closed
     raise ConnectionError("the gateway closed the connection before the final text")
 
 
@@ -191,7 +191,7 @@ class GatewayVoice(Voice):
         self._open_texts = open_texts
         self._parts: asyncio.Queue[np.ndarray | None] = asyncio.Queue()
         self._unanswered: deque[tuple[float, float]] = deque()
-        """When each part was sent, and the end of its audio."""
+        """Time when each part was sent, and the end of its audio."""
         self._sent_s = self._processed_s = 0.0
 
     async def send(self, samples: np.ndarray) -> None:

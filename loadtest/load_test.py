@@ -18,7 +18,7 @@ from loadtest.streaming_handle import StreamingHandle
 from loadtest.summary import Conditions, Snapshot, chunk_duration_s, summarize, take_snapshot
 from penstock.errors import RunError
 from penstock.evaluation.manifest import read_manifest
-from penstock.reporting import core_count
+from penstock.runtime import core_count
 from penstock.transcription.progress import duration
 from penstock_client import SAMPLE_RATE_HZ
 from penstock_client.cli.arguments import read_options
@@ -28,7 +28,6 @@ _READY = "penstock_ready"
 _SEND_EVERY_S = 2.0
 _MAX_WAIT_S = 10.0
 _MAX_START_S = 60.0
-_log = logging.getLogger(__name__)
 _QUIT_DELAY_S = 1.0  # for Locust's last message to the master
 _SAY_EVERY_S, _SAY_EVERY_SHARE = 15.0, 0.05
 _log = logging.getLogger(__name__)
@@ -132,16 +131,14 @@ class Watch:
         return self._measured
 
     def _follow(self, plan: Plan) -> None:
-        latest: Snapshot | None = None
-        reached_s = -1.0
         for window in plan.windows:
             self._wait_until(window.begin_s, f"starting {in_words(window.streams)}")
-            before = latest if latest and window.begin_s == reached_s else self._snapshot()
+            before = self._snapshot()
             self._open = (window, before)
             self._wait_until(window.end_s, f"measuring {in_words(window.streams)}")
-            latest, reached_s = self._snapshot(), window.end_s
+            after = self._snapshot()
             self._open = None
-            self._measured.append((window, before, latest))
+            self._measured.append((window, before, after))
 
     def _wait_until(self, moment_s: float, what: str) -> None:
         """Says what goes on, and again after a while."""
@@ -249,8 +246,7 @@ class LoadTest:
             _log.error("no report: the model's chunk is not known, no utterance had two chunks; give --chunk-ms")
             return
         references = [utterance.reference for utterance in read_manifest(Path(options.recordings))]
-        threads = setup.get("server", {}).get("threads", 1)
-        conditions = Conditions(references, chunk_s, core_count(), threads, options.target)
+        conditions = Conditions(references, chunk_s, core_count())
         windows = [
             summarize(window, self._began_s, utterances, before, after, conditions)
             for window, before, after in self._measured

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.options import BATCHED, GATEWAYS, RIVA, ROOT
+from loadtest.options import DIRECT, GATEWAYS, ROOT
 from loadtest.report import REPORT, make_folder
 from penstock.errors import RunError
 from penstock.model.bundle import Checkpoint
@@ -27,7 +27,7 @@ from penstock.serving.triton_install import find_triton
 LOCUST_FILE = Path(__file__).with_name("locustfile.py")
 LOCUST_REPORT = "locust.html"
 """Locust's own, beside REPORT: its tables of latencies, and them over time."""
-STREAMS_PER_PROCESS, BATCHED_STREAMS_PER_PROCESS = 64, 512
+STREAMS_PER_PROCESS, CALLS_PER_PROCESS = 256, 64
 """One load generator process plays these with less than half a core."""
 _POLL_S = 1.0
 _DRAIN_S = 1
@@ -40,11 +40,11 @@ class Target:
     url: str
     """The address of the gateway, where there is one."""
     metrics_url: str = ""
-    """This and the next belong to the server."""
+    """URL of the server's metrics; the next is the server's, too."""
     process_id: int = 0
     gateway_id: int = 0
     facts: dict[str, object] | None = None
-    """What the report says about the server; its `chunk_ms` and `threads` are used in the figures."""
+    """Facts about the server for the report; its `chunk_ms` and `threads` are used in the figures."""
     end_reason: Callable[[], str | None] = lambda: None
     """Why the server has ended by itself; None while it runs."""
 
@@ -67,9 +67,9 @@ def terminated_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def processes_for(streams: int, target: str) -> int:
+def processes_for(streams: int, target: str = DIRECT) -> int:
     """Returns the number of load generator processes for `streams` streams of a --target."""
-    return math.ceil(streams / (BATCHED_STREAMS_PER_PROCESS if target == BATCHED else STREAMS_PER_PROCESS))
+    return math.ceil(streams / (CALLS_PER_PROCESS if target in GATEWAYS else STREAMS_PER_PROCESS))
 
 
 def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) -> int:
@@ -148,7 +148,7 @@ class ReadyServer:
 
     server: TritonServer
     facts: dict[str, object]
-    """What the report says about the server."""
+    """Facts about the server for the report."""
 
     @property
     def metrics_url(self) -> str:
@@ -199,22 +199,8 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
         yield ReadyServer(server, facts)
 
 
-@contextmanager
-def fresh_target(server: ReadyServer, target: str, protocol: str) -> Iterator[Target]:
-    """The server itself or, as `target` (of --target) says, a gateway that is started in front of it."""
-    direct = server.target(protocol)
-    if target not in GATEWAYS:
-        yield direct
-        return
-    from loadtest.fresh_gateway import fresh_gateway  # needs the wheel of the gateway
-
-    with fresh_gateway(server.url("grpc"), "--endpoint-silence-ms", "0", "--timeout-s", "60") as gateway:
-        url = gateway.grpc if target == RIVA else gateway.http
-        yield replace(direct, url=url, gateway_id=gateway.process_id)
-
-
 def _information(environment: dict[str, str]) -> dict[str, str]:
-    """What `penstock serve` with these settings publishes; the device is no part of it."""
+    """Information that `penstock serve` publishes with these settings; the device is no part of it."""
     found = Settings.from_environment({**os.environ, **environment, "PENSTOCK_DEVICE": "cpu"})
     return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
 

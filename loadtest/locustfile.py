@@ -20,6 +20,7 @@ from loadtest.load_test import LoadTest
 from loadtest.options import ON_WEB_PAGE, Plan, add_arguments, read_plan
 from loadtest.player import ANSWER_WAIT_S
 from penstock.errors import PenstockError
+from penstock.serving.launch import LOOPBACK
 
 # Locust drops a worker after three seconds without a heartbeat, which happens on a fully loaded machine.
 locust.runners.HEARTBEAT_LIVENESS = 60
@@ -53,7 +54,7 @@ class StreamUser(User):
 
 
 class PlannedShape(LoadTestShape):
-    """Follows the plan of --shape, --streams and --minutes."""
+    """Follows the plan of --streams and --minutes."""
 
     _plan: Plan | None = None
 
@@ -78,6 +79,7 @@ class PlannedShape(LoadTestShape):
 @events.init_command_line_parser.add_listener
 def _add_options(parser) -> None:
     add_arguments(parser)
+    parser.set_defaults(web_host=LOOPBACK, master_bind_host=LOOPBACK)  # Locust's default is all interfaces, no login
     for action in parser._actions:  # Locust's own mark for web options does not reach the arguments of a group
         if action.dest in ON_WEB_PAGE:
             action.include_in_web_ui = True

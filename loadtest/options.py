@@ -5,7 +5,6 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from penstock_client import StreamOptions
@@ -14,27 +13,26 @@ from penstock_client.options import ENDPOINTS
 
 SETTLE_S = 2.0
 """Between the last stream's start and the window: Locust needs a moment to spawn users."""
-RAMP_WINDOWS = 8
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_RECORDINGS = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 DEFAULT_OUT = ROOT / "build" / "loadtest"
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
-SHAPES = ("constant", "ramp", "sweep")
-DIRECT, BATCHED, RIVA, REALTIME = TARGETS = ("direct", "batched", "gateway-riva", "gateway-realtime")
+DIRECT, RIVA, REALTIME = TARGETS = ("direct", "gateway-riva", "gateway-realtime")
 GATEWAYS = (RIVA, REALTIME)
+"""Targets that run already; of the other one a command starts a server."""
 
-ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "request_ms", "no_align", "seed")
+ON_WEB_PAGE = ("streams", "minutes", "stagger_seconds", "request_ms", "no_align", "seed")
 """Options that can be changed on Locust's page from one test to the next."""
 
 CHOSEN_OPTIONS = (
-    "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--gateway-pid", "--protocol",
+    "--streams", "--minutes", "--url", "--metrics-url", "--server-pid", "--gateway-pid", "--protocol",
     "--target", "--out", "--setup",
 )  # fmt: skip
 """Options that a command with servers and a load of its own passes to Locust itself."""
 
 STREAMING_OPTIONS = (
     "url", "protocol", "target", "no_align", "reply_timeout", "recordings", "request_ms", "seed",
-    "boost_phrase", "boost_every", *StreamOptions.model_fields,
+    "boost_phrase", *StreamOptions.model_fields,
 )  # fmt: skip
 """Options that the process that plays the streams needs."""
 
@@ -43,8 +41,7 @@ STREAMING_OPTIONS = (
 class Window:
     """One measurement, in seconds from the start of the test."""
 
-    streams: float
-    """The mean, where the number grows in the window."""
+    streams: int
     begin_s: float
     end_s: float
 
@@ -73,21 +70,6 @@ def sweep(counts: Sequence[int], measured_s: float, stagger_s: float) -> Plan:
     )
 
 
-def ramp(first: int, last: int, duration_s: float) -> Plan:
-    """Plans streams that grow evenly from `first` to `last`, measured in equal windows."""
-    if not 1 <= first <= last or not duration_s > 0:
-        raise ValueError(f"a ramp from {first} to {last} streams in {duration_s:g} s, expected 1 <= first <= last")
-
-    def streams_at(now_s: float) -> int:
-        return first + int((last - first) * min(1.0, now_s / duration_s) + 0.5)
-
-    edges_s = [duration_s * i / RAMP_WINDOWS for i in range(RAMP_WINDOWS + 1)]
-    windows = tuple(
-        Window((streams_at(begin_s) + streams_at(end_s)) / 2, begin_s, end_s) for begin_s, end_s in pairwise(edges_s)
-    )
-    return Plan(duration_s, min(1.0, duration_s / RAMP_WINDOWS), streams_at, windows)
-
-
 class Schedule:
     """Start and recordings of user `number` on process `process`: random, but equal for equal seeds."""
 
@@ -112,9 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--url", default="localhost:8001", metavar="HOST:PORT", help="port of the server or gateway (localhost:8001)")
     add_target_argument(parser)
     add("--protocol", choices=("grpc", "http"), default="grpc", help="protocol (grpc)")
-    add("--shape", choices=SHAPES, default="constant", help="number of streams over time (constant)")
-    add("--streams", default="8", metavar="N[,N...]", help="constant: N; ramp: FIRST,LAST or LAST; sweep: N,N,... (8)")
-    add("--minutes", type=float, default=1.0, help="measured minutes, per step of a sweep or for a whole ramp (1)")
+    add("--streams", default="8", metavar="N[,N...]", help="streams; of several numbers each is tested in turn (8)")
+    add("--minutes", type=float, default=1.0, help="measured minutes of each number of streams (1)")
     add("--stagger-seconds", type=float, default=10.0, metavar="S", help="streams added at once start within S s (10)")
     add("--recordings", default=str(DEFAULT_RECORDINGS), metavar="FILE", help="NeMo manifest (the repository's AN4)")
     add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per part, as from a microphone (100)")
@@ -128,21 +109,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", default=str(DEFAULT_OUT), metavar="DIR", help="folder of the reports (build/loadtest)")
     add("--setup", type=json.loads, default={}, metavar="JSON", help="facts for the report: command, server")
     add_option_arguments(parser)
-    add("--boost-every", type=int, default=1, metavar="N", help="every Nth user boosts phrases, the others none (1)")
-
-
-_WITH_SPEAKERS = "+speakers"
-
-
-def target_options(name: str) -> list[str]:
-    """The options of a target of `run`, which may end in "+speakers"."""
-    target = name.removesuffix(_WITH_SPEAKERS)
-    return ["--target", target, *(("--speakers", "on") if target != name else ())]
 
 
 def add_target_argument(parser: argparse.ArgumentParser) -> None:
     """Adds --target."""
-    help_text = "direct streams, streams in shared requests (asr_batch), or through a gateway (direct)"
+    help_text = "streams of AsyncClient, or through a running gateway (direct)"
     parser.add_argument("--target", choices=TARGETS, default=DIRECT, help=help_text)
 
 
@@ -153,12 +124,7 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle to serve")
     add("--context", metavar="L,R", help="attention context to serve (with 560 ms chunks, else the first)")
     add("--threads", type=int, default=1, metavar="N", help="CPU threads per model (1)")
-    add(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="load generator processes (one per 64 streams; batched: per 512)",
-    )
+    add("--processes", type=int, metavar="N", help="load generator processes (one per 256 streams)")
 
 
 def read_plan(options: argparse.Namespace) -> Plan:
@@ -167,14 +133,8 @@ def read_plan(options: argparse.Namespace) -> Plan:
     measured_s, stagger_s = 60 * options.minutes, options.stagger_seconds
     if stagger_s < 0:
         raise ValueError(f"--stagger-seconds is {stagger_s:g}, expected 0 or more")
-    if options.boost_every < 1:
-        raise ValueError(f"--boost-every is {options.boost_every}, expected 1 or more")
     _check_answers(options)
-    if options.shape == "ramp" and len(counts) <= 2:
-        return ramp(counts[0] if len(counts) == 2 else 1, counts[-1], measured_s)
-    if options.shape == "sweep" or (options.shape == "constant" and len(counts) == 1):
-        return sweep(counts, measured_s, stagger_s)
-    raise ValueError(f"--streams is {options.streams}: too many numbers for --shape {options.shape}")
+    return sweep(counts, measured_s, stagger_s)
 
 
 def _check_answers(options: argparse.Namespace) -> None:
@@ -184,7 +144,7 @@ def _check_answers(options: argparse.Namespace) -> None:
     chosen = read_options(options).given()
     is_for_gateway = not chosen.keys() - {*ENDPOINTS, "speakers"} and chosen.get("speakers", "on") in ("on", "off")
     if options.target in GATEWAYS and not is_for_gateway:
-        message = "options of streams, without --speakers on, are for direct and batched streams"
+        message = "options of streams, without --speakers on, are for direct streams"
         raise ValueError(f"--target {options.target}: {message}")
     for name in ENDPOINTS:
         if chosen.get(name):

@@ -19,14 +19,11 @@ import numpy as np
 from penstock_client import (
     SAMPLE_RATE_HZ,
     AsyncStream,
-    BatchedClient,
     ClientError,
     Result,
     ServerFullError,
-    StreamOptions,
-    Transcript,
 )
-from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.signal import AsyncSignal
 
 REQUEST = np.dtype(
     [
@@ -43,7 +40,7 @@ REQUEST = np.dtype(
 """A `SentRequest` as a row of a table."""
 
 COMPLETE, CUT_SHORT, REJECTED, FAILED = "complete", "cut short", "rejected", "failed"
-"""How an utterance ended: with its final text, with the test, without a slot (STREAM_LIMIT), by any other error."""
+"""Ends of an utterance: with its final text, with the test, without a slot (STREAM_LIMIT), by any other error."""
 ANSWER_WAIT_S = 5.0
 """Limit of the wait for the last answers; far beyond any that would pass."""
 
@@ -56,7 +53,7 @@ class SentRequest:
     """One request of a stream."""
 
     deadline_s: float
-    """When its last sample would have been spoken."""
+    """Time when the last sample would have been spoken."""
     sent_s: float
     lag_s: float
     """Lateness of the load generator: from the deadline, or from when the stream could send again, to `sent_s`."""
@@ -74,7 +71,7 @@ class Utterance:
     """One recording, streamed once."""
 
     recording: int
-    """Its line in the manifest, from 0."""
+    """Line in the manifest, from 0."""
     outcome: str
     text: str = ""
     """The final one; empty unless complete."""
@@ -85,11 +82,11 @@ class Utterance:
     requests: np.ndarray = field(default_factory=lambda: np.empty(0, REQUEST))
     """[n] of REQUEST."""
     opened_s: float = 0.0
-    """When its stream was opened."""
+    """Time when the stream was opened."""
 
     @property
     def last_sent_s(self) -> float:
-        """When its last request was sent; without one, as where the server was not reached, `opened_s`."""
+        """Time when the last request was sent; without one, as where the server was not reached, `opened_s`."""
         return float(self.requests["sent_s"][-1]) if self.requests.size else self.opened_s
 
     def to_message(self) -> dict:
@@ -166,47 +163,6 @@ class Voice(ABC):
     @abstractmethod
     async def _read(self) -> None:
         """Reads all results."""
-
-
-class BatchedVoice(Voice):
-    """A stream of a `BatchedClient`. Its answers include those without changes."""
-
-    def __init__(self, client: BatchedClient, options: StreamOptions):
-        super().__init__()
-        self.transcript = Transcript()
-        self._client = client
-        self._options = options
-
-    @property
-    def held_samples(self) -> int:
-        """Samples that complete no chunk yet."""
-        return self._stream.held_samples
-
-    async def send(self, samples: np.ndarray) -> None:
-        """Pushes samples [n]."""
-        await self._stream.push(samples)
-
-    async def finish(self, samples: np.ndarray = ()) -> None:
-        """Ends the stream after these samples."""
-        await self._stream.finish(samples)
-
-    async def __aenter__(self) -> "BatchedVoice":
-        self._stream = await self._client.open_stream(self._options, self._note)
-        self._begin_reading()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._stream.cancel()
-        await super().__aexit__(*error)
-
-    def _note(self, samples: int, round_trip_s: float) -> None:
-        if samples:  # else it is the answer to the start
-            self._add_answer(round_trip_s, samples / SAMPLE_RATE_HZ)
-
-    async def _read(self) -> None:
-        async for result in self._stream:
-            self.transcript.add(result)
-            self.transcript.is_complete = result.is_last
 
 
 def now_s() -> float:

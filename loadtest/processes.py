@@ -18,7 +18,7 @@ import psutil
 from penstock.errors import RunError
 
 MODELS = ("features", "encoder", "decoder")
-ENSEMBLE, BATCHED_ENSEMBLE = "asr", "asr_batch"
+ENSEMBLE = "asr_batch"
 
 Counters = dict[tuple[str, str], float]
 """(model, metric) -> value; metrics without their prefix `nv_inference_`."""
@@ -35,7 +35,7 @@ _MEMORY = ("Pss_Anon:", "Pss_Shmem:")
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """What one model did between two readings. Times are means over requests; each counts the whole of its batch."""
+    """Work of a model between two readings. Times are means over requests; each counts the whole of its batch."""
 
     requests: float
     batches: float

@@ -4,10 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import reduce
-from operator import getitem
 from pathlib import Path
-from statistics import median
 
 from loadtest.options import STREAMING_OPTIONS
 from penstock import reporting
@@ -20,7 +17,7 @@ REPORT = "loadtest.json"
 
 FORMAT, FORMAT_VERSION = "penstock-loadtest", 3
 _PACKAGES = ("locust", "gevent", "grpcio", "tritonclient", "numpy")
-_OPTIONS = ("shape", "streams", "minutes", "stagger_seconds", "chunk_ms", "processes", *STREAMING_OPTIONS)
+_OPTIONS = ("streams", "minutes", "stagger_seconds", "chunk_ms", "processes", *STREAMING_OPTIONS)
 
 _STREAMS_HEADER = (
     "streams", "", "s", "chunks", "late", "chunk p50", "p95", "p99 ms", "end to final p50", "p95", "p99 ms",
@@ -63,16 +60,8 @@ def report_document(options: dict, setup: dict, windows: list[dict]) -> dict:
 
 
 def write_report(path: Path, document: dict) -> None:
-    """Writes the report as JSON and beside it as Markdown, and a picture where it has several numbers of streams.
-
-    OutputError where it cannot be written.
-    """
+    """Writes the report as JSON and beside it as Markdown. OutputError where it cannot be written."""
     reporting.write_report(path, document, to_markdown(document))
-    path.with_suffix(".png").unlink(missing_ok=True)  # of an earlier run
-    if len({window["streams"] for window in document["windows"]}) > 1:
-        from loadtest.pictures import draw_load  # matplotlib takes half a second
-
-        draw_load(finite(document), path.with_suffix(".png"))
 
 
 def to_markdown(document: dict) -> str:
@@ -81,10 +70,8 @@ def to_markdown(document: dict) -> str:
     windows = document["windows"]
     facts = {**document["circumstances"], **document["server"], **document["options"]}
     sections = {
-        f"# Load test: {'passed' if _has_passed(document) else 'not passed'}": summary_sentence(document),
-        "## Soak": _lines(document["soak"]["lines"]) if "soak" in document else "",
+        f"# Load test: {'passed' if _has_passed(document) else 'not passed'}": _lines(_result_lines(document)),
         "## Trials": _trials(document["capacity"]) if "capacity" in document else "",
-        "## Checks": _lines([line for window in windows for line in window_lines(window)]),
         "## Streams": markdown_table(_STREAMS_HEADER, map(_streams_row, windows)),
         "## Models": markdown_table(("streams", "model", *_MODEL_FIELDS), _model_rows(windows), left=2),
         "## Processes": markdown_table(
@@ -98,7 +85,7 @@ def to_markdown(document: dict) -> str:
 
 
 def _has_passed(document: dict) -> bool:
-    """As the command's exit status says."""
+    """Says whether the test has passed, as the command's exit status."""
     if "capacity" in document:
         return document["capacity"]["streams"] > 0
     return all(window["passed"] for window in document["windows"]) and document.get("soak", {}).get("passed", True)
@@ -153,71 +140,11 @@ def _trials(capacity: dict) -> str:
     return markdown_table(("streams", "s", "", "reasons"), rows)
 
 
-def targets_table(reports: Sequence[tuple[str, dict]]) -> str:
-    """One line per window of each target's report, and the medians of a target that has run several times; added
-    latency is against the first target with as many streams.
-    """
-    runs: dict[tuple[str, float], list[dict]] = {}
-    for target, report in reports:
-        for window in report["windows"]:
-            runs.setdefault((target, window["streams"]), []).append(window)
-    first = reports[0][0]
-    rows = []
-    for (target, streams), windows in runs.items():
-        base_ms = _median(runs.get((first, streams), []), "chunk_latency_ms", "p95")
-        for part in (*([window] for window in windows), *([windows] if len(windows) > 1 else [])):
-            chunk_ms, final_ms = (
-                [_median(part, name, share) for share in ("p50", "p95")]
-                for name in ("chunk_latency_ms", "final_latency_ms")
-            )
-            is_added = target != first and None not in (base_ms, chunk_ms[1])
-            rows.append(
-                [
-                    target + ", median" * (part is windows),
-                    f"{streams:g}",
-                    "pass" if all(window["passed"] for window in part) else "FAIL",
-                    sum(window["late_chunks"] for window in part),
-                    *(number(value, 1) for value in (*chunk_ms, final_ms[1])),
-                    f"{chunk_ms[1] - base_ms:+.1f}" if is_added else "",
-                    number(_median(part, "gateway_us_per_100_ms")),
-                ]
-            )
-    header = (
-        "target", "streams", "", "late", "chunk p50", "p95", "final p95, ms", "added at p95, ms",
-        "gateway: us of CPU per 100 ms of audio",
-    )  # fmt: skip
-    return markdown_table(header, rows, left=1)
-
-
-def _median(windows: Sequence[dict], *names: str) -> float | None:
-    """The median of a figure, to which these names lead; None where a window lacks it."""
-    found = [reduce(getitem, names, window) for window in windows]
-    return None if not found or None in found else median(found)
-
-
-def summary_sentence(document: dict) -> str:
-    """Returns the result in one sentence: what passed with which latency, or the first load that failed and why."""
-    if "capacity" in document:
-        text = document["capacity"]["text"]
-        return text[:1].upper() + text[1:]
-    windows = sorted(document["windows"], key=lambda window: window["streams"])
-    passed = [window for window in windows if window["passed"]]
-    failed = next((window for window in windows if not window["passed"]), None)
-    sentence = ""
-    if passed:
-        most = passed[-1]
-        sentence = (
-            f"{in_words(most['streams'])} ran in real time for {most['seconds']:.0f} s: half of the words came within "
-            f"{number(most['chunk_latency_ms']['p50'])} ms of their chunk, 95 % within "
-            f"{number(most['chunk_latency_ms']['p95'])} ms, and 95 % of the final texts within "
-            f"{number(most['final_latency_ms']['p95'])} ms of the end of the audio"
-        )
-    if failed:
-        reasons = "; ".join(failed["reasons"])
-        sentence += f"{'; but ' if sentence else ''}{in_words(failed['streams'])} did not pass: {reasons}"
-    if "soak" in document and not document["soak"]["passed"]:
-        sentence += f"; the soak did not pass: {'; '.join(document['soak']['reasons'])}"
-    return f"{sentence}."
+def _result_lines(document: dict) -> list[str]:
+    """The capacity, the result of a soak, then that of each window."""
+    capacity = [document["capacity"]["text"]] if "capacity" in document else []
+    soak = document["soak"]["lines"] if "soak" in document else []
+    return [*capacity, *soak, *(line for window in document["windows"] for line in window_lines(window))]
 
 
 def in_words(streams: float) -> str:
@@ -226,8 +153,7 @@ def in_words(streams: float) -> str:
 
 
 def window_lines(window: dict) -> list[str]:
-    """Returns a window's result: passed or why not, the check of the load generator, CPU steal; bottlenecks where
-    it failed."""
+    """Returns a window's result: passed or why not, the check of the load generator, CPU steal."""
     words = window["words"]
     wer = "no words" if words["wer"] is None else f"WER {100 * words['wer']:.1f} %"
     lines = [
@@ -245,9 +171,6 @@ def window_lines(window: dict) -> list[str]:
     if (gateway_us := window["gateway_us_per_100_ms"]) is not None:
         lines.append(f"  {number(gateway_us)} us of CPU time of the gateway per 100 ms of audio")
     lines.append(f"  {window['generator']['text']}")
-    for found in () if window["passed"] else window["bottlenecks"]:
-        why = "" if found["text"] == window["generator"]["text"] else f" ({found['text']})"
-        lines.append(f"  bottleneck: {found['resource']}{why}")
     if window["metrics_problem"]:
         lines.append(f"  no queue and compute times: {window['metrics_problem']}")
     return [*lines, f"  CPU steal {number(window['machine']['steal_percent'], 1)} %"]

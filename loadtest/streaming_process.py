@@ -26,21 +26,20 @@ from pathlib import Path
 import msgpack
 import numpy as np
 
-from loadtest.options import BATCHED, GATEWAYS, RIVA, Schedule, request_samples
-from loadtest.player import BatchedVoice, Player, Utterance, Voice, now_s
+from loadtest.options import GATEWAYS, RIVA, Schedule, request_samples
+from loadtest.player import Player, Utterance, Voice, now_s
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock_client import (
     SAMPLE_RATE_HZ,
     AsyncClient,
     AsyncStream,
-    BatchedClient,
     ClientError,
     StreamOptions,
     read_audio,
 )
 from penstock_client.cli.arguments import read_options
-from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.signal import AsyncSignal
 
 _READ_BYTES = 1 << 16
 
@@ -75,17 +74,12 @@ class Streaming:
         self._process = process
         self._seed = options.seed
         self._request_samples = request_samples(options.request_ms, SAMPLE_RATE_HZ)
-        self._boosted = read_options(options)
-        self._plain = self._boosted.replace(boosted_phrases=(), boost=None)
-        self._boost_every = options.boost_every
+        self._options = read_options(options)
         timeout_s = options.reply_timeout
-        self._client: AsyncClient | BatchedClient | None = None
+        self._client: AsyncClient | None = None
         self._open: Callable[[StreamOptions], AsyncStream | Voice]
         if options.target in GATEWAYS:
             self._open = _gateway_voices(options)
-        elif options.target == BATCHED:
-            batched = BatchedClient(options.url, options.protocol, timeout_s=timeout_s)
-            self._client, self._open = batched, partial(BatchedVoice, batched)
         else:
             client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=not options.no_align)
             self._client, self._open = client, lambda stream_options: client.open_stream(options=stream_options)
@@ -96,7 +90,6 @@ class Streaming:
         Returns after `stop`, once all records are delivered. Raises what playing one raised.
         """
         schedule = Schedule(self._seed, self._process, number)
-        stream_options = self._plain if number % self._boost_every else self._boosted
         start_s = now_s() + schedule.start_s(stagger_s)
         playing: set[asyncio.Task[None]] = set()
         for recording in schedule.recordings(len(self._recordings)):
@@ -107,7 +100,7 @@ class Streaming:
             for done in [task for task in playing if task.done()]:
                 playing.remove(done)
                 done.result()
-            playing.add(asyncio.create_task(self._play(recording, stream_options, start_s, stop)))
+            playing.add(asyncio.create_task(self._play(recording, start_s, stop)))
             start_s += self._recordings[recording].size / SAMPLE_RATE_HZ
         await asyncio.gather(*playing)
 
@@ -116,10 +109,10 @@ class Streaming:
         if self._client:
             await self._client.close()
 
-    async def _play(self, recording: int, options: StreamOptions, start_s: float, stop: StopSignal) -> None:
+    async def _play(self, recording: int, start_s: float, stop: StopSignal) -> None:
         samples = self._recordings[recording]
         player = Player(samples, self._request_samples, lambda: stop.is_set, sleep=stop.wait)
-        self._deliver(await player.play(partial(self._open, options), recording, start_s))
+        self._deliver(await player.play(partial(self._open, self._options), recording, start_s))
 
 
 def _gateway_voices(options: argparse.Namespace) -> Callable[[StreamOptions], Voice]:
@@ -150,7 +143,7 @@ class StreamingProcess:
         self._tasks: set[asyncio.Task[None]] = set()
         """One task for each user that has not ended."""
         self.error: BaseException | None = None
-        """What ended a user too early; the socket is closed then."""
+        """Error that ended a user too early; the socket is closed then."""
 
     async def carry_out(self, order: str, *arguments: object) -> None:
         """Carries out an order; KeyError for an unknown one."""

@@ -3,7 +3,7 @@
 docs/load_testing.md states the rules."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import isnan
@@ -11,15 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadtest.options import DIRECT, Window
+from loadtest.options import Window
 from loadtest.player import COMPLETE, FAILED, REJECTED, Utterance, requests_between
 from loadtest.processes import (
-    BATCHED_ENSEMBLE,
     ENSEMBLE,
     GATEWAY,
-    GENERATOR,
     MODELS,
-    SERVER,
     Counters,
     MachineUse,
     ModelTimes,
@@ -39,12 +36,6 @@ MAX_P95_FINAL_S = 1.0
 MIN_ATTEMPTED_SHARE = 0.9
 """Minimum share of the planned audio; a trial that sent less was one of fewer streams."""
 MAX_P99_LAG_MS = 20.0
-FULL_PROCESS = 0.9
-"""Share of one core that fills a process which runs one thread at a time."""
-FULL_MACHINE = 0.93
-"""Share of all cores that fills the machine; waiting takes the rest."""
-MAX_OTHER_SHARE = 0.1
-"""Maximum share of all cores for other programs; beyond, a full machine says nothing about the server."""
 _EXAMPLES = 5
 
 
@@ -52,14 +43,6 @@ class GeneratorCheck(NamedTuple):
     """Whether the figures measure the server or the load generator."""
 
     is_bottleneck: bool
-    text: str
-
-
-class Bottleneck(NamedTuple):
-    """A resource with no capacity left."""
-
-    resource: str
-    """For example "CPU of encoder"."""
     text: str
 
 
@@ -124,63 +107,11 @@ def check_generator(lag_p99_ms: float, use: MachineUse) -> GeneratorCheck:
     """A load generator that sends late measures itself. `lag_p99_ms` is NaN where nothing was sent."""
     if isnan(lag_p99_ms):
         return GeneratorCheck(False, "The load generator sent nothing in this window.")
-    lag = f"p99 of its lag {lag_p99_ms:.1f} ms"
-    busiest = f"its busiest process used {use.busiest_generator_cores:.2f} cores"
+    use_text = f"its busiest process used {use.busiest_generator_cores:.2f} cores, other programs {use.other_cores:.2f}"
+    text = f"p99 of its lag {lag_p99_ms:.1f} ms, {use_text} of {use.cores}."
     if lag_p99_ms <= MAX_P99_LAG_MS:
-        return GeneratorCheck(False, f"The load generator was on schedule: {lag}, {busiest}.")
-    if use.busiest_generator_cores >= FULL_PROCESS:
-        reason = f"{busiest}, its maximum: raise --processes"
-    elif _is_full(use) and _has_others(use):
-        reason = f"other programs used {use.other_cores:.2f} of {use.cores} cores: stop them"
-    elif _is_full(use):
-        reason = f"all {use.cores} cores of its machine were busy: run it on another one"
-    else:
-        reason = f"{busiest}, other programs {use.other_cores:.2f} of {use.cores}"
-    return GeneratorCheck(True, f"The load generator was late: {lag} ({MAX_P99_LAG_MS:g} ms are allowed); {reason}.")
-
-
-def find_bottlenecks(
-    generator: GeneratorCheck, use: MachineUse, models: Mapping[str, ModelTimes], rejections: int, threads: int = 1
-) -> list[Bottleneck]:
-    """Returns the resources without reserve, the most likely cause first; `threads` per model."""
-    found = []
-    if rejections:
-        found.append(Bottleneck("slots", f"{rejections} streams got no slot (STREAM_LIMIT): raise --max-streams"))
-    is_generator_full = use.busiest_generator_cores >= FULL_PROCESS
-    if generator.is_bottleneck and is_generator_full:
-        found.append(Bottleneck(GENERATOR, generator.text))
-    # Triton itself has threads for every core: its limit is the machine's.
-    cores = {name: process.cores for name, process in use.processes.items() if name not in (GENERATOR, SERVER)}
-    for name in sorted(cores, key=cores.__getitem__, reverse=True):
-        if cores[name] >= FULL_PROCESS * threads:
-            found.append(Bottleneck(f"CPU of {name}", f"{name} used {cores[name]:.2f} of its {threads} cores"))
-    if _is_full(use):
-        shares = sorted(((process.cores, name) for name, process in use.processes.items()), reverse=True)
-        parts = ", ".join(f"{name} {cores:.2f}" for cores, name in [*shares, (use.other_cores, "others")])
-        resource = "CPU of the machine, by other programs" if _has_others(use) else "CPU of the machine"
-        found.append(Bottleneck(resource, f"{use.busy_cores:.2f} of {use.cores} cores busy: {parts}"))
-    found += _longest_queue(models)
-    if generator.is_bottleneck and not is_generator_full:
-        found.append(Bottleneck(GENERATOR, generator.text))
-    return found
-
-
-def _is_full(use: MachineUse) -> bool:
-    return use.busy_cores >= FULL_MACHINE * use.cores
-
-
-def _has_others(use: MachineUse) -> bool:
-    return use.other_cores > MAX_OTHER_SHARE * use.cores
-
-
-def _longest_queue(models: Mapping[str, ModelTimes]) -> list[Bottleneck]:
-    """The model with the longest queue, if that is longer than its compute time."""
-    name = max((name for name in models if name in MODELS), key=lambda name: models[name].queue_ms, default=None)
-    if name is None or models[name].queue_ms <= models[name].compute_ms:
-        return []
-    times = models[name]
-    work = f"computed {times.compute_ms:.1f} ms on batches of {times.batch:.1f}"
-    return [Bottleneck(f"queue of {name}", f"requests waited {times.queue_ms:.1f} ms for {name}, which {work}")]
+        return GeneratorCheck(False, f"The load generator was on schedule: {text}")
+    return GeneratorCheck(True, f"The load generator was late ({MAX_P99_LAG_MS:g} ms are allowed): {text}")
 
 
 @dataclass(frozen=True)
@@ -201,15 +132,6 @@ class Conditions:
     """Transcript of each recording."""
     chunk_s: float
     cores: int
-    threads: int = 1
-    """Per model."""
-    target: str = DIRECT
-    """One of TARGETS."""
-
-    @property
-    def ensemble(self) -> str:
-        """The model that the streams call."""
-        return ENSEMBLE if self.target == DIRECT else BATCHED_ENSEMBLE
 
 
 def take_snapshot(metrics_url: str | None, server_id: int, gateway_id: int) -> Snapshot:
@@ -240,7 +162,7 @@ def summarize(
     streams, losses = _streams(requests, conditions.chunk_s, begin_s, end_s), _losses(ended)
     rejections = losses["rejections"]["count"]
     lag_ms = percentiles_ms(requests["lag_s"])
-    models, metrics_problem = _models(before, after, conditions.ensemble)
+    models, metrics_problem = _models(before, after, ENSEMBLE)
     generator = check_generator(lag_ms["p99"], use)
     attempted = float(requests["audio_s"].sum()) / (end_s - begin_s)
     reasons = reasons_to_fail(
@@ -268,9 +190,6 @@ def summarize(
         "generator": {"lag_ms": lag_ms, **generator._asdict()},
         "passed": not reasons,
         "reasons": reasons,
-        "bottlenecks": [
-            one._asdict() for one in find_bottlenecks(generator, use, models, rejections, conditions.threads)
-        ],
     }
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.results import replace_parts
+from benchmarks.results import replace_parts, without_padding
 from penstock.reporting import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,7 +178,7 @@ def main() -> None:
         bench = Bench(arguments.dev, lm, speech_free, Path(folder))
         for name, (part, make) in TABLES.items():
             text = (ROOT / name).read_text(encoding="utf-8")
-            text = replace_parts(text, _MAKER, {part: f"\n{make(bench)}\n\n"})
+            text = replace_parts(text, _MAKER, {part: f"\n{without_padding(make(bench))}\n\n"})
             (ROOT / name).write_text(text, encoding="utf-8")
             print(f"wrote {name}")
 

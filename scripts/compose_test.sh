@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make compose-test`: the images and the composition in containers (docs/deployment.md#test-the-containers).
+# `make compose-test`: the images and the composition in containers (docs/deployment.md#images).
 # A Docker daemon and images of Python, HAProxy and Prometheus are taken where there are any; root without them gets
 # Debian's packages, a daemon of its own in a temporary directory, and images made of packages. Containers, networks,
 # volumes, images, daemon and directory are gone at the end, also after a failure; what is left is named, and an error.
@@ -56,16 +56,11 @@ ours() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-install() {
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "not found: $*. Install it, or run this as root on Debian"
-    say "installing $*, which stays"
-    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "$@" >"$folder/apt" ||
-        { cat "$folder/apt" >&2; fail "apt-get could not install $*"; }
-}
+need() { make --no-print-directory programs NEEDS="$*"; }
 
 start_daemon() {
     [ "$(id -u)" = 0 ] || fail "no Docker daemon answers, and only root can start one: $(docker info 2>&1 | tail -n 1)"
-    command -v dockerd >/dev/null || install docker.io
+    need dockerd:docker.io
     free_gb=$(($(df --output=avail --block-size=1M "$folder" | tail -n 1) / 1024))
     [ "$free_gb" -ge 12 ] || fail "$folder has $free_gb GB free, and needs 12; TMPDIR names another place"
     ls /sys/class/net >"$folder/interfaces"
@@ -92,7 +87,7 @@ choose_image() {
         say "image $image"
     else
         say "$image is not to be had ($(tail -n 1 "$folder/pull")): an image of Debian's packages stands in"
-        command -v mmdebstrap >/dev/null || install mmdebstrap
+        need mmdebstrap:mmdebstrap
         mmdebstrap --quiet --variant=minbase --include="$5" "${@:6}" "$4" "$folder/image.tar"
         image=$project:$name
         docker import "$folder/image.tar" "$image" >/dev/null
@@ -127,12 +122,12 @@ make_build_image() {
     rm -r "$folder/build"
 }
 
-command -v docker >/dev/null || install docker.io
+need docker:docker.io openssl:openssl
 docker info >/dev/null 2>&1 || start_daemon
 say "Docker $(docker version --format '{{.Server.Version}}')${daemon:+, a daemon of its own}"
 COMPOSE="docker compose"
 if ! $COMPOSE version >/dev/null 2>&1; then
-    command -v docker-compose >/dev/null || install docker-compose
+    need docker-compose:docker-compose
     COMPOSE=docker-compose
 fi
 docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0

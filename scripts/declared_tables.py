@@ -80,10 +80,10 @@ def gateway_options() -> str:
 def gateway_errors() -> str:
     """All codes with their status in each protocol."""
     rows = (
-        (f"`{code.name.lower()}`", status.meaning, f"{status.http}, {status.websocket}", status.grpc)
+        (f"`{code.name.lower()}`", status.meaning, f"{status.http}, {status.websocket}, {status.grpc}")
         for code, status in ((each, each.status) for each in ErrorCode)
     )
-    return _table(("code", "meaning", "HTTP, WebSocket", "gRPC"), rows)
+    return _table(("code", "meaning", "HTTP, WebSocket, gRPC"), rows)
 
 
 def openai_fields() -> str:
@@ -107,7 +107,8 @@ GENERATED: Mapping[str, tuple[Callable[[], str], ...]] = {
     "docs/beam_search.md": (search_options,),
     "docs/wfst.md": (graph_options,),
     "docs/serving.md": (stream_options,),
-    "docs/gateway.md": (gateway_options, openai_fields, riva_fields, gateway_errors),
+    "docs/gateway.md": (openai_fields, riva_fields, gateway_errors),
+    "docs/gateway_operations.md": (gateway_options,),
     "compose.yaml": (environment,),
 }
 
@@ -131,7 +132,7 @@ def _with_decoders(option: Option) -> tuple[str, ...]:
 
 def _values(option: Option) -> tuple[str, str]:
     """Meaning with a link to the option's page, and the accepted values with the default, as in VALUES."""
-    meaning = f"{option.help} ([more]({option.page}))" if option.page else option.help
+    meaning = f"[{option.help}]({option.page})" if option.page else option.help
     accepted = "1, 0" if option.is_switch else re.sub(r"(?:integers|numbers) from (\S+ to)", r"\1", option.accepted)
     default = f"; **{option.default_text}**" if option.default_text else ""
     return _cell(meaning), _cell(f"{accepted}{default}")

@@ -23,7 +23,7 @@ from penstock.reporting import commit, date_utc, package_versions
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "numpy")
 NO_TESTS_COLLECTED = 5
-_SHORTER = {name: ("--precisions", "float16", "--trial-s", "10") for name in ("streams", "server")}
+_SHORTER = {"server": ("--precisions", "float16", "--trial-s", "10")}
 # A signal does not reach Python while it waits for a graph that never ends.
 PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-o", "timeout_method=thread")
 

@@ -28,7 +28,7 @@ LONG = (
     *("tests/transcription/test_processes", "client/tests/audio/test_recordings"),
     *(f"gateway/tests/{name}" for name in ("process", "rpc", "audio/test_damage")),
 )
-"""How the names of files begin whose few tests take long: they come first, the others behind them by their number."""
+"""Prefixes of files whose few tests take long: they come first, the others behind them by their number."""
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
 hypothesis.settings.load_profile("penstock")

@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from penstock.cli import main
+from penstock.cli.command_line import COMMANDS
 from tests.helpers.golden import golden_pcm
 from tests.helpers.interrupt import SILENT_ENDS, SLOW_IMPORT, start_interruptible
 
@@ -26,9 +27,31 @@ def test_an_error_of_usage_is_one_line(arguments, capsys):
     assert re.fullmatch("penstock( [a-z]+)?: error: .*\\n", capsys.readouterr().err)
 
 
+def test_a_probe_imports_little():
+    """A container runs it every few seconds: each of these packages costs more than the probe."""
+    code = "import sys; old = set(sys.modules); from penstock.cli import main; main(['health', '--url', 'localhost:1'])"
+    command = [sys.executable, "-c", f"{code}; print(*(set(sys.modules) - old))"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr.startswith("unhealthy: localhost:1: ")
+    packages = {name.partition(".")[0] for name in done.stdout.split()}
+    assert packages - sys.stdlib_module_names == {"penstock", "penstock_client"}
+    assert not packages & {"asyncio", "dataclasses", "email", "http", "inspect", "logging", "ssl"}
+
+
+def test_the_help_lists_each_command_with_its_purpose(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, (_, about) in COMMANDS.items():
+        assert f" {name} {about}" in text
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert capsys.readouterr().out.startswith(f"usage: penstock {name} ")
+
+
 def test_ctrl_c_during_the_imports_is_silent(tmp_path):
     (tmp_path / "numpy.py").write_text(SLOW_IMPORT)
-    process = start_interruptible([*COMMAND, "--version"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    process = start_interruptible([*COMMAND, "transcribe", "--help"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "")

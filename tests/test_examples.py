@@ -21,7 +21,7 @@ COMMANDS = {
     "docs/wfst.md": ("lm build --words", "graph build", "graph info"),
     "models/an4-offline/README.md": ("transcribe",),
 }
-"""How the commands of each page begin, in their order; of several alike the first."""
+"""Beginnings of each page's commands, in their order; of several alike the first."""
 _VOLATILE = re.compile(r" \d{4}-\d\d-\d\d \d\d:\d\d UTC|, penstock [\d.]+|^.* GiB; ", re.MULTILINE)
 
 pytestmark = pytest.mark.nightly

@@ -37,7 +37,7 @@ def golden_signals() -> list[np.ndarray]:
 
 
 def assert_wellformed(recognized: Transcription, samples: int) -> None:
-    """What holds for the results of every stream."""
+    """Checks rules for the results of every stream."""
     processed = [result.audio_processed_s for result in recognized.results]
     assert processed == sorted(processed)
     assert processed[-1] == pytest.approx(samples / 16000)
@@ -143,24 +143,6 @@ def test_a_ctc_model_recognizes_what_the_same_head_of_a_hybrid_does(golden_bundl
         StreamingRecognizer(tmp_path / "ctc").check_options({"decoder": "greedy"})
 
 
-def test_streams_together_are_each_alone(recognizer):
-    """Words and times too; more streams than fit at once, so that slots are used again and again."""
-    chance = random.Random(5)
-    signals = [samples[chance.randint(0, 2000) :] for samples in golden_signals()[:2] * 4]
-    for start in range(0, len(signals), 4):
-        some = signals[start : start + 4]
-        for samples, together in zip(some, recognize_together(recognizer, some, chance), strict=True):
-            assert together.outcome == recognize_alone(recognizer, samples).outcome
-
-
-@pytest.mark.parametrize("size", [1, 79, 160, 5000])
-def test_requests_of_any_size(recognizer, size):
-    samples = golden_samples("short").numpy()[:2600]
-    whole = recognize_alone(recognizer, samples)
-    assert recognize_alone(recognizer, samples, cut(len(samples), size)).outcome == whole.outcome
-    assert len(whole.tokens) > 0
-
-
 @pytest.mark.parametrize("samples", [0, 1, 159])
 def test_a_stream_without_a_frame_has_no_words(recognizer, samples):
     recognized = recognize_alone(recognizer, golden_samples("short").numpy()[:samples])
@@ -262,7 +244,7 @@ def test_a_start_without_room_for_its_phrases_leaves_its_slot_to_others(golden_b
 
 
 def test_numbers_of_32_bits_are_rejected_by_name(recognizer):
-    """They would be taken for a very loud signal."""
+    """Integers would be taken for a very loud signal."""
     with pytest.raises(StreamError, match=r"samples are int32 \[10\], expected float32"):
         recognizer.open_stream().push(np.zeros(10, np.int32))
 

@@ -122,7 +122,7 @@ def test_an_unknown_default_is_rejected(bundle, golden_bundle):
         ("prompt_hybrid", {"language": "EN-us"}, "language is 'EN-us'; accepted: "),
         ("prompt_hybrid", {"language": 3}, "language is 3; accepted: "),
         ("prompt_hybrid", {"language_tags": "drop"}, "language_tags is 'drop'; accepted: remove, keep"),
-        ("rnnt_hybrid", {"language": "en"}, "language is 'en', but the model has no language prompts; accepted: no"),
+        ("rnnt_hybrid", {"language": "en"}, "language is 'en', but the model has no language prompts: leave it out"),
         ("rnnt_hybrid", {"language_tags": "keep"}, "language_tags is given, but the model writes no language tags"),
     ],
 )

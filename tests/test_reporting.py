@@ -21,36 +21,6 @@ def test_a_missing_answer_shows_in_the_tail_only():
     assert (found["p50"], found["p95"], found["max"]) == (pytest.approx(10.0), math.inf, math.inf)
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "cores"),
-    [
-        ("0::/", {}, 8),
-        ("0::/", {"cpu.max": "max 100000"}, 8),
-        ("0::/", {"cpu.max": "250000 100000"}, 2),
-        ("0::/", {"cpu.max": "50000 100000"}, 1),
-        ("0::/", {"cpu.max": "1600000 100000"}, 8),
-        ("0::/pods/a/b", {"pods/cpu.max": "600000 100000", "pods/a/cpu.max": "300000 100000"}, 3),
-        ("0::/pods/a", {"cpu.max": "400000 100000"}, 4),  # a container's own group, under the path of its host
-        ("0::/../other", {"cpu.max": "400000 100000"}, 4),
-        ("4:cpu,cpuacct:/a\n0::/", {"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"}, 2),
-        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ("1:cpuset:/a", {"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
-        (None, {"cpu.max": "100000 100000"}, 8),
-    ],
-)  # fmt: skip
-def test_cores_are_those_of_the_affinity_and_of_the_quota(tmp_path, monkeypatch, own, files, cores):
-    monkeypatch.setattr(reporting.os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(reporting, "_OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(reporting, "_CONTROL_GROUPS", tmp_path / "groups")
-    if own is not None:
-        (tmp_path / "own").write_text(f"{own}\n")
-    for name, content in files.items():
-        path = tmp_path / "groups" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{content}\n")
-    assert reporting.core_count() == cores
-
-
 def test_the_commit_is_that_of_the_sources_and_says_where_they_have_changed(tmp_path, monkeypatch):
     def git(*arguments):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True)

@@ -1,6 +1,7 @@
 """Settings of the process for its device, and the memory that it can get."""
 
 import ctypes
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,33 +63,88 @@ def test_a_recognizer_rejects_a_missing_gpu(monkeypatch, bundled_model):
         StreamingRecognizer(bundled_model, device="cuda")
 
 
+V2, CPU, MEMORY = "cgroup2 none rw", "cgroup none rw,cpu,cpuacct", "cgroup none rw,memory"
+A_CORE = {"cpu.cfs_quota_us": "100000", "cpu.cfs_period_us": "100000"}
+
+
 @pytest.fixture
-def system(tmp_path, monkeypatch) -> Path:
-    """The root of a system with 8 GiB left and without control groups."""
+def system(tmp_path, monkeypatch):
+    """Makes the root of a system with 8 cores and 8 GiB left.
+
+    groups: /proc/self/cgroup; mounts: at /MOUNT POINT, which group it shows and its kind; files: by their paths.
+    """
     monkeypatch.setattr(runtime.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 << 30))
-    monkeypatch.setattr(runtime, "_CONTROL_GROUP", tmp_path / "cgroup")
-    return tmp_path
+    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda _: set(range(8)))
+
+    def make(groups: str, mounts: dict[str, tuple[str, str]], files: dict[str, object]) -> Path:
+        lines = [f"31 23 0:28 {top} /{point} rw shared:9 - {kind}" for point, (top, kind) in mounts.items()]
+        for name, content in {"proc/self/cgroup": groups, "proc/self/mountinfo": "\n".join(lines), **files}.items():
+            path = tmp_path / name.replace("\\040", " ")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{content}\n")
+        return tmp_path
+
+    return make
 
 
 @pytest.mark.parametrize(
-    ("files", "limit"),
+    ("groups", "mounts", "files", "cores"),
     [
-        (("memory.max", "memory.current", "memory.stat"), "max"),
-        (("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"), f"{2**63 - 4096}"),
+        ("0::/", {}, {}, 8),
+        ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "max 100000"}, 8),
+        ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "250000 100000"}, 2),
+        ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "50000 100000"}, 1),
+        ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "100000 0"}, 8),
+        ("0::/a/b", {"g": ("/", V2)}, {"g/a/cpu.max": "300000 100000", "g/a/b/cpu.max": "600000 100000"}, 3),
+        ("4:cpu,cpuacct:/a\n0::/", {"c": ("/", CPU)}, {f"c/a/{name}": text for name, text in A_CORE.items()}, 1),
+        ("4:cpu:/", {"c": ("/", CPU)}, {"c/cpu.cfs_quota_us": "-1", "c/cpu.cfs_period_us": "100000"}, 8),
+        ("1:cpuset:/", {"c": ("/", CPU)}, {f"c/{name}": text for name, text in A_CORE.items()}, 8),
+        ("4:cpu:/", {"m": ("/", MEMORY)}, {f"m/{name}": text for name, text in A_CORE.items()}, 8),
+        ("broken", {"g": ("/", "broken")}, {"g/cpu.max": "100000 100000"}, 8),
     ],
-    ids=["version 2", "version 1"],
 )
-def test_available_memory_is_that_of_the_machine_and_of_the_control_group(system, files, limit):
-    assert runtime.available_memory_bytes() == 8 << 30
-    paths = [system / "cgroup" / file for file in files]
-    paths[0].parent.mkdir(parents=True)
-    for path, text in zip(paths, (limit, "1073741824", "anon 5\nactive_file 1000\ninactive_file 24"), strict=True):
-        path.write_text(text + "\n")
-    assert runtime.available_memory_bytes() == 8 << 30
-    paths[0].write_text(f"{3 << 30}\n")
-    assert runtime.available_memory_bytes() == (2 << 30) + 1024  # cached files make room
-    paths[0].write_text("4096\n")
-    assert runtime.available_memory_bytes() == 0
+def test_cores_are_those_of_the_affinity_and_of_the_quotas(system, groups, mounts, files, cores):
+    assert runtime.core_count(system(groups, mounts, files)) == cores
+
+
+@pytest.mark.parametrize(
+    ("path", "top", "group"),
+    [
+        ("/", "/", "m"),
+        ("/docker/1/a", "/docker/1", "m/a"),  # a container without a namespace of its own
+        ("/docker/1", "/", "m"),  # ... that does not see where its part of the tree is
+        ("/docker/1", "/docker/10", "m"),
+        ("/", "/..", "m/lists"),  # a namespace within an older mount
+        ("/../b", "/", "m/lists"),
+        ("/a (deleted)", "/", "m"),
+        ("/a", "/", "m\\040n/a"),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_that_of_the_machine_and_of_all_control_groups(system, path, top, group, version):
+    limit, used, events, total, kind, groups = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_", MEMORY, f"7:memory:{path}"),
+        ("memory.max", "memory.current", "memory.events", "", V2, f"3:cpu:/x\n0::{path}"),
+    )[version - 1]
+    point = group.partition("/")[0]
+    statistics = f"anon 5\n{total}active_file 1000\n{total}inactive_file 24"
+    files = {used: 1 << 30, "memory.stat": statistics, events: "low 1\noom_kill 4"}
+    files |= {"cgroup.procs": f"1\n{os.getpid()}"} if group == "m/lists" else {}
+
+    def root(limits: dict[str, object]) -> Path:
+        own = {f"{group}/{name}": content for name, content in files.items()}
+        return system(groups, {point: (top, kind)}, own | {f"{name}/{limit}": text for name, text in limits.items()})
+
+    for text in ("max", 2**63 - 4096, ""):
+        assert runtime.available_memory_bytes(root({group: text})) == 8 << 30
+    assert runtime.available_memory_bytes(root({group: 3 << 30})) == (2 << 30) + 1024  # cached files make room
+    assert runtime.available_memory_bytes(root({group: 4096})) == 0
+    assert runtime.memory_kills(root({})) == 4
+    if version == 1:
+        files["memory.stat"] += f"\nhierarchical_memory_limit {2 << 30}"
+        assert runtime.available_memory_bytes(root({group: 2**63 - 4096})) == (1 << 30) + 1024
+    if point != group:
+        assert runtime.available_memory_bytes(root({group: "max", point: 1 << 30})) == 1 << 30
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1", torch.device("cuda:1")])

@@ -1,12 +1,8 @@
-"""What a client may try against a gateway: calls, connections, uploads and messages, each for some seconds."""
+"""Attacks of a client on a gateway: calls, connections, uploads and messages, each for some seconds."""
 
 import asyncio
-import io
-import itertools
-import json
 import os
 import resource
-import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -15,21 +11,17 @@ from functools import partial
 from typing import NamedTuple
 
 import grpc
-import numpy as np
-import soundfile
 import websockets
-
-from loadtest.options import DEFAULT_RECORDINGS
-from penstock.evaluation.manifest import read_manifest
 
 ATTACKER, OTHER = "sk-attacker", "sk-other"
 _MESSAGE_BYTES = 60 << 20
 _RECOGNIZE = "/nvidia.riva.asr.RivaSpeechRecognition/Recognize"
 _HANDSHAKE = "/v1/realtime?intent=transcription"
-_INFER, _TRANSCRIBE = "POST /v2/models/asr/infer", "POST /v1/audio/transcriptions"
+_TRANSCRIBE = "POST /v1/audio/transcriptions"
 _FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 _FORM_END = b"\r\n--x--\r\n"
 _IDLE_CONNECTIONS = 10_000
+_BURST_BYTES = 2 << 20
 Address = tuple[str, str]
 """HOST:PORT of HTTP and of gRPC."""
 Outcomes = Counter[str]
@@ -47,17 +39,15 @@ async def _repeat(once: Callable[[], Coroutine[None, None, str]], count: int, se
     return outcomes
 
 
-async def large_calls(
-    address: Address, seconds: float, compression: grpc.Compression = grpc.Compression.NoCompression, key: str = ""
-) -> Outcomes:
-    """Recognize with 60 MiB of zeros, which are no message: 61 kB as gzip."""
+async def large_calls(address: Address, seconds: float, key: str = "") -> Outcomes:
+    """Recognize with 60 MiB of zeros, which are no message."""
     message = bytes(_MESSAGE_BYTES)
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async def recognize() -> str:
         async with grpc.aio.insecure_channel(address[1], options) as channel:
-            call = channel.unary_unary(_RECOGNIZE)(message, metadata=metadata, compression=compression)
+            call = channel.unary_unary(_RECOGNIZE)(message, metadata=metadata)
             return (await call.code()).name
 
     return await _repeat(recognize, 4, seconds)
@@ -98,7 +88,7 @@ async def frames(address: Address, seconds: float, opcode: int, text: bytes) -> 
                     socket.transport.write(frame * (1 << 15))
                 await asyncio.wait([reading], timeout=0.01)
             close = socket.protocol.close_rcvd
-            reading.cancel()
+            await _end(reading)
             socket.transport.abort()
         return f"closed {close.code}" if close else "open"
 
@@ -111,31 +101,40 @@ async def half_uploads(address: Address, seconds: float) -> Outcomes:
     return Counter(await asyncio.gather(*uploads))
 
 
-async def odd_recordings(address: Address, seconds: float) -> Outcomes:
-    """Recordings that are small and claim, or become, much. One of another key must be transcribed beside them."""
-    silence = io.BytesIO()
-    soundfile.write(silence, np.zeros(2 * 3600 * 16_000, np.int16), 16_000, format="FLAC")
-    bodies = [_wav(1024, 16_000, 200_000), _wav(8, 16_000, 400_000), _wav(1, 1, 1000), silence.getvalue()]
-    bodies += [_wav(1, 16_000, 32_000, stated_bytes=0x7FFE0000), _wav(2, 192_000, 1_000_000)]
-    good = next(iter(read_manifest(DEFAULT_RECORDINGS))).audio.read_bytes()
-    turns, end_s = itertools.cycle(bodies), time.monotonic() + seconds
+async def upload(address: Address, body: bytes) -> str:
+    """The status of a transcription with the other key."""
+    return await _post(address, OTHER, _FORM + body + _FORM_END, 60.0)
+
+
+async def probe(address: Address) -> str:
+    """The status of readiness."""
+    return await _request(address, "", "GET /health/ready", limit_s=60.0)
+
+
+async def http2(address: Address, seconds: float, frame: bytes, before: bytes = b"", connections: int = 4) -> Outcomes:
+    """Frames of HTTP/2 at full speed, over connections that are made again where they are closed."""
+    end_s = time.monotonic() + seconds
+    host, _, port = address[1].rpartition(":")
 
     async def flood() -> str:
-        form = _FORM + next(turns) + _FORM_END
-        return await _post(address, ATTACKER, form, max(0.0, end_s - time.monotonic()))
+        reader, writer = await asyncio.open_connection(host, int(port))
+        reading = asyncio.create_task(reader.read(-1))
+        with suppress(OSError):
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4) + before)
+            while not reading.done() and time.monotonic() < end_s:
+                writer.write(frame * (_BURST_BYTES // len(frame)))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(writer.drain(), 0.1)
+        was_closed = reading.done()
+        await _end(reading)
+        writer.transport.abort()
+        return "closed" if was_closed else "open"
 
-    async def compare() -> str:
-        return f"{await _post(address, OTHER, _FORM + good + _FORM_END, 60.0)} of the other key"
-
-    return sum(await asyncio.gather(_repeat(flood, 8, seconds), _repeat(compare, 1, seconds)), Counter[str]())
+    return await _repeat(flood, connections, seconds)
 
 
-def _wav(channels: int, rate_hz: int, size: int, stated_bytes: int | None = None) -> bytes:
-    """Silence of 16 bits."""
-    stated = size if stated_bytes is None else stated_bytes
-    form = (1, channels, rate_hz, 2 * rate_hz * channels % 2**32, 2 * channels, 16)
-    head = struct.pack("<4sI8sIHHIIHH4sI", b"RIFF", stated + 36, b"WAVEfmt ", 16, *form, b"data", stated)
-    return head + bytes(size)
+def _frame(kind: int, payload: bytes = b"", stream: int = 0, flags: int = 0) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
 async def idle_sockets(address: Address, seconds: float) -> Outcomes:
@@ -151,15 +150,15 @@ async def idle_sockets(address: Address, seconds: float) -> Outcomes:
     return outcomes
 
 
-async def idle_connections(address: Address, seconds: float) -> Outcomes:
-    """Connections without a request, as many as this process may open."""
+async def idle_connections(address: Address, seconds: float, port: int = 0) -> Outcomes:
+    """Connections without a request, as many as this process may open. port: 0 is that of HTTP, 1 of gRPC."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(_IDLE_CONNECTIONS, hard - 256)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     opened = []
     with suppress(OSError):  # the listener's queue is full
         for _ in range(wanted):
-            opened.append(await asyncio.wait_for(_connect(address), seconds))
+            opened.append(await asyncio.wait_for(_connect(address[port:]), seconds))
     await asyncio.sleep(seconds)
     outcomes = Counter("closed" if reader.at_eof() else "open" for reader, _ in opened)
     for _, writer in opened:
@@ -170,42 +169,6 @@ async def idle_connections(address: Address, seconds: float) -> Outcomes:
 async def wrong_keys(address: Address, seconds: float) -> Outcomes:
     """Requests with a wrong key."""
     return await _repeat(lambda: _request(address, "x", "GET /v1/models"), 8, seconds)
-
-
-async def wrong_json(address: Address, seconds: float) -> Outcomes:
-    """KServe bodies of 1 MB at most whose arrays hold values of other types."""
-    fields = (
-        ([1, 200_000], [0] * 199_999 + ["x" * 1000]),
-        ([1.5] * 200_000, []),
-        ([1, 200_000], [True, 1] * 100_000),
-    )
-    bodies = itertools.cycle([_infer_body(*each) for each in fields])
-    return await _repeat(lambda: _request(address, ATTACKER, _INFER, next(bodies)), 1, seconds)
-
-
-async def large_json(address: Address, seconds: float) -> Outcomes:
-    """16 KServe bodies of 12 MB at a time. One of another key must not wait for more than half of them."""
-    body, answered = _infer_body([1, 1], [0.125] * 480_000, 24), 0
-
-    async def flood() -> str:
-        nonlocal answered
-        status = await _request(address, ATTACKER, _INFER, body)
-        answered += 1
-        return status
-
-    async def compare() -> str:
-        before = answered
-        status = await _request(address, OTHER, _INFER, body)
-        return f"{status} of the other key, {'in time' if answered - before <= 8 else 'late'}"
-
-    return sum(await asyncio.gather(_repeat(flood, 16, seconds), _repeat(compare, 1, seconds)), Counter[str]())
-
-
-def _infer_body(shape: list, data: list, digits: int = 0) -> bytes:
-    """A request of a stream that is not open; its numbers have this many digits or more."""
-    numbers = ",".join(json.dumps(value).ljust(digits, "0") for value in data)
-    audio = f'{{"name":"AUDIO","datatype":"FP32","shape":{json.dumps(shape)},"data":[{numbers}]}}'
-    return f'{{"parameters":{{"sequence_id":1}},"inputs":[{audio}]}}'.encode()
 
 
 def _post(address: Address, key: str, form: bytes, limit_s: float, stated: int | None = None) -> Coroutine:
@@ -221,27 +184,38 @@ async def _request(
     method_path, *more = line.split("\r\n")
     lines = [f"{method_path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", *more]
     lines += [f"Content-Length: {stated or len(body)}"] if body else []
-    async with _connected(address) as (reading, writer):
+    local = ("127.0.0.2", 0) if key in (OTHER, "") else None  # limits are of an address, too
+    async with _connected(address, local) as (reading, writer):
         writer.write("".join(f"{one}\r\n" for one in [*lines, ""]).encode() + body)
         await asyncio.wait([reading], timeout=limit_s)
         return await _status(reading) if reading.done() else "open"
 
 
 @asynccontextmanager
-async def _connected(address: Address) -> AsyncIterator[tuple["asyncio.Task[bytes]", asyncio.StreamWriter]]:
+async def _connected(
+    address: Address, local: tuple[str, int] | None = None
+) -> AsyncIterator[tuple["asyncio.Task[bytes]", asyncio.StreamWriter]]:
     """A connection that is reset at the end, and what reads the beginning of its response."""
-    reader, writer = await _connect(address)
+    reader, writer = await _connect(address, local)
     reading = asyncio.create_task(reader.read(4096))
     try:
         yield reading, writer
     finally:
-        reading.cancel()
+        await _end(reading)
         writer.transport.abort()
 
 
-async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _end(task: asyncio.Task) -> None:
+    """Cancels it and takes its error, which asyncio would print."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _connect(
+    address: tuple[str, ...], local: tuple[str, int] | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address[0].rpartition(":")
-    return await asyncio.open_connection(host, int(port))
+    return await asyncio.open_connection(host, int(port), local_addr=local)
 
 
 def _websocket(address: Address) -> websockets.connect:
@@ -259,7 +233,7 @@ async def _status(reading: "asyncio.Task[bytes]") -> str:
 
 
 class Attack(NamedTuple):
-    """What is done, and the outcomes that are documented."""
+    """An attack, and the outcomes that are documented."""
 
     run: Callable[[Address, float], Coroutine[None, None, Outcomes]]
     accepted: frozenset[str]
@@ -268,27 +242,39 @@ class Attack(NamedTuple):
 _APPEND = b'{"type":"input_audio_buffer.append","audio":""}'
 _CUT_OFF = frozenset(("431", "reset", "open"))
 """The connection is closed while more is sent, so that the client may not see the status."""
+_HEADERS = bytes((0x83, 0x86, 0x44, 2)) + b"/a" + bytes((0x41, 1)) + b"x"
+"""POST, http, path and authority in HPACK."""
+_PING = _frame(6, bytes(8))
+_RESETS = b"".join(_frame(1, _HEADERS, i, 4) + _frame(3, bytes(4), i) for i in range(1, 2000, 2))
+_HTTP2 = (
+    ("PINGs", _PING, b""),
+    ("SETTINGS", _frame(4), b""),
+    ("WINDOW_UPDATEs of 0", _frame(8, bytes(4)), b""),
+    ("WINDOW_UPDATEs of 1", _frame(8, bytes((0, 0, 0, 1))), b""),
+    ("CONTINUATIONs", _frame(9, stream=1), _frame(1, _HEADERS, 1)),
+    ("resets", _frame(3, bytes(4), 1), _RESETS),
+)
+"""Name, frame, and what is sent before."""
 ATTACKS = {
     "calls of 60 MiB, no key": Attack(large_calls, frozenset(["UNAUTHENTICATED"])),
     "calls of 60 MiB": Attack(partial(large_calls, key=ATTACKER), frozenset(["INVALID_ARGUMENT"])),
-    "calls of 61 kB gzip, no key": Attack(
-        partial(large_calls, compression=grpc.Compression.Gzip), frozenset(["UNIMPLEMENTED"])
-    ),
     "a field that does not end, no key": Attack(partial(headers, piece=bytes([97]) * 65_536), _CUT_OFF),
-    "fields that do not end, no key": Attack(partial(headers, piece=b"a: b\r\n" * 10_000), _CUT_OFF),
     "half headers, no key": Attack(partial(headers, piece=b"a: b\r\n", pause_s=1.0), frozenset(["408", "open"])),
     "wrong keys": Attack(wrong_keys, frozenset(["401"])),
     "tiny wrong messages": Attack(partial(frames, opcode=1, text=b"{}"), frozenset(["closed 1008", "open"])),
     "tiny messages": Attack(partial(frames, opcode=1, text=_APPEND), frozenset(["open"])),
     "pings": Attack(partial(frames, opcode=9, text=b""), frozenset(["open"])),
     "12 half uploads": Attack(half_uploads, frozenset(["429", "reset", "open"])),
-    "recordings that claim much": Attack(
-        odd_recordings, frozenset(["200", "400", "413", "429", "open", "reset", "200 of the other key"])
-    ),
     "10,000 idle connections, no key": Attack(idle_connections, frozenset(["closed", "open"])),
+    "the same at the gRPC port": Attack(partial(idle_connections, port=1), frozenset(["closed", "open"])),
+    **{
+        f"HTTP/2 {name}, no key": Attack(partial(http2, frame=frame, before=before), frozenset(["closed", "open"]))
+        for name, frame, before in _HTTP2
+    },
+    "HTTP/2 PINGs of one connection, no key": Attack(
+        partial(http2, frame=_PING, connections=1), frozenset(["closed", "open"])
+    ),
     "200 idle sockets": Attack(idle_sockets, frozenset(["429", "open"])),
-    "JSON of wrong types": Attack(wrong_json, frozenset(["400"])),
-    "16 JSON bodies of 12 MB": Attack(large_json, frozenset(["400", "503", "400 of the other key, in time"])),
     "texts that are not UTF-8": Attack(partial(frames, opcode=1, text=b"\xff"), frozenset(["closed 1007", "open"])),
 }
 

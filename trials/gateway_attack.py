@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from loadtest.gateway_clients import GatewayVoice, realtime_texts
 from loadtest.locust_run import ServerPlan, fresh_server
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
@@ -32,7 +31,8 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
 from penstock_client.audio.tracks import load
 from penstock_client.log_lines import level_of
-from trials.attacks import ATTACKER, ATTACKS, OTHER, Outcomes, attack_in_process
+from trials.attacks import ATTACKER, ATTACKS, OTHER, Address, Outcomes, attack_in_process, probe, upload
+from trials.server.gateway import RunningGateway, fresh_gateway
 
 SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
 _KEYS = ((ATTACKER, 2), (OTHER, 8))
@@ -46,8 +46,12 @@ class Measured(NamedTuple):
     name: str
     outcomes: Outcomes
     p95_ms: float
+    text: str
+    """Text of the stream."""
+    uploads_s: list[float]
+    """The time of each upload of the other key, and of the probe after it."""
     peak_mib: float
-    """The gateway with its decoder."""
+    """The gateway with its decoders, shared memory once."""
 
 
 async def trial(name: str, gateway: RunningGateway, samples: np.ndarray, seconds: float) -> Measured:
@@ -55,26 +59,44 @@ async def trial(name: str, gateway: RunningGateway, samples: np.ndarray, seconds
     loop, address = asyncio.get_running_loop(), (gateway.http, gateway.grpc)
     is_over = asyncio.Event()
     watching = asyncio.create_task(_peak_mib(gateway.process_id, is_over))
+    uploading = asyncio.create_task(_uploads(address, is_over))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
         await loop.run_in_executor(executor, os.getpid)  # it has started
         attacking = loop.run_in_executor(executor, attack_in_process, name, address, seconds + 2) if name else None
-        latencies_s = await _latencies(gateway, samples[: round(seconds * SAMPLE_RATE_HZ)])
+        latencies_s, text = await _latencies(gateway, samples[: round(seconds * SAMPLE_RATE_HZ)])
         outcomes = await attacking if attacking is not None else Counter[str]()
     is_over.set()
-    return Measured(name, outcomes, 1000 * float(np.percentile(latencies_s, 95)), await watching)
+    uploads, uploads_s = await uploading
+    return Measured(
+        name, outcomes + uploads, 1000 * float(np.percentile(latencies_s, 95)), text, uploads_s, await watching
+    )
 
 
 async def _peak_mib(process_id: int, is_over: asyncio.Event) -> float:
     process, peak = psutil.Process(process_id), 0
     while not is_over.is_set():
         with suppress(psutil.NoSuchProcess):  # a decoder's fork has ended
-            peak = max(peak, sum(each.memory_info().rss for each in (process, *process.children(recursive=True))))
+            everything = (process, *process.children(recursive=True))
+            peak = max(peak, sum(each.memory_full_info().pss for each in everything))
         await asyncio.sleep(_POLL_S)
     return peak / (1 << 20)
 
 
-async def _latencies(gateway: RunningGateway, samples: np.ndarray) -> list[float]:
-    """Seconds from the last audio of a chunk to its text, for a stream in real time, without its start."""
+async def _uploads(address: Address, is_over: asyncio.Event) -> tuple[Outcomes, list[float]]:
+    """Wrong outcomes of the other key, and the times of its uploads."""
+    recording = next(iter(read_manifest(DEFAULT_RECORDINGS))).audio.read_bytes()
+    outcomes, times_s = Counter[str](), []
+    while not is_over.is_set():
+        start_s = time.monotonic()
+        statuses = await upload(address, recording), await probe(address)
+        times_s.append(time.monotonic() - start_s)
+        outcomes.update(f"{status} of the other key" for status in statuses if status != "200")
+        await asyncio.sleep(_POLL_S)
+    return outcomes, times_s
+
+
+async def _latencies(gateway: RunningGateway, samples: np.ndarray) -> tuple[list[float], str]:
+    """Seconds from the last audio of a chunk to its text, of a stream in real time, without its start; its text."""
     header = {"Authorization": f"Bearer {OTHER}"}
     voice = GatewayVoice(lambda parts: realtime_texts(gateway.http, parts, additional_headers=header))
     answers = []
@@ -87,7 +109,8 @@ async def _latencies(gateway: RunningGateway, samples: np.ndarray) -> list[float
         await voice.finish()
         while not voice.transcript.is_complete:
             answers += await voice.poll(1.0)
-    return [answer.round_trip_s for answer in answers if answer.audio_processed_s > _START_S]
+    latencies_s = [answer.round_trip_s for answer in answers if answer.audio_processed_s > _START_S]
+    return latencies_s, voice.transcript.text
 
 
 def samples_of(path: Path) -> np.ndarray:
@@ -115,6 +138,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="time of each attack (15)")
     parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME", help="(all)")
     parser.add_argument("--max-ratio", type=float, default=5.0, metavar="R", help="p95 to that without an attack (5)")
+    parser.add_argument("--max-upload", type=float, default=1.0, metavar="S", help="the slowest of the other key (1)")
     parser.add_argument("--max-memory", type=float, default=600.0, metavar="MIB", help="of the gateway (600)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
     args = parser.parse_args(words)
@@ -124,13 +148,23 @@ def main(words: list[str] | None = None) -> int:
         print(f"gateway_attack: error: {error}", file=sys.stderr)
         return 2
     undisturbed = float(np.median([each.p95_ms for each in trials if not each.name]))
+    upload_s = float(np.median([np.median(each.uploads_s) for each in trials if not each.name]))
     rows = [(each.name or "none", _shown(each.outcomes), f"{each.p95_ms:.0f} ms", f"{each.p95_ms / undisturbed:.2f}",
-             f"{each.peak_mib:.0f} MiB") for each in trials]  # fmt: skip
-    print(markdown_table(("attack", "outcomes", "p95 of the other stream", "ratio", "gateway, peak"), rows))
+             f"{np.median(each.uploads_s) / upload_s:.2f}", f"{max(each.uploads_s):.2f} s", f"{each.peak_mib:.0f} MiB")
+            for each in trials]  # fmt: skip
+    print(markdown_table(("attack", "outcomes", "p95 of the other stream", "ratio", "ratio of the other's uploads",
+                          "slowest", "gateway, peak"), rows))  # fmt: skip
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps([each._asdict() for each in trials], indent=1))
     faults = [fault for each in trials for fault in _faults(each, undisturbed * args.max_ratio, args.max_memory)]
+    for each in trials:
+        if (slowest_s := max(each.uploads_s)) > args.max_upload or np.median(
+            each.uploads_s
+        ) > args.max_ratio * upload_s:
+            faults.append(f"{each.name}: uploads of {np.median(each.uploads_s):.2f} s, the slowest {slowest_s:.2f} s")
+        if each.text != trials[0].text:
+            faults.append(f"{each.name}: the other stream has another text")
     faults += [f"the gateway's log: {line[:200]}" for line in errors]
     print("\n".join(faults) or "passed")
     return 1 if faults else 0

@@ -16,15 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from loadtest.capacity import slots_for
-from loadtest.locust_run import (
-    ServerPlan,
-    fresh_server,
-    fresh_target,
-    headless_report,
-    processes_for,
-    terminated_as_interrupt,
+from loadtest.locust_run import ServerPlan, fresh_server, headless_report, processes_for, terminated_as_interrupt
+from loadtest.options import (
+    CHOSEN_OPTIONS,
+    DEFAULT_OUT,
+    add_server_arguments,
+    reject_options,
 )
-from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, add_target_argument, reject_options
 from loadtest.processes import GENERATOR, Usage, read_usage
 from loadtest.report import REPORT, write_report
 from penstock.errors import PenstockError, RunError
@@ -71,7 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-streams", type=int, metavar="N", help="slots of the server (two per stream, and eight)")
     add("--max-growth", type=float, default=2.0, metavar="MIB", help="allowed memory slope of a process, MiB per h (2)")
-    add_target_argument(parser)
     add_server_arguments(parser)
     add("--out", type=Path, default=DEFAULT_OUT / "soak", metavar="DIR", help="(build/loadtest/soak)")
     return parser
@@ -119,17 +116,14 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
     load = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}"]
-    load += ["--protocol", args.protocol, "--target", args.target]
-    processes = args.processes or processes_for(args.streams, args.target)
+    load += ["--protocol", args.protocol]
+    processes = args.processes or processes_for(args.streams)
     with (
         fresh_server(plan) as server,
-        fresh_target(server, args.target, args.protocol) as target,
-        Readings(
-            lambda: read_usage(target.process_id, target.gateway_id), min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)
-        ) as taken,
+        Readings(lambda: read_usage(server.process_id), min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)) as taken,
     ):
         try:
-            report = headless_report(target, processes, args.out, [*load, *rest])
+            report = headless_report(server.target(args.protocol), processes, args.out, [*load, *rest])
         except KeyboardInterrupt:  # report what was measured until then
             if not (args.out / REPORT).exists():
                 raise

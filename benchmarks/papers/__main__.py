@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from benchmarks.papers.inputs import SHAPES
 from benchmarks.papers.runner import Settings
-from benchmarks.results import ROOT, environment, progress, replace_parts
+from benchmarks.results import ROOT, environment, progress, replace_parts, without_padding
 from penstock.reporting import write_report
 from penstock.runtime import check_device, prepare_process
 
@@ -178,9 +178,9 @@ def conditions(document: dict) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Prose in lines that a document may have; a table as it is."""
+    """Prose in lines that a document may have; a table without padding."""
     if text.startswith("|"):
-        return text
+        return without_padding(text)
     return textwrap.fill(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 

@@ -9,7 +9,18 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.papers.inputs import BATCH, MODEL, PieceLm, Speech, texts, texts_of
-from benchmarks.papers.runner import Entry, Row, Settings, Streams, first, measured, speed_ups, total_rtfx, wer_percent
+from benchmarks.papers.runner import (
+    Entry,
+    Row,
+    Settings,
+    Streams,
+    first,
+    lines_of,
+    measured,
+    speed_ups,
+    total_rtfx,
+    wer_percent,
+)
 from benchmarks.results import progress
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
@@ -123,15 +134,20 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     beam, compact, normal, greedy = (
         first(rows, decoder=name) for name in (BEAM, "wfst compact", "wfst normal", GREEDY)
     )
-    lines: list[list[object]] = [
-        [f"paper: {name}", *(f"{wer:.2f}, {rtfx}" for wer, rtfx in found), "-", found[1][1] / found[0][1]]
-        for name, found in _PUBLISHED.items()
-    ]
+    figures = ("WER %", "RTFx")
+    lines: list[list[object]] = []
+    for name, found in _PUBLISHED.items():
+        published = [f"{wer:.2f}, {rtfx}" for wer, rtfx in found]
+        lines += lines_of(f"paper: {name}", figures, [*published, "-", f"{found[1][1] / found[0][1]:.2f}"])
     cells = [f"{wer_percent(row):.2f}, {three_digits(total_rtfx(row))}" if row else "-" for row in
              (beam, compact, normal, greedy)]  # fmt: skip
-    lines.append(["here", *cells, speed_ups(compact, beam)[0] if compact and beam else "-"])
-    head = ["", "Flashlight; here ctc_beam", "wfst, compact", "wfst, normal", "greedy", "RTFx, compact to first"]
-    yield f"Tables 1 and 2: WER %, RTFx from samples to text\n\n{markdown_table(head, lines, left=1)}"
+    faster = f"{speed_ups(compact, beam)[0]:.2f}" if compact and beam else "-"
+    lines += lines_of("here", figures, [*cells, faster])
+    head = ["", "Flashlight; here ctc_beam", "wfst, compact", "wfst, normal", "greedy", "compact / first"]
+    yield (
+        "Tables 1 and 2: WER, and RTFx from samples to text; the last column is the ratio of RTFx.\n\n"
+        f"{markdown_table(head, lines, left=1)}"
+    )
     lines = [[f"paper: {name}", *published, "-", "-"] for name, published in _LIVE.items()]
     for row in rows:
         if "stages" in row:
@@ -140,7 +156,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
                           row["chunk_latency_ms"]["p99"], row["rtfx"], sums[3],
                           f"{row['late_chunks']} of {row['chunks']}"])  # fmt: skip
     head = ["", "compute ms", "queue ms", "total ms", "p99 ms", "RTFx", "queue by M/D/1, ms", "late"]
-    yield f"Table 4: live\n\n{markdown_table(head, lines, left=1)}"
+    yield f"Table 4: live streams.\n\n{markdown_table(head, lines, left=1)}"
     for row in rows:
         if row.get("reasons"):
             yield f"The load test of {row['decoder']} did not pass: {'; '.join(row['reasons'])}."

@@ -1,4 +1,4 @@
-"""What is decoded: random models of the papers' shapes, recordings of a manifest, language models of texts.
+"""Inputs of decoders: random models of the papers' shapes, recordings of a manifest, language models of texts.
 
 Streams of random models have equal length and about as many labels as speech. Recordings are encoded by the bundled
 offline model.
@@ -87,7 +87,7 @@ class RandomRun:
         self._encoded = self._source.frames(max(batches), self._frames).to(settings.device)
 
     def systems(self, decoders: tuple[str, ...], beam: int = 1) -> list[System | Unavailable]:
-        """This project's and, where the run has them, NeMo's, over whole recordings."""
+        """Penstock's systems and, where the run has them, NeMo's, over whole recordings."""
         settings = self._settings
         selection = Selection(
             decoders, (beam,), (WHOLE,), settings.device, max(self._batches), self._frames, settings.kernels
@@ -116,7 +116,7 @@ def encoder_frames(settings: Settings) -> int:
 
 
 class Speech:
-    """What is decoded, longest recordings first, in batches of `BATCH`."""
+    """Encoder output of recordings, longest first, in batches of `BATCH`."""
 
     def __init__(self, settings: Settings):
         self.checkpoint = Checkpoint(MODEL)

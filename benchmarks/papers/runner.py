@@ -1,4 +1,4 @@
-"""What a run measures: interleaved rounds of everything that a table compares; the result is rows of plain values."""
+"""Measures interleaved rounds of everything that a table compares; the result is rows of plain values."""
 
 import json
 import statistics
@@ -17,7 +17,7 @@ from penstock.kernels.capability import FUSED, TORCH
 from penstock.reporting import three_digits
 
 Row = dict[str, Any]
-"""What was run, then what was measured: see `measured`, or why it was not: `unavailable`."""
+"""Case of a run, then its figures: see `measured`, or why there are none: `unavailable`."""
 _ENCODER = "encoder"
 
 
@@ -43,7 +43,7 @@ class Settings:
     rounds: int = 3
     threads: int = 1
     recordings: int | None = None
-    """How many of the manifest; None for all."""
+    """Number of recordings from the manifest; None for all."""
     copies: int = 1
     """Augmented copies of the recordings that heads are trained on."""
     epochs: float = 5.0
@@ -67,7 +67,7 @@ class Settings:
         return cls(**{**small, **chosen})
 
     def dump(self) -> str:
-        """As JSON text, for `load`."""
+        """Writes JSON text, for `load`."""
         return json.dumps(asdict(self), default=str)
 
     @classmethod
@@ -82,15 +82,15 @@ class Entry(NamedTuple):
     """One row to be."""
 
     case: Row
-    """What distinguishes it from the others."""
+    """Values that distinguish it from the others."""
     run: Callable[[], Any]
-    """What is timed."""
+    """Function that is timed."""
     found: Callable[[Any], Sequence[Any]]
     """The labels or the text of each stream from what `run` returned; not timed."""
 
 
 class Streams(NamedTuple):
-    """What all entries decode."""
+    """Audio and references that all entries have in common."""
 
     audio_s: float
     encode: Callable[[], object] | None = None
@@ -213,7 +213,7 @@ def decoder_percent(row: Row) -> float:
 
 
 def speed_ups(row: Row, base: Row) -> tuple[float, float]:
-    """How many times as fast as `base` it is: in all, and the decoder alone; medians over rounds."""
+    """Ratio of speed to `base`: in all, and the decoder alone; medians over rounds."""
     return paired_ratio(total_s(base), total_s(row)), paired_ratio(base["rounds_s"], row["rounds_s"])
 
 
@@ -225,6 +225,13 @@ def wer_percent(row: Row) -> float:
 def both(row: Row | None) -> str:
     """RTFx in all and of the decoder alone."""
     return f"{three_digits(total_rtfx(row))}, {three_digits(decoder_rtfx(row))}" if row else "-"
+
+
+def lines_of(name: str, parts: Sequence[str], cells: Sequence[object]) -> list[list[object]]:
+    """A line of a table per part, so that a cell has one figure: "1.2, 3.4" is one for each, "3.4" the last one's."""
+    split = [str(cell).split(", ") for cell in cells]
+    padded = [["-"] * (len(parts) - len(figures)) + figures for figures in split]
+    return [[f"{name}, {part}", *(figures[i] for figures in padded)] for i, part in enumerate(parts)]
 
 
 def ratio(row: Row | None, base: Row | None) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.helpers.event_loop import ANYIO_BACKEND
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire, eventually
 from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, in_memory
 from penstock_client import Client
@@ -105,7 +106,8 @@ def no_tasks_left_yet():
 
 def wait_for_tasks():
     async def left():
-        return [task for task in asyncio.all_tasks() if task.get_name().startswith("penstock ")]
+        own = [task for task in asyncio.all_tasks() if task.get_name().startswith("penstock ")]
+        return [task for task in own if not task.get_name().startswith("penstock batched")]  # the connection's
 
     eventually(lambda: not event_loop_thread().call(left()))
 
@@ -119,3 +121,9 @@ def run(url, protocol, capsys):
         return status, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def anyio_backend():
+    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    return ANYIO_BACKEND

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.helpers.fakes import RejectionError, confidence, outputs
+from client.tests.helpers.fakes import RejectionError, confidence, outputs, parse_reply
 from penstock_client.cli.main import main
-from penstock_client.replies import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 TEXT = parse_reply("s", outputs(0, 38_400, True).get)[0].text
@@ -109,7 +108,7 @@ def test_a_rejection_fails_its_file_only(run, audio_file, recognizer):
     recognizer.before_answer = reject_first
     status, out, err = run(audio_file, audio_file)
     assert (status, out) == (1, f"{audio_file}: {TEXT}\n")
-    message = f"STREAM_LIMIT: {audio_file}: stream '[0-9a-f]{{32}}': all 4 stream slots are taken\n"
+    message = rf"STREAM_LIMIT: {audio_file}: stream \d+: all 4 stream slots are taken" "\n"
     assert re.match(f"penstock-client: error: {message}", err)
 
 
@@ -118,12 +117,6 @@ def test_absent_server_is_one_line(run, wire, url, audio_file):
     status, out, err = run(audio_file)
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"penstock-client: error: SERVER_UNREACHABLE: {audio_file}: cannot reach a server at {url}: ")
-
-
-@pytest.mark.parametrize("given, sent", [("call-7", "call-7"), ("42", 42), ("007", 7)])
-def test_stream_id_reaches_the_server(run, audio_file, recognizer, given, sent):
-    assert run(audio_file, "--stream-id", given)[0] == 0
-    assert {request.stream_id for request in recognizer.requests} == {sent}
 
 
 def test_options_reach_the_server(run, audio_file, recognizer, tmp_path):
@@ -164,12 +157,6 @@ def test_json_has_the_alternatives(run, audio_file):
     ]
 
 
-def test_an_option_rejected_by_the_server_is_reported_with_its_message(run, audio_file):
-    status, out, err = run(audio_file, "--lm-weight", "2.5", "--stream-id", "s")
-    message = "stream 's': lm_weight is 2.5, but there is no model"
-    assert (status, out, err) == (1, "", f"penstock-client: error: OPTION_INVALID: {audio_file}: {message}\n")
-
-
 @GRPC_ONLY
 def test_aliases_of_flags(run, audio_file, recognizer):
     known = ["--decoder", "alsd", "--max-alternatives", "1", "--boosted-words", "a", "--boosted-words", "b:2"]
@@ -180,11 +167,6 @@ def test_aliases_of_flags(run, audio_file, recognizer):
         "boosted_phrases": '["a", ["b", 2.0]]',
         "boost": 3.0,
     }
-
-
-def test_the_language_is_sent(run, audio_file, recognizer):
-    assert run(audio_file, "--language", "de-DE", "--language-tags", "keep")[0] == 0
-    assert recognizer.requests[0].parameters == {"language": "de-DE", "language_tags": "keep"}
 
 
 @GRPC_ONLY
@@ -259,8 +241,6 @@ def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
         ([], "AUDIO"),
         (["a.wav", "--request-ms", "0"], "--request-ms: '0' is not a number from 1 to 30000"),
         (["a.wav", "--timeout", "x"], "--timeout: 'x' is not a number"),
-        (["a.wav", "--stream-id", "0"], "stream id is 0"),
-        (["a.wav", "b.wav", "--stream-id", "s"], "one AUDIO file"),
         (["a.wav", "--url", "http://localhost:8000"], "host:port"),
         (["a.wav", "--json", "--format", "srt"], "not allowed with"),
         (["a.wav", "--format", "srt", "--interim"], "--interim requires --format text or json, not srt"),
@@ -268,9 +248,6 @@ def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
         (["a.wav", "b.wav", "--format", "vtt"], "--format vtt writes one file of subtitles"),
         (["a.wav", "--header", "Bearer x"], "expected NAME:VALUE"),
         (["a.wav", "--header", "host:x"], "header 'host' is reserved by the protocol"),
-        (["a.wav", "--client-key", "k.pem"], "client_key is given without client_certificate"),
-        (["a.wav", "--root-certificates", "ca.pem"], "protocol 'grpc' has no TLS"),
-        (["a.wav", "--protocol", "grpcs", "--root-certificates", "/no.pem"], "/no.pem: no such file"),
         (["a.wav", "--connect-retry", "-1"], "--connect-retry: '-1' is not a number from 0"),
         (["a.wav", "--boosted-words", "a:x"], "'x' in 'a:x' is not a number"),
         (["a.wav", "--decoder", "beam"], "--decoder is 'beam'; accepted: greedy, alsd"),
@@ -279,13 +256,8 @@ def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
         (["a.wav", "--decoder", "alsd:beam=33"], "'alsd:beam=33': beam is '33'; accepted: integers from 1 to 32"),
         (["a.wav", "--decoder", "alsd:beam=2", "--beam-size", "3"], "'beam_size' is also a flag; accepted: one of"),
         (["a.wav", "--beam-size", "4"], "beam_size needs decoder alsd, aes or ctc_beam"),
-        (["a.wav", "--decoder", "alsd", "--beam-size", "0"], "--beam-size is '0'; accepted: integers from 1 to 32"),
-        (["a.wav", "--decoder", "aes", "--beam-size", "2", "--n-best", "3"], "n_best is 3"),
-        (["a.wav", "--lm-weight", "-1"], "--lm-weight is '-1'; accepted: numbers"),
-        (["a.wav", "--boost", "nan", "--boost-phrase", "a"], "--boost is 'nan'; accepted: numbers"),
         (["a.wav", "--boost", "2"], "--boost requires"),
         (["a.wav", "--boost-phrase", "a:2,5"], "--boost-phrase: '2,5' in 'a:2,5' is not a number"),
-        (["a.wav", "--boost-phrase", "a:inf"], "'inf' in 'a:inf' is not a number"),
         (["a.wav", "--boost-phrase", " :2"], "' :2' has no words"),
         (["a.wav", "--boost-phrase", ""], "'' has no words"),
         (["a.wav", "--boosted-phrases", "/missing.txt"], "/missing.txt: no such file or directory"),

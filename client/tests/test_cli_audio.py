@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.helpers.fakes import outputs
+from client.tests.helpers.fakes import outputs, parse_reply
 from client.tests.helpers.sound_files import media_file
 from penstock_client.cli.main import main
-from penstock_client.replies import parse_reply
 
 COMMAND = [sys.executable, "-m", "penstock_client.cli"]
 
@@ -216,7 +215,6 @@ def test_standard_input_from_a_file_may_have_any_format(url, tmp_path, samples):
         (["--microphone", "--raw-format", "s16le"], "--raw-format is for files and pipes"),
         (["--microphone", "--channel", "left"], "the microphone has one channel"),
         (["-", "--channel", "both"], "accepted: mix, each, left, right, or the number of a channel from 1"),
-        (["a.wav", "--channel", "each", "--stream-id", "s"], "--stream-id names one stream"),
     ],
 )
 def test_unsuitable_arguments(arguments, message, capsys):

@@ -14,9 +14,8 @@ import time
 import pytest
 
 from client.tests.helpers.fake_servers import eventually
-from client.tests.helpers.fakes import RejectionError, outputs
+from client.tests.helpers.fakes import RejectionError, outputs, parse_reply
 from client.tests.helpers.terminal import Terminal
-from penstock_client.replies import parse_reply
 from tests.helpers.interrupt import SILENT_ENDS, SLOW_IMPORT, start_interruptible
 from tests.helpers.native_log import without_native_log
 

@@ -54,9 +54,8 @@ def test_segments_in_real_time_grow_where_they_are_shown(run, samples, tmp_path)
 
 
 @GRPC_ONLY
-def test_stream_id_and_options_are_sent_too(run, audio_file, recognizer):
-    run(audio_file, "--finalize-every", "2", "--stream-id", "s", "--boost-phrase", "a")
-    assert {request.stream_id for request in recognizer.requests} == {"s"}
+def test_options_are_sent_too(run, audio_file, recognizer):
+    run(audio_file, "--finalize-every", "2", "--boost-phrase", "a")
     assert [request.parameters for request in recognizer.requests if request.is_start] == [{"boosted_phrases": '["a"]'}]
 
 

@@ -14,8 +14,7 @@ import soundfile
 
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import outputs
-from penstock_client.replies import parse_reply
+from client.tests.helpers.fakes import outputs, parse_reply
 from tests.helpers.native_log import without_native_log
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -12,9 +12,19 @@ from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, 
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError, StreamError
+from penstock_client.batched import link
 from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
+pytestmark = pytest.mark.anyio
+
+
 SAMPLES = 3 * SEGMENT + 1000
+
+
+@pytest.fixture(autouse=True)
+def one_row_per_request(monkeypatch):
+    """A row that waits in the server holds back no answers to earlier ones."""
+    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture
@@ -47,7 +57,7 @@ def test_a_file_is_polled_until_its_last_result(served_client, recognizer, noise
 def test_a_short_file_may_need_no_poll(served_client, recognizer, samples):
     transcript = served_client.transcribe(np.full(samples, 0.1, np.float32))
     assert texts(transcript) == whole(samples) and transcript.is_complete
-    assert len(recognizer.requests) == 1
+    assert len(recognizer.requests) == (samples > 0), "the fake takes one without samples for a probe"
 
 
 def test_samples_are_sent_at_once_as_there_are_no_chunks(served_client, recognizer):
@@ -57,14 +67,11 @@ def test_samples_are_sent_at_once_as_there_are_no_chunks(served_client, recogniz
         eventually(lambda: len(recognizer.requests) == 1)
 
 
-def test_files_of_one_client_are_polled_side_by_side(url, protocol, noise):
-    async def scenario():
-        async with AsyncClient(url, protocol, timeout_s=60) as client:
-            lengths = [SAMPLES, STEP, 0, 2 * SEGMENT]
-            found = await asyncio.gather(*(client.transcribe(noise[:length]) for length in lengths))
-            assert [texts(each) for each in found] == [whole(length) for length in lengths]
-
-    asyncio.run(scenario())
+async def test_files_of_one_client_are_polled_side_by_side(url, protocol, noise):
+    async with AsyncClient(url, protocol, timeout_s=60) as client:
+        lengths = [SAMPLES, STEP, 0, 2 * SEGMENT]
+        found = await asyncio.gather(*(client.transcribe(noise[:length]) for length in lengths))
+        assert [texts(each) for each in found] == [whole(length) for length in lengths]
 
 
 @pytest.mark.parametrize("polls", [0, 1, 3])
@@ -80,22 +87,22 @@ def test_cancel_drops_the_work_on_the_server(served_client, recognizer, noise, p
 
     held = []
     recognizer.before_answer = hold
-    with served_client.open_stream("s") as stream:
+    with served_client.open_stream() as stream:
         stream.finish(noise)
         assert is_reached.wait(60)
         stream.cancel()
         may_answer.set()
         with pytest.raises(StreamClosedError):
             list(stream)
-    eventually(lambda: recognizer.cancelled == ["s"])
+    eventually(lambda: len(recognizer.cancelled) == 1)
     assert not recognizer.received
 
 
 def test_closing_before_the_end_drops_the_audio(served_client, recognizer, noise):
-    with served_client.open_stream("s") as stream:
+    with served_client.open_stream() as stream:
         stream.send(noise)
         eventually(lambda: recognizer.received)
-    eventually(lambda: recognizer.cancelled == ["s"])
+    eventually(lambda: len(recognizer.cancelled) == 1)
     assert not recognizer.received
 
 
@@ -114,7 +121,7 @@ def fail_once(recognizer, message, at, wire=None, when=lambda: True):
     recognizer.before_answer = answer
 
 
-@pytest.mark.parametrize("at", [1, 2, 4, 6, 7])
+@pytest.mark.parametrize("at", [2, 4, 6, 7])
 def test_an_interrupted_file_is_sent_again_whole(url, protocol, wire, recognizer, noise, at):
     """Nothing that was received is repeated, wherever the connection was lost, also after endpoints."""
     options = ConnectionOptions(reconnect_s=60, connect_retry_s=60)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.tests.helpers.fakes import SCORES, outputs, texts
+from client.tests.helpers.fakes import SCORES, outputs, parse_reply, texts
 from penstock_client import (
     Alternative,
     ProtocolError,
@@ -14,8 +14,8 @@ from penstock_client import (
     Transcript,
     Word,
 )
-from penstock_client.protocol import END_REQUEST, MAX_REQUEST_SAMPLES, RequestSplitter, as_samples, check_stream_id
-from penstock_client.replies import STREAM_ERRORS, parse_reply, parse_results, stream_error
+from penstock_client.protocol import END_REQUEST, MAX_REQUEST_SAMPLES, RequestSplitter, as_samples
+from penstock_client.replies import STREAM_ERRORS, parse_results, stream_error
 
 
 @settings(max_examples=50, deadline=None)
@@ -82,17 +82,6 @@ def test_samples_become_little_endian_float32(array, expected):
 def test_unsuitable_samples_are_rejected(array):
     with pytest.raises(ValueError, match="samples have"):
         as_samples(array)
-
-
-@pytest.mark.parametrize("stream_id", [1, 2**63 - 1, "a", "x" * 128, "é" * 64, "a b/:"])
-def test_ids_that_triton_takes(stream_id):
-    assert check_stream_id(stream_id) == stream_id
-
-
-@pytest.mark.parametrize("stream_id", [0, -1, 2**63, "", "x" * 129, "é" * 65, True, 1.0, None])
-def test_ids_that_triton_does_not_take(stream_id):
-    with pytest.raises(ValueError, match="stream id is"):
-        check_stream_id(stream_id)
 
 
 @settings(max_examples=50, deadline=None)

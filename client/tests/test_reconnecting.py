@@ -10,20 +10,23 @@ import threading
 import numpy as np
 import pytest
 
-from client.tests.helpers.duplex import results_while_sending
 from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, HttpServer, Restart, eventually
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import FakeRecognizer, FakeTransport, RejectionError, expected, outputs
-from penstock_client import AsyncClient, AsyncStream, Client, ConnectionLostError, ConnectionOptions, StreamOptions
-from penstock_client.protocol import Request
-from penstock_client.replies import parse_reply
-from penstock_client.transport import resuming
+from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs, parse_reply
+from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions
+from penstock_client.batched import client as engine
+from penstock_client.batched import link
+from penstock_client.batched.rows import END, START, Part
 from penstock_client.transport.replay import Replay
-from penstock_client.transport.resuming import ResumingTransport
-from penstock_client.transport.session import Session
 
-pytestmark = pytest.mark.usefixtures("no_tasks_left")
+pytestmark = [pytest.mark.usefixtures("no_tasks_left"), pytest.mark.anyio]
 TIMES = ConnectionOptions(reconnect_s=60)
+
+
+@pytest.fixture(autouse=True)
+def one_row_per_request(monkeypatch):
+    """A row that waits in the server holds back no answers to earlier ones."""
+    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def test_a_transcript_has_no_gap(client, recognizer, wire, samples, taken, numbe
 def test_only_the_current_segment_is_sent_again(client, recognizer, wire, samples, taken):
     cut_at(recognizer, wire, 6, when=lambda: any(result.is_final for result in taken))
     options = StreamOptions(decoder="alsd", n_best=1)
-    with client.open_stream("s", options) as stream:
+    with client.open_stream(options) as stream:
         for index, block in enumerate(np.split(samples, 12), start=1):
             (stream.finalize if index % 4 == 0 else stream.send)(block)
             stream.poll()
@@ -76,24 +79,16 @@ def test_only_the_current_segment_is_sent_again(client, recognizer, wire, sample
         list(stream)
     assert stream.transcript.is_complete
     start, again = [request for request in recognizer.requests if request.is_start]
-    assert start.stream_id == "s" and re.fullmatch("s-[0-9a-f]{8}", again.stream_id)
+    assert start.stream_id != again.stream_id
     assert again.parameters == start.parameters == {"decoder": "alsd", "n_best": 1}
     segments = stream.transcript.segments
     assert [segment.text for segment in segments[:3]] == [expected(samples[:12_800]).text] * 3
     assert [segment.words[0].start_ms for segment in segments[:3]] == [0, 800, 1600]
     assert segments[1].alternatives[0].words[0].start_ms == 800
-    lost = [request.samples for request in recognizer.requests if request.stream_id == "s"]
-    resumed = [request.samples for request in recognizer.requests if request.stream_id != "s"]
+    lost = [request.samples for request in recognizer.requests if request.stream_id == start.stream_id]
+    resumed = [request.samples for request in recognizer.requests if request.stream_id == again.stream_id]
     assert np.array_equal(np.concatenate(lost[:5]), samples[:16_000])  # more may have been on their way
     assert np.array_equal(np.concatenate(resumed), samples[12_800:])
-
-
-def test_without_the_option_the_stream_fails(served_client, recognizer, wire, samples, monkeypatch):
-    replies, deliver = [], Session.deliver
-    monkeypatch.setattr(Session, "deliver", lambda session, *results: replies.append(deliver(session, *results)))
-    cut_at(recognizer, wire, 5, when=lambda: replies)
-    with pytest.raises(ConnectionLostError):
-        served_client.transcribe(samples, request_ms=100)
 
 
 def test_a_stream_that_the_server_lost_is_started_again(client, recognizer, samples):
@@ -104,24 +99,6 @@ def test_a_stream_that_the_server_lost_is_started_again(client, recognizer, samp
 
     recognizer.before_answer = lose
     assert client.transcribe(samples, request_ms=100).text == expected(samples).text
-
-
-def test_one_thread_sends_while_another_reads(client, recognizer, wire, samples, taken):
-    cut_at(recognizer, wire, 8, 30, when=lambda: taken)
-    with client.open_stream() as stream:
-
-        def send():
-            for block in np.split(samples, 48):
-                stream.send(block)
-            stream.finish()
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        results = list(stream)
-        sender.join()
-    assert stream.transcript.text == expected(samples).text
-    assert tuple(stream.transcript.words) == expected(samples).new_words
-    assert len(results) == 49
 
 
 def test_a_stream_can_be_closed_while_it_reconnects(client, recognizer, wire, samples, caplog):
@@ -136,69 +113,32 @@ def test_a_stream_can_be_closed_while_it_reconnects(client, recognizer, wire, sa
                 stream.poll(0.01)
 
 
-def test_asyncio_reconnects(url, protocol, recognizer, wire, samples, taken):
+async def test_asyncio_reconnects(url, protocol, recognizer, wire, samples, taken):
     cut_at(recognizer, wire, 8, 30, when=lambda: taken)
 
-    async def main():
-        async with (
-            AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client,
-            client.open_stream() as stream,
-        ):
-            return await results_while_sending(stream, np.split(samples, 48)), stream.transcript
+    async with (
+        AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client,
+        client.open_stream() as stream,
+    ):
 
-    results, transcript = asyncio.run(main())
-    assert transcript.text == expected(samples).text and len(results) == 49
+        async def send():
+            for part in np.split(samples, 48):
+                await stream.send(part)
+            await stream.finish()
+
+        sending = asyncio.create_task(send())
+        results = [result async for result in stream]
+        await sending
+    assert stream.transcript.text == expected(samples).text and len(results) == 49
 
 
 def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
     clock = iter([1.0, 5.0])
     replay = Replay(lambda: next(clock))
-    replay.add(Request(bytes(4 * 800), True, True))
+    replay.add(Part(np.zeros(800, np.float32), START | END, 800, 0))
     replay.restart()
     result = parse_reply("s", outputs(0, 800, True).get)[0]
     assert replay.new_result(result).round_trip_s == 4.0
-
-
-class InterruptedTransport(FakeTransport):
-    """Has no room for the third request."""
-
-    async def send(self, request):
-        if len(self.sent_s) == 2:
-            await asyncio.Event().wait()
-        await super().send(request)
-
-
-@pytest.mark.parametrize("when", ["sending", "repeating"])
-def test_an_interrupted_request_is_as_if_it_had_not_been_sent(recognizer, samples, when):
-    kinds = {"sending": [InterruptedTransport], "repeating": [FakeTransport, InterruptedTransport, FakeTransport]}[when]
-    transports = [kind(recognizer, "s", 60.0) for kind in kinds]
-    opened = iter(transports)
-    blocks = np.split(samples, 12)
-
-    async def main():
-        async with AsyncStream("s", ResumingTransport(lambda: next(opened), 60.0)) as stream:
-            await stream.send(blocks[0])
-            await stream.send(blocks[1])
-            await stream.poll()
-            if when == "repeating":
-                with transports[0].update() as session:
-                    session.connection_lost("cut")
-            sending = asyncio.create_task(stream.send(blocks[2]))
-            while len(transports[-1 if when == "sending" else 1].sent_s) < 2:
-                await asyncio.sleep(0.01)
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-            if when == "sending":
-                transports[0].sent_s.clear()  # there is room again
-            await stream.finish()
-            async for _ in stream:
-                pass
-            return stream.transcript
-
-    transcript = asyncio.run(main())
-    assert transcript.text == expected(np.concatenate(blocks[:2])).text
-    assert transcript.is_complete
 
 
 def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire, taken):
@@ -233,14 +173,14 @@ def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wi
     recognizer.before_answer = die
     status, out, _ = run(audio_file, "--request-ms", "100", "--reconnect", "60", "--timeout", "60")
     assert (status, out) == (0, expected(samples).text + "\n")
-    assert other.requests[0].is_start and other.requests[-1].is_end
+    assert [request.is_start for request in other.requests].count(True) == 1 and other.requests[-1].is_end
     second.close()
 
 
 @pytest.fixture
 def restarted(server, wire, taken, monkeypatch):
     """A server that drains while a stream is open, and starts again: it is gone for several attempts to reconnect."""
-    monkeypatch.setattr(resuming, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(engine, "_PAUSE_S", 0.05)
     messages = [DRAINING, DRAINING, UNLOADED, "Request for unknown model: 'asr' is not found"]
     with contextlib.closing(Restart(server, wire, 7, messages, lambda: taken)) as restart:
         yield restart.recognizer
@@ -251,15 +191,6 @@ def test_a_graceful_restart_loses_nothing(run, audio_file, samples, restarted):
     assert (status, out) == (0, expected(samples).text + "\n"), err
     assert "nothing is missing" in err  # gRPC may lose the reason SERVER_DRAINING in a write to the ended call
     assert restarted.requests[0].is_start and restarted.requests[-1].is_end
-
-
-def test_asyncio_survives_a_graceful_restart(url, protocol, samples, restarted):
-    async def main():
-        async with AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client:
-            return await client.transcribe(samples, request_ms=100)
-
-    transcript = asyncio.run(main())
-    assert (transcript.text, transcript.words) == (expected(samples).text, list(expected(samples).new_words))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])

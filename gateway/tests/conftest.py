@@ -1,7 +1,7 @@
 import hypothesis
 import pytest
 
-from gateway.tests.helpers.event_loop import ANYIO_BACKEND
+from client.tests.helpers.event_loop import ANYIO_BACKEND
 from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway

@@ -16,7 +16,7 @@ def config(*words, environment=None):
 
 def test_the_defaults_listen_on_loopback_only():
     assert config() == Config()
-    assert (Config().host, Config().http_port, Config().grpc_port) == ("127.0.0.1", 8080, 50051)
+    assert (Config().listen, Config().http_port, Config().grpc_port) == ("127.0.0.1", 8080, 50051)
 
 
 def test_a_flag_takes_precedence_over_a_variable():
@@ -46,7 +46,7 @@ def test_replicas_of_one_and_of_several_models():
         (["--endpoint-silence-ms", "100"], "--endpoint-silence-ms"),
         (["--riva-boost-scale", "nan"], "--riva-boost-scale"),
         (["--tls-cert", "x.pem"], "--tls-key"),
-        (["--host", "0.0.0.0"], "needs --keys"),
+        (["--listen", "0.0.0.0"], "needs --keys"),
     ],
 )
 def test_a_wrong_flag_is_named(words, named):
@@ -70,4 +70,4 @@ def test_an_unknown_variable_is_reported_with_the_nearest_known_one(monkeypatch,
 
 
 def test_other_addresses_are_accepted_with_keys():
-    assert config("--host", "0.0.0.0", "--keys", "keys.txt").host == "0.0.0.0"
+    assert config("--listen", "0.0.0.0", "--keys", "keys.txt").listen == "0.0.0.0"

@@ -11,15 +11,13 @@ import penstock_gateway
 
 SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
-    ("__main__",), ("process",), ("app",), ("captions", "kserve", "openai", "realtime"), ("http", "riva"), ("rpc",),
+    ("__main__",), ("process",), ("app",), ("captions", "openai", "realtime"), ("http", "riva"), ("rpc",),
     ("gateway",), ("stream",), ("audio", "config"), ("security",), ("validation",),
     ("errors", "tracing"), ("version",),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 BANNED = {"torch", "penstock", "tritonclient", "tests", "gateway"}
-MESSAGES = {"kserve": {"tritonclient"}}
-"""Packages for the messages of their protocol; the others reach servers through `penstock_client` alone."""
 SOCKETS = {"fastapi", "starlette", "uvicorn", "grpc"}
 
 
@@ -39,7 +37,7 @@ def test_imports_point_down(path):
     own = path.relative_to(SOURCES).parts[0].removesuffix(".py")
     for name in imports(path):
         package, _, rest = name.partition(".")
-        assert package not in BANNED - MESSAGES.get(own, set()), name
+        assert package not in BANNED, name
         used = rest.partition(".")[0]
         if package == "penstock_gateway" and own != "__init__" and used != own:
             assert FLOOR[used] > FLOOR[own], f"{own} imports {name}"

@@ -14,6 +14,7 @@ from gateway.tests.helpers.riva_client import audio as audio_message
 from gateway.tests.helpers.riva_client import client, configuration
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 from penstock_gateway.security.limits import WriteLimit
@@ -25,6 +26,9 @@ RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(KEY.encode()).digest())])
 
 def recording():
     return sound_file(speech(0.3))
+
+
+FILE_PART = b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 
 
 async def http(served, content=None):
@@ -79,22 +83,50 @@ async def test_larger_uploads_than_once_are_taken(make_gateway, streams):
     assert streams.opened[0].pushed
 
 
-async def test_uploads_wait_for_room_and_give_it_back(make_gateway, monkeypatch):
-    """A key has half of 500 MB, from the first byte of a body to the end of its reply."""
+async def test_uploads_wait_for_room_as_they_arrive_and_give_it_back(make_gateway, monkeypatch):
+    """A key has half of 22 MB. What is announced and does not arrive takes none."""
+    monkeypatch.setattr(limits, "MAX_RECORDINGS_BYTES", 0)
     monkeypatch.setattr(limits, "MAX_WAIT_S", 0.2)
-    gateway = make_gateway(RING)
+    gateway = make_gateway(RING, max_upload_mb=10)
     async with running(gateway) as served:
-        _, first = await unfinished_upload(served, 200_000_000)
-        while not gateway.recordings.used_by("test"):
+        announced = [(await unfinished_upload(served, 10_000_000))[1] for _ in range(4)]
+        assert (await http(served))[0] == 200
+        _, first = await unfinished_upload(served, 8_000_000)
+        first.write(FILE_PART + bytes(7_000_000))
+        while gateway.recordings.used["test"] < 7_000_000:
             await asyncio.sleep(0.01)
-        reader, second = await unfinished_upload(served, 200_000_000)
+        reader, second = await unfinished_upload(served, 8_000_000)
+        second.write(FILE_PART + bytes(7_000_000))
         assert b" 429 " in await asyncio.wait_for(reader.readline(), 60)
         assert b"no room for a recording within" in await reader.read()
         assert (await http(served))[0] == 200  # a small one
-        first.close()
-        second.close()
-        while gateway.recordings.used_by("test"):
+        for writer in (first, second, *announced):
+            writer.close()
+        while gateway.recordings.used["test"]:
             await asyncio.sleep(0.01)
+
+
+async def test_messages_that_do_not_arrive_keep_no_key_waiting(make_gateway, monkeypatch):
+    """Two keys hold all memory; a third one has none."""
+    names = ("one", "two", "three")
+    keys = KeyRing([(ApiKey(name, 4), hashlib.sha256(name.encode()).digest()) for name in names])
+    gateway = make_gateway(keys)
+
+    async def nothing():
+        await asyncio.Event().wait()
+        yield b""
+
+    async with client(gateway) as riva_client:
+        recognize = riva_client.channel.stream_unary(f"/{SERVICE}/Recognize")
+        calls = [recognize(nothing(), metadata=[("authorization", f"Bearer {name}")]) for name in names[:2] * 2]
+        while sum(gateway.messages.used[name] for name in names) < limits.MAX_UNARY_BYTES:
+            await asyncio.sleep(0.01)
+        metadata = [("authorization", "Bearer three")]
+        answer = await asyncio.wait_for(riva_client.recognize(recording(), metadata), limits.MAX_WAIT_S)
+        assert answer.results[0].alternatives[0].transcript == "w0 w1 w2 "
+        assert sum(gateway.messages.used[name] for name in names) == 3 * limits.MAX_RECOGNIZE_BYTES
+        for call in calls:
+            call.cancel()
 
 
 async def test_compressed_audio_of_streams_takes_room_as_it_arrives(make_gateway):
@@ -109,7 +141,7 @@ async def test_compressed_audio_of_streams_takes_room_as_it_arrives(make_gateway
     async with gateway.recordings.taken("test", 249_000_000):
         full = ("RESOURCE_EXHAUSTED", "STREAMS_EXHAUSTED: there is no room for a recording left")
         assert await riva_stream(gateway, flac) == full
-    assert not gateway.recordings.used_by("test")
+    assert not gateway.recordings.used["test"]
 
 
 async def test_a_write_that_a_client_does_not_take():

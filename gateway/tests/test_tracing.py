@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from gateway.tests.helpers.fake_streams import GROUP
 from penstock_gateway import tracing
 from penstock_gateway.stream.metrics import Metrics, StreamReport
-from penstock_gateway.tracing import configure_tracing, record_spans
+from penstock_gateway.tracing import configure_tracing, end_tracing, record_spans
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -62,3 +64,48 @@ def test_without_the_packages_the_extra_is_named(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         configure_tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
     assert "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http" in caplog.text
+
+
+@pytest.fixture
+def collector(monkeypatch):
+    """Answers with the first of these statuses; where there is none with 200 at the end of the test."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    statuses, is_over = [], threading.Event()
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(statuses.pop(0) if statuses else 200 * is_over.wait(60))
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        configure_tracing()
+        yield statuses
+        is_over.set()
+        tracing._exporter.processor.shutdown()  # else its thread would go on in other tests
+        record_spans(None)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("status", [302, 308, 304])
+def test_a_redirect_delivers_no_traces(collector, caplog, status):
+    collector += [status, 200]
+    for _ in range(2):
+        report("finished")
+        tracing._exporter.processor.force_flush()
+    assert f"traces are lost: Failed to export spans batch code: None, reason: status {status}, to " in caplog.text
+
+
+def test_lost_traces_have_a_line_when_that_begins_and_ends_and_delay_no_stop(collector, caplog):
+    collector += [500, 400, 200, 200]
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            report("finished")
+            tracing._exporter.processor.force_flush()
+        report("finished")
+        end_tracing(0.1)  # the collector is silent
+    lost, again, lost_again = (line.getMessage() for line in caplog.records if line.name == tracing.__name__)
+    assert lost.startswith("traces are lost: ") and "500" in lost
+    assert again == "traces are delivered again"
+    assert lost_again == "traces are lost: the collector has not accepted the last ones within 0.1 s"

@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 
 from penstock_gateway.errors import GatewayError
-from penstock_gateway.realtime.openai_session import SessionFields, Transcription
+from penstock_gateway.realtime.openai_session import SessionFields, SessionTranscription
 from penstock_gateway.validation import parse_object, read_fields
 
 
@@ -32,7 +32,8 @@ def test_objects():
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(Transcription, "keywords"), (Transcription, "languages"), (SessionFields, "include")]
+    ("kind", "name"),
+    [(SessionTranscription, "keywords"), (SessionTranscription, "languages"), (SessionFields, "include")],
 )
 def test_an_array_of_wrong_values_is_one_error(kind, name):
     given = {name: [1] * 20_000}

@@ -1,4 +1,4 @@
-"""Monitoring of a training run: WER on a validation manifest, and the training curve as a picture."""
+"""Monitoring of a training run: WER on a validation manifest."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,6 @@ from penstock.evaluation.errors import EditCounts, compare
 from recipes.training.batches import read_recordings
 
 STREAMING = ((70, 6), (70, 0))
-_NOT_PLOTTED = ("step", "elapsed_s", "learning_rate", "norm", "mwer")
 
 
 class Validation:
@@ -40,30 +39,3 @@ class Validation:
             (best,) = model.decoding.rnnt_decoder_predictions_tensor(encoded, lengths)
             counts += compare(" ".join(recording.words), best.text).words
         return 100.0 * (counts.rate or 0.0)
-
-
-def plot_curve(curve: list[dict], path: Path) -> None:
-    """Plots losses and validation WER over minutes. Needs matplotlib (extra `train`)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    rates = axes.twinx()
-    names = list(dict.fromkeys(name for point in curve for name in point if name not in _NOT_PLOTTED))
-    for name in names:
-        points = [(point["elapsed_s"] / 60, point[name]) for point in curve if name in point]
-        if name.startswith("WER"):
-            rates.plot(*zip(*points, strict=True), marker="o", linestyle="--", label=name)
-        else:
-            axes.plot(*zip(*points, strict=True), linewidth=1, label=f"{name} loss")
-    axes.set(xlabel="minutes", ylabel="loss", yscale="log")
-    rates.set(ylabel="WER, %", ylim=(0, 60))
-    axes.legend(loc="upper right")
-    if any(name.startswith("WER") for name in names):
-        rates.legend(loc="upper center")
-    axes.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

@@ -37,7 +37,7 @@ from recipes.an4.demo_model import (
 from recipes.an4.export_nemo import export_nemo
 from recipes.an4.features import FeatureCache
 from recipes.an4.made_utterances import Recombiner, Synthesizer
-from recipes.an4.monitoring import STREAMING, Validation, plot_curve
+from recipes.an4.monitoring import STREAMING, Validation
 from recipes.an4.warm_start import WarmStart
 from recipes.training.augmentation import GENTLE, Augmenter
 from recipes.training.batches import (
@@ -306,7 +306,6 @@ def _train(
         bar.set_postfix(shown)
         with (out / "curve.jsonl").open("a") as file:
             file.write(json.dumps(point) + "\n")
-        plot_curve(trainer.curve, out / "curve.png")
 
     def measured() -> dict[str, float]:
         trainer.average.swap(trainer.module)

@@ -92,7 +92,7 @@ def speech(mel: np.ndarray) -> np.ndarray:
 
 
 class _Voice(NamedTuple):
-    """How a speaker is changed in one mixture."""
+    """Changes to a speaker in one mixture."""
 
     tempo: float
     warp: np.ndarray
@@ -123,7 +123,7 @@ class Mixer:
         return MixtureBatch(*(torch.from_numpy(np.stack(part)) for part in zip(*parts, strict=True)))
 
     def mixture(self, frames: int) -> Mixture:
-        """One of `frames` log-mel frames."""
+        """Makes a mixture of `frames` log-mel frames."""
         config, random = self.config, self._random
         count = min(random.choice(len(config.counts), p=config.counts) + 1, len(self._names))
         names = random.choice(self._names, count, replace=False)

@@ -162,7 +162,7 @@ def _conditioned(tensors: Tensors, condition: torch.Tensor) -> Tensors:
 
 
 def divided(recordings: list[Recording]) -> tuple[list[Recording], list[Recording]]:
-    """Those to train with, and those of every tenth speaker."""
+    """Divides recordings: to train with, and of every tenth speaker."""
     left_out = sorted({recording.speaker for recording in recordings})[5::10]
     parts: tuple[list[Recording], list[Recording]] = [], []
     for recording in recordings:

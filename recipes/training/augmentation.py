@@ -75,7 +75,7 @@ class Augmenter:
         return (piece + decibels(curve)).astype(np.float32)
 
     def pause(self, frames: int) -> np.ndarray:
-        """What is between two utterances, [frames, F]: digital silence or quiet noise. Needs a noise."""
+        """Fills a pause between two utterances, [frames, F]: digital silence or quiet noise. Needs a noise."""
         if self._random.random() < 0.5:
             return np.full((frames, self._noises[0].shape[1]), _DIGITAL_SILENCE, np.float32)
         noise = self.noise(frames) - np.float32(decibels(self._random.uniform(10.0, 40.0)))

@@ -186,7 +186,7 @@ class BatchMaker:
 
 
 class _Part(NamedTuple):
-    """What the decoder recognizes from its initial state."""
+    """Part of a row that the decoder recognizes from its initial state."""
 
     begin: int
     end: int

@@ -30,7 +30,7 @@ class TransducerHead(torch.nn.Module):
     """Predictor and joint of a Transducer without durations, over the frames of an encoder."""
 
     prefixes: tuple[str, ...]
-    """What the names of its tensors begin with."""
+    """Prefixes of its tensors' names."""
 
     def __init__(self, config: TransducerConfig, dropout: float):
         super().__init__()

@@ -57,7 +57,7 @@ class HypothesisLists(NamedTuple):
         return list(found.values())
 
     def of_utterances(self, rows: list[int]) -> "HypothesisLists":
-        """Those of some utterances, which keep their numbers."""
+        """Lists of some utterances, which keep their numbers."""
         kept = torch.isin(self.rows, torch.tensor(rows, device=self.rows.device))
         return HypothesisLists(*(field[kept] for field in self))
 

@@ -179,11 +179,7 @@ def train(chosen: argparse.Namespace, command: str) -> None:
         training = HeadTraining(chosen.mwer, chosen.mwer_learning_rate)
         train_head(head, batches, loss, training, Progress("expected errors less their mean", chosen.mwer))
         print(loss.summary())
-    source = {
-        "file": chosen.model.name,
-        "class": type(head).__name__,
-        "command": command,
-    }
+    source = {"file": chosen.model.name, "class": type(head).__name__, "command": command}
     greedy = pair if chosen.mwer else None  # after MWER the weights belong to their pair, also in greedy search
     write_head_bundle(
         chosen.out, checkpoint, head, source, beam_pair=pair, greedy_pair=greedy, half=chosen.half, replace=chosen.force

@@ -81,7 +81,6 @@ class Trainer:
         self.average = WeightAverage(self.module, config.average_decay)
         self.step = 0
         self.elapsed_s = 0.0
-        self.curve: list[dict] = []
         self._ctc_loss_mean = math.inf
         self.is_aligned = False
         """True once the network has found an alignment of labels and frames."""
@@ -178,7 +177,6 @@ class Trainer:
             if self.elapsed_s - measured >= self._config.measure_every_s or is_last:
                 point |= measure()
                 measured = self.elapsed_s
-            self.curve.append(point)
             report(point)
             if self.elapsed_s - saved >= self._config.save_every_s or is_last:
                 save()
@@ -188,7 +186,7 @@ class Trainer:
         """Writes a checkpoint atomically."""
         state = {
             "module": self.module.state_dict(), "optimizer": self._optimizer.state_dict(),
-            "average": self.average.state(), "step": self.step, "elapsed_s": self.elapsed_s, "curve": self.curve,
+            "average": self.average.state(), "step": self.step, "elapsed_s": self.elapsed_s,
             "config": asdict(self._config), "random": torch.get_rng_state(),
             "is_aligned": self.is_aligned, "ctc_loss_mean": self._ctc_loss_mean,
         }  # fmt: skip
@@ -202,7 +200,7 @@ class Trainer:
         self.module.load_state_dict(state["module"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.average.load(state["average"])
-        self.step, self.elapsed_s, self.curve = state["step"], state["elapsed_s"], state["curve"]
+        self.step, self.elapsed_s = state["step"], state["elapsed_s"]
         self.is_aligned, self._ctc_loss_mean = state["is_aligned"], state["ctc_loss_mean"]
         torch.set_rng_state(state["random"].cpu())
 

@@ -81,7 +81,7 @@ class CheckpointError(PenstockError):
 
 
 class ModelNotFoundError(CheckpointError):
-    """There is no model at the given place."""
+    """No model at the given place."""
 
     code = ErrorCode.MODEL_NOT_FOUND
 

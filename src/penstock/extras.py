@@ -1,4 +1,4 @@
-"""How to install what an extra of pyproject.toml needs, into any environment that has Penstock; and what is missing."""
+"""Hints for installing what an extra of pyproject.toml needs, in any environment with Penstock; and what is missing."""
 
 import importlib
 import importlib.metadata

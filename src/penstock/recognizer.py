@@ -194,12 +194,13 @@ class Stream:
         """
         return self._request(samples)
 
-    def finalize(self, samples: np.ndarray | None = None) -> StreamResult:
+    def finalize(self, samples: np.ndarray | None = None, options: dict | None = None) -> StreamResult:
         """Ends the current segment after optional last samples and returns its final result.
 
-        The stream continues: the next samples begin a new segment.
+        The stream continues: the next samples begin a new segment, with these options changed
+        (`penstock_client.options.CHANGEABLE`; None is the default).
         """
-        return self._request(NO_SAMPLES if samples is None else samples, finalize=True)
+        return self._request(NO_SAMPLES if samples is None else samples, finalize=True, changes=options)
 
     def finish(self, samples: np.ndarray | None = None) -> StreamResult:
         """Ends the stream after optional last samples and returns the final result."""
@@ -211,8 +212,12 @@ class Stream:
             with contextlib.suppress(StreamError):  # it has expired meanwhile
                 self.finish()
 
-    def _request(self, samples: np.ndarray, is_end: bool = False, finalize: bool = False) -> StreamResult:
-        options = {} if self._is_started else self._options
+    def _request(
+        self, samples: np.ndarray, is_end: bool = False, finalize: bool = False, changes: dict | None = None
+    ) -> StreamResult:
+        if changes and not self._is_started:
+            self._request(NO_SAMPLES)
+        options = (changes or {}) if self._is_started else self._options
         request = AudioRequest(self.id, as_floats(samples), not self._is_started, is_end, options, finalize)
         (result,) = self._recognizer.process([request])
         self._is_ended |= is_end and self._is_started

@@ -5,25 +5,17 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from penstock.errors import OutputError
+from penstock.runtime import core_count, read_system_file
 
 _SOURCES = Path(__file__).resolve().parent
-_OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-_QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
-"""Files of a control group: version 2 has the first one, with quota and period, version 1 the others."""
-PLOT_STYLE: Mapping[str, Any] = {
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "grid.color": "#e4e4e4", "legend.frameon": False,
-}  # fmt: skip
-"""Parameters of matplotlib for every plot."""
 PERCENTILE_NAMES = ("p50", "p95", "p99", "max")
 
 
@@ -44,42 +36,6 @@ def memory_size(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.1f} MB"
 
 
-def core_count() -> int:
-    """Cores that this process may use: of its affinity, and by the CPU quota of its container."""
-    return max(1, math.floor(min(len(os.sched_getaffinity(0)), _cpu_quota())))
-
-
-def _cpu_quota() -> float:
-    """The smallest quota, in cores, of this process's control groups and those above them; infinite without one."""
-    smallest = math.inf
-    for line in _lines(_OWN_GROUPS):  # NUMBER:CONTROLLERS:PATH, of version 2 without controllers
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = _CONTROL_GROUPS / "cpu" if controllers else _CONTROL_GROUPS
-        group = top / path.strip("/")  # a container may see its own group at the top, with the path outside
-        for folder in (group, *group.parents):
-            smallest = min(smallest, _quota_of(folder))
-            if folder == top:
-                break
-    return smallest
-
-
-def _quota_of(folder: Path) -> float:
-    """CPU time of one control group, of either version, as a share of its period."""
-    words = " ".join(line for name in _QUOTA_FILES for line in _lines(folder / name)).split()
-    if len(words) != 2 or not words[0].isdigit():  # "max" and -1 stand for none
-        return math.inf
-    return int(words[0]) / int(words[1])
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
 def memory_gib() -> float:
     """Physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -87,7 +43,7 @@ def memory_gib() -> float:
 
 def cpu_name() -> str:
     """The processor's model, or its architecture if the system does not report a model."""
-    lines = _lines(Path("/proc/cpuinfo"))
+    lines = read_system_file(Path("/proc/cpuinfo")).splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 

@@ -6,9 +6,13 @@ torch is imported inside functions, so that a command's help does not wait for i
 import contextlib
 import ctypes
 import gc
+import math
+import os
 import re
+import signal
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import psutil
@@ -26,12 +30,10 @@ _HUGE_PAGE_BYTES = 1 << 21
 _PRIVATE_MEMORY = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?$", re.MULTILINE)
 """A line of a process's map of memory: a region of its own, without a file."""
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
-_GROUP_FILES = (
-    ("memory.max", "memory.current", "memory.stat"),  # version 2
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),  # version 1
-)
-"""Limit, use and statistics of the memory of a control group."""
+_MOUNT = re.compile(r"^(?:\S+ ){3}(\S+) (\S+) .*? - (cgroup2?) \S* (\S+)$", re.MULTILINE)
+"""A line of /proc/self/mountinfo: the group at the mount's top, the mount point, the version, and the controllers."""
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_ROOT = Path("/")
 
 
 def prepare_process(threads: int) -> None:
@@ -60,18 +62,100 @@ def module_command(name: str) -> list[str]:
     return [sys.executable, "-c", f"{path}; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"]
 
 
-def available_memory_bytes() -> int:
-    """Memory that this process and its children can still get: the machine's, and within its control group."""
-    available = int(psutil.virtual_memory().available)
-    for limit, used, statistics in _GROUP_FILES:
-        try:
-            left = int((_CONTROL_GROUP / limit).read_text()) - int((_CONTROL_GROUP / used).read_text())
-            cached = dict(line.split() for line in (_CONTROL_GROUP / statistics).read_text().splitlines())
-        except (OSError, ValueError):  # no control group of this version, or its limit is "max"
-            continue
-        # Cached files count as used, but make room.
-        available = min(available, left + int(cached.get("active_file", 0)) + int(cached.get("inactive_file", 0)))
-    return max(available, 0)
+def core_count(root: Path = _ROOT) -> int:
+    """Cores that this process may use: of its affinity, which includes cpusets, and within its groups' quotas."""
+    cores = float(len(os.sched_getaffinity(0)))
+    for group in _limiting_groups("cpu", root):
+        quota = _numbers(group / "cpu.max") or _numbers(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
+        if len(quota) == 2 and min(quota) > 0:  # -1 stands for none
+            cores = min(cores, quota[0] / quota[1])
+    return max(1, math.floor(cores))
+
+
+def available_memory_bytes(root: Path = _ROOT) -> int:
+    """Memory that this process and its children can still get: the machine's, and within its control groups."""
+    available: float = psutil.virtual_memory().available
+    for group in _limiting_groups("memory", root):
+        statistics = _counters(group / "memory.stat")
+        limits = [statistics.get("hierarchical_memory_limit", math.inf)]  # of version 1, also by groups out of sight
+        names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+        limits += [limit for name in names for limit in _numbers(group / name) if limit >= 0]
+        used = _numbers(group / "memory.current") or _numbers(group / "memory.usage_in_bytes") or [0]
+        # Cached files count as used, but make room. Version 1 has sums with the groups below, named "total_...".
+        files = ("active_file", "inactive_file")
+        cached = sum(statistics.get(f"total_{name}", statistics.get(name, 0)) for name in files)
+        available = min([available, *(limit - used[0] + cached for limit in limits)])
+    return max(int(available), 0)
+
+
+def memory_kills(root: Path = _ROOT) -> int:
+    """Processes of this process's control group that the kernel has killed for lack of memory: its `oom_kill`."""
+    names = ("memory.events", "memory.oom_control")
+    files = [_counters(group / name) for _, group in _own_groups("memory", root) for name in names]
+    return max((counters.get("oom_kill", 0) for counters in files), default=0)
+
+
+def describe_end(status: int | None, kills_before: int) -> str:
+    """Says how a process ended: "ended by SIGKILL for lack of memory (oom_kill 4 -> 5)", "ended with exit status 3".
+
+    status: as `subprocess.Popen.returncode`, None if it is not known; kills_before: `memory_kills` of an earlier time.
+    """
+    ends: dict[int | None, str] = {None: "", **{-number: f" by {number.name}" for number in signal.Signals}}
+    kills = memory_kills() if status in (None, -signal.SIGKILL) else 0
+    lack = f" for lack of memory (oom_kill {kills_before} -> {kills})" if kills > kills_before else ""
+    return f"ended{ends.get(status, f' with exit status {status}')}{lack}"
+
+
+def _limiting_groups(controller: str, root: Path) -> Iterator[Path]:
+    """Directories of this process's control groups, and of all groups above them that it can see."""
+    for top, own in _own_groups(controller, root):
+        yield from (group for group in (own, *own.parents) if group.is_relative_to(top))
+
+
+def _own_groups(controller: str, root: Path) -> Iterator[tuple[Path, Path]]:
+    """Top directory and this process's group of each mount of control groups, of both versions.
+
+    Where no mount has the group at its name, as in a container without a namespace of its own, it is the one that lists
+    this process, else the mount's top.
+    """
+    lines = [line.split(":", 2) for line in read_system_file(root / "proc/self/cgroup").splitlines()]
+    paths = {name: PurePosixPath(line[2]) for line in lines if len(line) == 3 for name in line[1].split(",")}
+    mounts = _MOUNT.findall(read_system_file(root / "proc/self/mountinfo"))
+    for version, name in (("cgroup", controller), ("cgroup2", "")):
+        found = []
+        for *places, kind, options in mounts:
+            if name in paths and kind == version and name in ("", *options.split(",")):
+                part, point = (_OCTAL.sub(lambda code: chr(int(code[1], 8)), place) for place in places)
+                inner = paths[name].relative_to(part) if paths[name].is_relative_to(part) else PurePosixPath("..")
+                found.append((root / point.lstrip("/"), inner))
+        named = [(top, top / inner) for top, inner in found if ".." not in inner.parts and (top / inner).is_dir()]
+        yield from named or [(top, group) for top, _ in found for group in _listing_groups(top) or [top]]
+
+
+def _listing_groups(top: Path) -> list[Path]:
+    """The groups below a mount point that list this process."""
+    return [Path(each) for each, _, _ in os.walk(top) if os.getpid() in _numbers(Path(each, "cgroup.procs"))]
+
+
+def _numbers(*files: Path) -> list[int]:
+    """The numbers in files; none where one of them is missing or has anything else, as "max"."""
+    try:
+        return [int(word) for file in files for word in read_system_file(file).split()]
+    except ValueError:
+        return []
+
+
+def _counters(file: Path) -> dict[str, int]:
+    """The numbers in a file by their names; none if it is missing."""
+    return {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)$", read_system_file(file), re.MULTILINE)}
+
+
+def read_system_file(file: Path) -> str:
+    """Reads a file of the system; empty if it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def trim_heap() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.papers import __main__ as command
 from benchmarks.papers import beam_search, cuda_graphs, decoding_graphs, factorized, label_looping
-from benchmarks.papers.__main__ import PAPERS, parser
+from benchmarks.papers.__main__ import PAPERS
 from benchmarks.papers.inputs import SHAPES, Shape
 from benchmarks.papers.runner import Settings, select
 from benchmarks.random_models import ENCODERS, EncoderSizes, TransducerSizes
@@ -72,7 +72,7 @@ def test_beam_search(settings):
     greedy, fused = (select(speech, decoder="label-looping", has_lm=lm) for lm in (False, True))
     assert len(greedy) == len(fused) == 1 and len(speech) == 2 * (1 + 1 + 3)
     assert all(row["words"] == greedy[0]["words"] > 5 and row["errors"] <= 3 for row in speech)
-    check_tables(list(beam_search.tables(rows)), 3)
+    check_tables(list(beam_search.tables(rows)), 2)
 
 
 def test_decoding_graphs(settings, monkeypatch):
@@ -87,17 +87,11 @@ def test_decoding_graphs(settings, monkeypatch):
 
 
 def live(settings: Settings, decoder: str, options: list[str], graph: Path, lm: Path) -> dict:
-    """What a load test returns; tests/server has live windows, tests/loadtest the load test."""
+    """Result of a load test; tests/server has live windows, tests/loadtest the load test."""
     assert graph.exists() and lm.exists() and options[:2] == ["--decoder", decoder]
     times = {"compute_ms": 3.0, "queue_ms": 1.0, "total_ms": 4.0, "predicted_queue_ms": None, "batch": 1.0}
     return {"decoder": f"live {decoder}", "streams": settings.live_streams, "chunk_latency_ms": {"p99": 80.0},
             "rtfx": 2.0, "late_chunks": 1, "chunks": 9, "reasons": ["late"], "stages": {"encoder": times}}  # fmt: skip
-
-
-def test_without_recordings_to_train_on(settings, tmp_path):
-    without = Settings.quick(device="cpu", shapes=(), manifest=MANIFEST, train=None, work=tmp_path, with_nemo=False)
-    assert [row["unavailable"] for row in decoding_graphs.rows(without)] == ["a graph needs --train"]
-    assert [row["unavailable"] for row in factorized.rows(without)] == ["heads need --train"]
 
 
 @pytest.mark.nightly
@@ -109,17 +103,6 @@ def test_factorized(settings):
     assert list(models)[:5] == expected
     assert len(select(rows, model=factorized.FACTORIZED)) == len(factorized.PAIRS)
     check_tables(list(factorized.tables(rows))[:1], 1)
-
-
-def test_settings_are_passed_on(settings):
-    assert Settings.load(settings.dump()) == settings
-
-
-def test_what_is_rejected(capsys):
-    for arguments, message in ((["--papers", "005"], "005; accepted: 000"), (["--shapes", "2B"], "2B; accepted: 114M")):
-        with pytest.raises(SystemExit):
-            parser().parse_args(arguments)
-        assert message in capsys.readouterr().err
 
 
 def test_the_page_is_that_of_the_result():

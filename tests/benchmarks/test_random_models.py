@@ -1,20 +1,13 @@
 """Random models have a checkpoint's tensors, are reproducible, and emit labels about as often as trained ones."""
 
-import random
-
 import pytest
-import torch
 
-from benchmarks.papers.inputs import SHAPES, RandomWindows, Shape
 from benchmarks.random_models import (
     ALL_KINDS,
     ENCODER_FRAME_MS,
-    ENCODERS,
     LABELS_PER_SECOND,
-    EncoderSizes,
     RandomCtc,
     RandomTransducer,
-    SyntheticTokenizer,
     TransducerSizes,
 )
 from penstock.decoding.ctc import CtcHead
@@ -24,7 +17,6 @@ from tests.helpers.random_models import SMALL_ENCODER, with_encoder
 from tests.helpers.reference.greedy import GreedyReference
 
 SIZES = TransducerSizes(d_model=16, hidden=24, vocabulary_size=20)
-TINY = EncoderSizes(2, 16, 2, 4)
 
 
 @pytest.fixture(params=ALL_KINDS)
@@ -53,30 +45,8 @@ def test_labels_come_about_as_often_as_in_speech(kind):
     assert 0.5 * LABELS_PER_SECOND < per_second < 2.0 * LABELS_PER_SECOND
 
 
-@pytest.mark.parametrize("encoder_frames", [1, 4, 18])
-def test_an_encoder_of_an_offline_model(encoder_frames, monkeypatch):
-    monkeypatch.setitem(SHAPES, "tiny", Shape("tiny", SIZES))
-    monkeypatch.setitem(ENCODERS, "tiny", TINY)
-    windows = RandomWindows("tiny", 3, encoder_frames, "cpu")
-    frames = torch.stack(windows.encode(3))
-    assert frames.shape == (3, encoder_frames, TINY.width)
-    assert frames.isfinite().all() and 0.1 < frames.std() < 10
-    torch.testing.assert_close(torch.stack(windows.encode(2)), frames[:2], rtol=1e-3, atol=1e-4)
-    assert not torch.equal(frames[0], frames[1])
-
-
 def test_a_ctc_head_has_labels_as_in_speech():
     source = RandomCtc(TransducerSizes(d_model=64, hidden=0, vocabulary_size=200))
     frames = source.frames(8, 200)
     is_label = CtcHead(source).log_probs(frames).argmax(dim=2) != 200
     assert 0.5 * LABELS_PER_SECOND < float(is_label.float().mean()) * 1000 / ENCODER_FRAME_MS < 2 * LABELS_PER_SECOND
-
-
-@pytest.mark.parametrize("size", [12, 1024])
-def test_encoding_inverts_decoding(size):
-    tokenizer, generator = SyntheticTokenizer(size), random.Random(0)
-    for _ in range(50):
-        tokens = [generator.randrange(1, size // 2) * 2 - 1, *generator.choices(range(1, size), k=5)]
-        text = tokenizer.decode(tokens)
-        assert tokenizer.encode(text) == tokens
-        assert not text.startswith(" ")

@@ -2,9 +2,9 @@
 
 import json
 
-import numpy as np
+import pytest
 
-from benchmarks import baselines, recognizer
+from benchmarks import recognizer
 
 
 def test_the_result(tmp_path, monkeypatch, capsys):
@@ -21,18 +21,48 @@ def test_the_result(tmp_path, monkeypatch, capsys):
     assert "Penstock's speed-up" in capsys.readouterr().out
 
 
-def test_speed_ups_by_case():
-    results = [
-        {"system": system, "context": [70, 6], "streams": 1, "seconds": seconds}
-        for system, seconds in (("Penstock", [1.0, 2.0]), ("NeMo", [3.0, 4.0]))
+def results_of(path) -> dict[str, set[str]]:
+    """The systems of each case."""
+    found: dict[str, set[str]] = {}
+    for result in json.loads(path.read_text(encoding="utf-8"))["results"]:
+        assert all(seconds > 0 for seconds in result["cpu_seconds"])
+        found.setdefault(result.get("case", ""), set()).add(result["system"])
+    return found
+
+
+@pytest.mark.oracle
+def test_large_models_beside_sherpa(tmp_path, monkeypatch):
+    pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
+    pytest.importorskip("sherpa_onnx", reason="needs locks/sherpa.txt")
+    from benchmarks import exports
+
+    monkeypatch.setattr(recognizer, "prepare_process", lambda threads: None)
+    assert exports.main(["large", str(tmp_path), "--layers", "2", "--width", "512"]) == 0
+    common = ["--quick", "--precisions", "int8", "float32", "--json", str(tmp_path / "found.json")]
+    sherpa = [str(tmp_path / "streaming" / precision) for precision in ("int8", "float32")]
+    model = [
+        "--model",
+        str(tmp_path / "streaming" / "bundle"),
+        "--seconds",
+        "1",
+        "--contexts",
+        "70,1",
+        "--streams",
+        "2",
     ]
-    assert recognizer.speed_ups(results, "seconds").values == {"1 stream, [70,6]": {"NeMo": [3.0, 2.0]}}
+    recognizer.main([*common, *model, "--with-sherpa", *sherpa])
+    systems = {f"{name} {precision}" for name in ("Penstock", "sherpa-onnx") for precision in ("int8", "float32")}
+    assert results_of(tmp_path / "found.json") == {"": systems}
+    recognizer.main([*common, "--offline", str(tmp_path / "offline"), "--cases", "short"])
+    assert results_of(tmp_path / "found.json") == {"one file of 15 s": systems}
 
 
-def test_cases_of_offline_models_are_cut_from_speech():
-    speech = [np.full(40_000, number, np.float32) for number in range(8)]
-    short, long, many, equal = baselines.cases(baselines.CASES, speech, 5)
-    assert (short.audio_s, long.audio_s, len(many.recordings)) == (15.0, 300.0, 5)
-    assert [len(samples) / baselines.SAMPLE_RATE_HZ for samples in equal.recordings] == [15.0] * 5
-    assert all(2.0 <= len(samples) / baselines.SAMPLE_RATE_HZ <= 30.0 for samples in many.recordings)
-    assert [case.name for case in baselines.cases(["many"], speech, 5)] == [many.name]
+@pytest.mark.oracle
+def test_speakers_beside_transformers(tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="needs the extra `oracle`")
+    monkeypatch.setattr(recognizer, "prepare_process", lambda threads: None)
+    monkeypatch.setattr("benchmarks.speakers._FILE_S", 24.0)
+    path = tmp_path / "found.json"
+    recognizer.main(["--speakers", str(tmp_path), "--layers", "1", "--streams", "2", "--quick", "--json", str(path)])
+    systems = {"Penstock float32", "Penstock int8", "Transformers"}
+    assert results_of(path) == {"file of 24 s": systems, "2 live streams, low_latency": systems}

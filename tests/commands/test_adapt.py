@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from penstock.adaptation import ilm as ilm_module
 from penstock.cli import main
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.config import FACTORIZED
 from tests.helpers.random_models import random_checkpoint
 
@@ -26,11 +26,6 @@ QUICK = ("--steps", "40")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     return random_checkpoint(tmp_path_factory.mktemp("model"), 3, kind=FACTORIZED).directory
-
-
-@pytest.fixture(autouse=True)
-def no_default_model(monkeypatch):
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
 
 
 def sentences(words: str, count: int = 60, seed: int = 0) -> str:
@@ -76,7 +71,7 @@ def test_only_the_internal_language_model_changes(model, text, tmp_path, capsys)
         "adapted_from_config_sha256": sha256((model / "config.json").read_bytes()).hexdigest(),
         "adapted_text_sha256": sha256(text.read_bytes()).hexdigest(),
     }
-    Checkpoint(out).verify()
+    Checkpoint(out)
 
 
 def test_kept_and_held_out_text_and_standard_input(model, text, tmp_path, capsys, monkeypatch):
@@ -120,15 +115,15 @@ def test_the_seed_decides_and_a_bundle_is_replaced_with_force(model, text, tmp_p
     assert (outs[0] / "phrases.txt").read_text() == "mine"
 
 
+def write_again(model, directory, tensors) -> None:
+    source = Checkpoint(model)
+    write_checkpoint(directory, source.config, tensors, source.tokenizer_path.read_bytes(), {})
+
+
 def test_float16_stays_float16_and_is_what_was_measured(model, text, tmp_path, capsys):
     half, out = tmp_path / "half", tmp_path / "out"
-    half.mkdir()
     tensors = load_file(model / "weights.safetensors")
-    save_file(
-        {n: t if n.startswith("features.") else t.half() for n, t in tensors.items()}, half / "weights.safetensors"
-    )
-    for name in ("config.json", "tokenizer.model"):
-        (half / name).write_bytes((model / name).read_bytes())
+    write_again(model, half, {n: t if n.startswith("features.") else t.half() for n, t in tensors.items()})
     heldout = ("--heldout", text)
     assert adapt("--model", half, "--text", text, "--out", out, *heldout, *QUICK) == 0
     before, after = load_file(half / "weights.safetensors"), load_file(out / "weights.safetensors")
@@ -215,12 +210,10 @@ def test_a_perplexity_that_does_not_improve_is_an_error(model, text, tmp_path, c
 
 def test_weights_that_are_not_finite_are_an_error(model, text, tmp_path, capsys):
     broken = tmp_path / "broken"
-    broken.mkdir()
     tensors = load_file(model / "weights.safetensors")
     tensors["predictor.output.bias"][0] = torch.nan
-    save_file(tensors, broken / "weights.safetensors")
-    for name in ("config.json", "tokenizer.model"):
-        (broken / name).write_bytes((model / name).read_bytes())
+    write_again(model, broken, tensors)
     assert adapt("--model", broken, "--text", text, "--out", tmp_path / "out", *QUICK) == 1
-    assert f"CHECKPOINT_INVALID: {broken}: the perplexity of the held-out text is nan" in capsys.readouterr().err
+    weights = broken / "weights.safetensors"
+    assert f"CHECKPOINT_INVALID: {weights}: tensor predictor.output.bias is not finite" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ import soundfile
 
 from penstock.cli import main
 from penstock.commands import evaluate
-from penstock.errors import CheckpointError, PenstockError
+from penstock.errors import PenstockError
 from penstock.evaluation.runs import Outcome
 from penstock.transcription.files import FileTranscript
 from tests.helpers.fresh_process import run_penstock
@@ -232,11 +232,6 @@ def test_a_file_that_cannot_be_read_is_named_before_the_work(bundled_model, no_m
     manifest.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(PenstockError, match=r"set\.jsonl:2: audio_filepath: .*broken\.flac: not a readable audio file"):
         run("--model", bundled_model, manifest)
-
-
-def test_a_missing_model_is_named():
-    with pytest.raises(CheckpointError, match=r"gone\.nemo: no such file"):
-        run("--model", "gone.nemo", MANIFEST)
 
 
 def test_a_missing_extra_is_named(bundled_model, no_model, monkeypatch):

@@ -31,11 +31,6 @@ ngram 2=2
 """
 
 
-@pytest.fixture(autouse=True)
-def no_default_model(monkeypatch):
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
-
-
 @pytest.fixture(scope="module")
 def arpa(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("lm") / "words.arpa"

@@ -15,11 +15,6 @@ from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
 TEXT = "enter six two\nyes\n\n  \nrubout g m e f three nine\nno\n"
 
 
-@pytest.fixture(autouse=True)
-def no_default_model(monkeypatch):
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
-
-
 @pytest.fixture
 def text(tmp_path) -> str:
     path = tmp_path / "text.txt"

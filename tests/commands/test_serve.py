@@ -106,7 +106,7 @@ def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys
 
 
 @pytest.mark.parametrize(
-    ("flags", "reach"), [([], r"\."), (["--listen-on-all-interfaces"], ", and its ports are open to other machines")]
+    ("flags", "reach"), [([], r"\."), (["--listen", "0.0.0.0"], ", and its ports are open to other machines")]
 )
 def test_every_start_says_that_the_wheels_server_is_old(launched, monkeypatch, capsys, flags, reach):
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver"), Path("backends")))
@@ -118,8 +118,7 @@ def test_every_start_says_that_the_wheels_server_is_old(launched, monkeypatch, c
 VALUES = {
     "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2",
     "queue_delay_ms": "7",
-    "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
-    "aes_extra_labels": "1", "max_symbols": "4", "phrase_memory_mib": "64", "cuda_graphs": "no_graphs",
+    "lm_weight": "0.25", "beam_size": "2", "max_symbols": "4", "phrase_memory_mib": "64", "cuda_graphs": "no_graphs",
     "kernels": "torch",
 }  # fmt: skip
 
@@ -139,25 +138,48 @@ def test_every_variable_reaches_the_models_as_its_flag_does(launched, monkeypatc
     (tmp_path / "lm.arpa").write_text(ARPA, encoding="utf-8")
     values = {**VALUES, "lm": str(tmp_path / "lm.arpa")}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-    assert main(["serve", *flags, "--no-length-normalization"]) == 0
-    monkeypatch.setenv("PENSTOCK_LENGTH_NORMALIZATION", "0")
+    assert main(["serve", *flags, "--capture-beams"]) == 0
+    monkeypatch.setenv("PENSTOCK_CAPTURE_BEAMS", "1")
     for name, value in values.items():
         monkeypatch.setenv(f"PENSTOCK_{name.upper()}", value)
     assert main(["serve"]) == 0
     by_flags, by_variables = (options.environment for options in launched)
     expected = {f"PENSTOCK_{name.upper()}": value for name, value in values.items()}
-    expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_LENGTH_NORMALIZATION": "False"}
+    expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_CAPTURE_BEAMS": "True"}
     assert by_flags == by_variables
     assert by_flags.items() >= expected.items()
 
 
 def test_variables_of_the_launcher_itself(launched, monkeypatch):
     assert main(["serve"]) == 0
-    monkeypatch.setenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES", "true")
+    monkeypatch.setenv("PENSTOCK_LISTEN", "0.0.0.0")
     monkeypatch.setenv("PENSTOCK_DRAIN_SECONDS", "3")
     assert main(["serve"]) == 0
-    assert main(["serve", "--no-listen-on-all-interfaces", "--drain-seconds", "4"]) == 0
+    assert main(["serve", "--listen", "127.0.0.1", "--drain-seconds", "4"]) == 0
     assert [(o.address, o.drain_s) for o in launched] == [("127.0.0.1", 8), ("0.0.0.0", 3), ("127.0.0.1", 4)]
+
+
+def test_what_listen_replaces_names_it(launched, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--listen-on-all-interfaces"])
+    assert capsys.readouterr().err.endswith("--listen-on-all-interfaces; the nearest is --listen\n")
+    monkeypatch.setenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES", "1")
+    assert main(["serve"]) == serve.REJECTED
+    assert "PENSTOCK_LISTEN_ON_ALL_INTERFACES is not known any more; use PENSTOCK_LISTEN" in capsys.readouterr().err
+    monkeypatch.delenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES")
+    assert main(["serve", "--listen", "192.0.2.77"]) == serve.REJECTED
+    assert not launched
+
+
+@pytest.mark.parametrize("name", ["lm_fusion", "length_normalization", "aes_margin", "wfst_skip_blank"])
+def test_search_parameters_are_no_options(launched, monkeypatch, capsys, name):
+    monkeypatch.setenv(f"PENSTOCK_{name.upper()}", "1")
+    assert main(["serve"]) == 0
+    assert f"PENSTOCK_{name.upper()} is not known and has no effect" in capsys.readouterr().err
+    flag = f"--{name.replace('_', '-')}"
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", flag, "1"])
+    assert f"unrecognized arguments: {flag}" in capsys.readouterr().err
 
 
 def test_a_wrong_variable_is_rejected_by_its_name(launched, monkeypatch, capsys):

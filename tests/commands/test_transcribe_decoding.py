@@ -22,14 +22,9 @@ def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
         return real(*given, decoding=decoding, **more)
 
     monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
-    chosen = {"lm_fusion": "eq2-late", "length_normalization": False, "aes_expansions": 1, "aes_margin": 3.0,
-              "aes_extra_labels": 1}  # fmt: skip
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items() if value is not False]
-    flags.append("--no-length-normalization")
-    assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
-    short = "aes:lm_fusion=eq2-late,length_normalization=0,expansions=1,margin=3,extra_labels=1,beam=2"
-    assert run("--model", model, "--decoder", short, audio[1]) == 0
-    assert made == [DecodingConfig(**chosen), DecodingConfig(**chosen, beam_size=2)]
+    assert run("--model", model, "--decoder", "alsd", "--beam-size=2", "--max-symbols=3", audio[1]) == 0
+    assert run("--model", model, "--decoder", "alsd:beam=2,max_symbols=3", audio[1]) == 0
+    assert made == [DecodingConfig(beam_size=2, max_symbols=3)] * 2
 
 
 def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
@@ -88,7 +83,7 @@ def test_lattices_of_a_graph_search_hold_more_than_the_alternatives(model, audio
     """Also from two processes, which hand their lattices over."""
     words = ("a", "be", "bed", "bad", "dad")
     graph = write_word_loop(tmp_path / "words.safetensors", Path(model) / "tokenizer.model", words)
-    command = ("--model", model, "--decoder", "wfst", "--graph", str(graph), "--wfst-lattice-beam", "6")
+    command = ("--model", model, "--decoder", "wfst", "--graph", str(graph))
     assert run(*command, "--n-best", "2", "--lattices", str(tmp_path / "l"), audio[0]) == 0
     _, best, _ = lines(capsys)
     text = (tmp_path / "l" / "medium.fst.txt").read_text()

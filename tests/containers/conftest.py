@@ -32,7 +32,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def figures(request) -> list[tuple[str, str]]:
-    """What a figure is of, and the figure with its unit: printed at the end."""
+    """Subject of a figure, and the figure with its unit: printed at the end."""
     return request.config.stash[_FIGURES]
 
 
@@ -44,7 +44,7 @@ def recordings() -> list[Recording]:
 
 @pytest.fixture(scope="session")
 def composition(tmp_path_factory, figures) -> Iterator[Composition]:
-    """Its images are built. Ports are free ones of this machine; keys: OTHER, with 16 streams."""
+    """Builds the images. Ports are free ones of this machine; keys: OTHER, with 16 streams."""
     folder = tmp_path_factory.mktemp("composition")
     gateway_flags(folder, ((OTHER, 16),))
     (folder / "keys").chmod(0o644)

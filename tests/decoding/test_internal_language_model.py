@@ -188,7 +188,7 @@ def test_weights_in_slots(model):
 
 
 class Sums(NamedTuple):
-    """What a text is worth to a model."""
+    """Scores of a text by a model."""
 
     equation_4: float
     equation_5: float

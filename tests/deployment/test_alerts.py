@@ -1,5 +1,6 @@
 """Prometheus accepts its settings and the alerts."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 FOLDER = Path(__file__).parents[2] / "docker" / "prometheus"
+_EXPIRY = "certificate_not_after_timestamp_seconds"
 
 
 def test_each_alert_says_what_to_do():
@@ -33,6 +35,18 @@ def promtool():
 
 def test_prometheus_accepts_its_settings_and_the_alerts(promtool):
     promtool("check", "config", "prometheus.yml")
+
+
+def test_prometheus_accepts_the_queries_of_the_dashboard_for_the_chosen_instances(promtool, tmp_path):
+    panels = json.loads((FOLDER.parent / "grafana" / "dashboards" / "penstock.json").read_text())["panels"]
+    queries = [target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel["targets"]]
+    for query in queries:
+        assert query.count("penstock_") + query.count("nv_") == len(re.findall(r'=~"\$(instance|gateway)"', query)), (
+            query
+        )
+    rules = [{"record": f"query_{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    promtool("check", "rules", str(tmp_path / "rules.yml"))
 
 
 @pytest.fixture
@@ -82,9 +96,50 @@ def test_an_alert_where_a_server_does_not_answer_or_none_has_a_name(check_alert,
     check_alert("PenstockServerDown", series | {'up{job="gateway", instance="c:8081"}': 1}, fires, labels, summary)
 
 
+@pytest.mark.parametrize("value", [1, 0])
+def test_an_alert_where_a_gateway_does_not_answer(check_alert, value):
+    labels = {"job": "gateway", "instance": "c:8081"}
+    series = {'up{job="gateway", instance="c:8081"}': value, 'up{job="penstock", instance="a:8002"}': 0}
+    check_alert("PenstockGatewayDown", series, not value, labels, "c:8081 does not answer")
+
+
+@pytest.mark.parametrize(
+    ("up", "labels", "summary"),
+    [
+        ({"en": 1, "de": 2}, None, ""),
+        ({"en": 1, "de": 0}, {"group": "de"}, "c:8081 has no replica for de"),
+        ({}, {"version": "1.0"}, "c:8081 has no replica"),
+    ],
+)
+def test_an_alert_where_a_gateway_has_no_replica_or_never_had_one(check_alert, up, labels, summary):
+    """up: replicas of each group that has ever answered."""
+    series = {f'penstock_gateway_replicas_up{{instance="c:8081", group="{name}"}}': count for name, count in up.items()}
+    series |= {'penstock_gateway_build_info{instance="c:8081", version="1.0"}': 1}
+    series |= {'penstock_gateway_replicas_up{instance="d:8081", group="en"}': 1}
+    expected = {"instance": "c:8081"} | (labels or {})
+    check_alert("PenstockGatewayWithoutReplica", series, bool(summary), expected, summary)
+
+
 @pytest.mark.parametrize(("reason", "fires"), [("CONNECTION_LOST", True), ("SERVER_DRAINING", False)])
 def test_an_alert_where_streams_moved_from_a_server_that_failed(check_alert, reason, fires):
     labels = {"instance": "c:8081", "reason": reason}
     series = f'penstock_gateway_streams_moved_total{{instance="c:8081", reason="{reason}"}}'
     summary = f"c:8081 moved streams from a server that failed: {reason}"
     check_alert("PenstockStreamsMoved", {series: "0 0 0 0 0 5"}, fires, labels, summary)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "value", "summary"),
+    [
+        ("PenstockGatewayFileRejected", "file_reload_successful", "1 1 0", "rejects a new file: keys"),
+        ("PenstockGatewayFileRejected", "file_reload_successful", "1 0 1", ""),
+        ("PenstockCertificateExpiresSoon", _EXPIRY, 13 * 86_400, "has a certificate for 12d 23h 50m 0s"),
+        ("PenstockCertificateExpires", _EXPIRY, 2 * 86_400, "has a certificate for 1d 23h 50m 0s"),
+        ("PenstockCertificateExpires", _EXPIRY, 4 * 86_400, ""),
+    ],
+)
+def test_alerts_of_the_files_of_a_gateway(check_alert, name, metric, value, summary):
+    """10 minutes after the Unix time 0."""
+    labels = {"instance": "c:8081", "file": "keys"}
+    series = f'penstock_gateway_{metric}{{instance="c:8081", file="keys"}}'
+    check_alert(name, {series: value}, bool(summary), labels, f"c:8081 {summary}")

@@ -4,11 +4,13 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import start_http_server
 
 from loadtest.__main__ import _parser as loadtest_parser
 from penstock.cli.command_line import build_parser
@@ -55,7 +57,7 @@ def _variables(text: str) -> set[str]:
 
 
 def _defaults(text: str) -> str:
-    """What compose makes of it when no variable is set."""
+    """Text as compose reads it when no variable is set."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(text))
 
 
@@ -69,10 +71,10 @@ def test_the_triton_image_has_no_published_vulnerabilities():
 def test_what_the_server_images_start_and_probe_are_commands_of_ours(stage):
     (entry_point,), (command,), (health,) = (_rest(stage, name) for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK"))
     assert json.loads(entry_point) == ["penstock"]
-    assert vars(build_parser().parse_args(json.loads(command)))["max_streams"] is None
+    assert vars(build_parser(json.loads(command)).parse_args(json.loads(command)))["max_streams"] is None
     flags, _, probe = health.partition("CMD ")
     program, *words = json.loads(probe)
-    args = build_parser().parse_args(words)
+    args = build_parser(words).parse_args(words)
     assert (program, words[0]) == ("penstock", "health")
     limit_s = float(re.search(r"--timeout=(\d+)s", flags)[1])
     assert args.timeout < limit_s, "the probe is to speak before Docker kills it"
@@ -81,10 +83,20 @@ def test_what_the_server_images_start_and_probe_are_commands_of_ours(stage):
 @pytest.mark.parametrize("stage", SERVERS)
 def test_server_images_listen_beyond_the_container_with_the_ports_they_expose(stage):
     environment = dict(word.split("=", 1) for rest in _rest(stage, "ENV") for word in rest.split())
-    assert ServeOptions.option("listen_on_all_interfaces").read(environment) is True
+    assert environment["PENSTOCK_LISTEN"] == "::"
     ports = [ServeOptions.option(f"{name}_port").read(environment) for name in ("http", "grpc", "metrics")]
     assert [int(port) for port in _rest(stage, "EXPOSE")[0].split()] == ports
     assert environment["HOME"] == "/tmp"
+
+
+@pytest.mark.parametrize("metrics", ["serves", "is absent"])
+def test_the_probe_of_the_gateway_image_reads_its_metrics(metrics):
+    (health,) = _rest("gateway", "HEALTHCHECK")
+    server, _ = start_http_server(0, "127.0.0.1")
+    port = server.server_port if metrics == "serves" else 1
+    _, *words = json.loads(health.partition("CMD ")[2].replace(str(Config().metrics_port), str(port)))
+    assert (subprocess.run([sys.executable, *words], capture_output=True).returncode == 0) is (metrics == "serves")
+    server.shutdown()
 
 
 def test_the_gateway_image_exposes_its_ports_and_starts_where_compose_gives_it_keys():

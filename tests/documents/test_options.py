@@ -10,7 +10,7 @@ from penstock_client.options import StreamOptions
 from penstock_gateway.config import Config
 
 ROOT = Path(__file__).parents[2]
-BY_OTHER_NAMES = {"wfst_lm_weight", "wfst_skip_blank", "metrics_host"}
+BY_OTHER_NAMES = {"wfst_lm_weight", "metrics_listen"}
 """Tests of the search and of listeners give these values without the option."""
 
 

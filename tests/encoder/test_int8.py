@@ -145,8 +145,9 @@ def test_a_quiet_stream_has_the_same_frames_beside_others(bundled_model, convert
     together, others = encode_streams(encoder, chunks), {0: chunks[1], 1: chunks[0], 2: chunks[2]}
     assert torch.equal(encode_streams(encoder, others)[2], together[2]), "as many rows, other neighbours"
     alone = encode_streams(encoder, {0: chunks[2]})[0]
-    # Sums of attention differ in the last bits with the number of rows, and a bit may round to the next of 127 steps.
-    assert relative_error(together[2], alone) < 0.01
+    # Sums of attention differ in the last bits with the number of rows, and a bit may round to the next step:
+    # of 127, or of 63 where inputs have 7 bits.
+    assert relative_error(together[2], alone) < 0.01 * 2 ** (8 - activation_bits())
     exact = encode_streams(StreamingEncoder(checkpoint, CONTEXT, 3, engine="torch"), chunks)
     for slot in chunks:
         assert 1e-3 < relative_error(together[slot], exact[slot]) < MAX_ENCODER_ERROR[activation_bits()]
@@ -159,7 +160,7 @@ def test_windows_are_independent_of_their_batch(bundled_model, converts_all):
     mel = int8.speech_mel(checkpoint)
     encoder, exact = open_window_encoder(checkpoint, precision="int8"), WindowEncoder(checkpoint).encode([mel])[0]
     found = encoder.encode([mel, mel[:150], 5 * mel])[0]
-    assert relative_error(found, encoder.encode([mel])[0]) < 0.01
+    assert relative_error(found, encoder.encode([mel])[0]) < 0.01 * 2 ** (8 - activation_bits())
     assert 1e-3 < relative_error(found, exact) < MAX_ENCODER_ERROR[activation_bits()]
     assert not list(int8._products(encoder._layers[0], "")) and encoder.int8.int8 > 60
 

@@ -86,8 +86,8 @@ NAME = "encoder.layers.1.feed_forward1.up.weight"
 DAMAGES = {
     "scale missing": (f"{NAME}.largest", lambda t: None, "is missing"),
     "scale zero": (f"{NAME}.largest", lambda t: t.index_fill(0, torch.tensor([3]), 0.0), "not positive"),
-    "scale NaN": (f"{NAME}.largest", lambda t: t * float("nan"), "not positive"),
-    "scale infinite": (f"{NAME}.largest", lambda t: t * float("inf"), "not positive"),
+    "scale NaN": (f"{NAME}.largest", lambda t: t * float("nan"), "is not finite"),
+    "scale infinite": (f"{NAME}.largest", lambda t: t * float("inf"), "is not finite"),
     "factor negative": (f"{NAME}.factors", lambda t: -t, "not positive"),
     "scales of another shape": (f"{NAME}.largest", lambda t: t[:-1].clone(), "expected floating"),
     "numbers of another shape": (NAME, lambda t: t[:, :-1].contiguous(), "expected int8"),

@@ -30,7 +30,7 @@ def results(tmp_path) -> list[RunResult]:
         Utterance(tmp_path / f"{i}.wav", 1.0, text, tmp_path / "m.jsonl", i + 1, "ada")
         for i, text in enumerate(REFERENCES)
     ]
-    outcomes = [Outcome(0, "one to two"), Outcome(1, "", "lost"), Outcome(2, "three")]
+    outcomes = [Outcome(0, "one to two"), Outcome(1, "", "lost"), Outcome(2, "three", remarks=("is loud",))]
     decoders = [parse_decoder(f"greedy:max_symbols={n}") for n in (1, 2)]
     return [collect(Variant(AttentionContext(70, 6), decoder), utterances, outcomes) for decoder in decoders]
 
@@ -50,9 +50,9 @@ def test_errors_and_recordings_are_in_one_file(tmp_path, results):
     assert text.count("</script>") == 1
     assert "&lt;my&gt; model" in text
     assert "WER by max_symbols" in text and "WER by length" in text and "WER by decoder" in write(tmp_path, results)[0]
-    first, failed, _ = data["runs"][1]["utterances"]
+    first, failed, third = data["runs"][1]["utterances"]
     assert first == {"edits": 1, "words": 2, "aligned": ["one", ["", "to"], "two"]}
-    assert failed == {"error": "lost"}
+    assert failed == {"error": "lost"} and third["remarks"] == ["is loud"]
     for recording in data["recordings"]:
         samples, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(recording["opus"])))
         assert (len(samples), rate_hz, recording["speaker"]) == (16000, 16000, "ada")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.evaluation import runs
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, render
 from penstock.evaluation.runs import (
@@ -17,7 +16,6 @@ from penstock.evaluation.runs import (
     RunResult,
     Variant,
     collect,
-    connect,
     parse_decoder,
     recognize_through_server,
     sweep_decoders,
@@ -35,13 +33,6 @@ VARIANT = Variant(AttentionContext(70, 6), GREEDY)
 CONDITIONS = Conditions({"path": "my-model"}, None, "a machine", "cpu", 1, 2, 4, ["m.jsonl"])
 
 
-def test_greedy():
-    choice = parse_decoder("greedy")
-    assert (choice.name, choice.options, str(choice)) == ("greedy", {}, "greedy")
-    assert choice.decoding == GREEDY.decoding == DecodingConfig()
-    assert str(GREEDY) == "greedy"
-
-
 def test_options_are_converted_and_the_text_is_kept():
     choice = parse_decoder("alsd:beam=4,lm=dir/a=b.arpa,lm_weight=0.3")
     assert choice.options == {"beam_size": 4, "lm": "dir/a=b.arpa", "lm_weight": 0.3}
@@ -57,20 +48,14 @@ def test_options_are_converted_and_the_text_is_kept():
         ("viterbi", "decoder 'viterbi': 'viterbi' is not known; known: greedy, alsd, aes"),
         ("", "decoder '': '' is not known"),
         ("greedy:beam=4", "'beam' is not an option of greedy; options: lm, lm_weight, max_symbols"),
-        ("greedy:", "'' is not an option of greedy"),
-        ("aes:depth=3", "'depth' is not an option of aes; options: lm, lm_weight, beam_size, lm_fusion"),
+        ("aes:depth=3", "'depth' is not an option of aes; options: lm, lm_weight, beam_size, ilm_alpha"),
         ("alsd:kernels=fused", "'kernels' is not an option of alsd"),
         ("alsd:beam=4,beam=5", "'beam' is given twice"),
         ("alsd:beam_size=4,beam=5", "'beam' is given twice"),
         ("alsd:beam=wide", "beam is 'wide'; accepted: integers from 1 to 32"),
         ("alsd:ilm_beta=11", "ilm_beta is '11'; accepted: numbers from 0 to 10"),
         ("ctc:ilm_beta=0", "'ilm_beta' is not an option of ctc"),
-        ("alsd:beam", "beam is ''; accepted: integers from 1 to 32"),
-        ("alsd:lm_fusion=late", "lm_fusion is 'late'; accepted: eq2-early, eq2-late, eq3-early, eq3-late"),
-        ("aes:aes_margin=nan", "aes_margin is 'nan'; accepted: numbers from 0 to 100"),
-        ("alsd:aes_margin=2", "'aes_margin' is not an option of alsd"),
         ("greedy:boost=much", "boost is 'much'; accepted: numbers from -100 to 100"),
-        ("greedy:boost=101", "boost is '101'; accepted: numbers from -100 to 100"),
         ("greedy:boost=1,boost=1", "'boost' is given twice"),
         ("ctc:boost=1", "'boost' is not an option of ctc"),
         ("greedy:lm_weight=0.1", "lm_weight needs lm=FILE"),
@@ -93,16 +78,6 @@ def test_a_sweep_is_each_decoder_with_each_value():
     for wrong in ("beam", "beam=", "=1", "beam=1,,2"):
         with pytest.raises(PenstockError, match=f"--sweep is '{wrong}'; accepted: OPTION=VALUE,VALUE"):
             sweep_decoders(["alsd"], wrong)
-
-
-def test_every_option_of_a_beam():
-    shared = "beam=2,lm=x.arpa,lm_weight=0.5,lm_fusion=eq2-early,length_normalization=0"
-    given = {"beam_size": 2, "lm": "x.arpa", "lm_weight": 0.5, "lm_fusion": "eq2-early", "length_normalization": False}
-    alsd = parse_decoder(f"alsd:{shared},max_symbols=3")
-    assert alsd.decoding == DecodingConfig(**given, max_symbols=3)
-    aes = parse_decoder(f"aes:{shared},aes_expansions=1,aes_margin=0.5,aes_extra_labels=0")
-    limits = {"aes_expansions": 1, "aes_margin": 0.5, "aes_extra_labels": 0}
-    assert aes.decoding == DecodingConfig(**given, **limits)
 
 
 def test_the_boost_is_of_utterances_with_phrases():
@@ -146,15 +121,6 @@ def test_the_speed_counts_from_the_first_step_on():
     found = collect(VARIANT, utterances, outcomes(), first_step=first_step)
     assert (found.rtfx, found.elapsed_s) == (75.0 / 3.0, 12.0)
     assert result().rtfx is None, "16 s of audio"
-
-
-def test_failures_are_in_no_figure():
-    found = result(failures={0: "0.wav: lost", 3: "3.wav: lost"})
-    assert found.failures == ["0.wav: lost", "3.wav: lost"]
-    assert (found.score.speech.utterances, found.score.speech.words.edits) == (6, 2)
-    assert found.score.speech_free.utterances == 0
-    with pytest.raises(PenstockError, match=r"no utterance could be recognized; the first: 0\.wav: lost"):
-        result(failures=dict.fromkeys(range(len(TEXTS)), "0.wav: lost"))
 
 
 def test_table():
@@ -211,7 +177,7 @@ def utterances(count: int) -> list[Utterance]:
 def test_all_utterances_are_recognized_concurrently():
     client = StandIn()
     outcomes = list(recognize_through_server(client, utterances(30), streams=7))
-    assert sorted(outcomes) == [(i, f"text of {i}.wav", None, None) for i in range(30)]
+    assert sorted(outcomes) == [Outcome(i, f"text of {i}.wav") for i in range(30)]
     assert 2 <= client.peak_live <= 7
 
 
@@ -228,35 +194,8 @@ def test_a_server_that_stays_full_fails_the_utterance():
     assert outcome.error == "STREAM_LIMIT: 0.wav: stream 's': all stream slots are taken"
 
 
-def test_a_full_server_is_waited_for(monkeypatch):
-    """The first stream finds the server full; those of the run wait (client/tests/test_wait_for_slot.py)."""
-    made, told = [], []
-
-    class FullServer(StandIn):
-        def __init__(self, url: str, **options: object):
-            super().__init__(max_live=0)
-            made.append(options)
-
-        def __enter__(self) -> "FullServer":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def transcribe(
-            self, audio: object, request_ms: float = 0.0, options: StreamOptions | None = None
-        ) -> Transcript:
-            return super().transcribe("probe", request_ms)
-
-    monkeypatch.setattr("penstock_client.Client", FullServer)
-    connect("host:1", lambda: told.append("full"))
-    assert told == ["full"]
-    waits_s = [options["connection_options"].wait_for_slot_s for options in made if "connection_options" in options]
-    assert waits_s == [runs._SLOT_WAIT_S]
-
-
 def test_an_interrupted_run_does_not_wait_for_its_streams():
-    """Those of a full server wait for a day; the client's end is theirs."""
+    """Streams of a full server wait for a day; the client's end is theirs."""
     is_closed, still_runs = threading.Event(), threading.Event()
 
     class Waiting(StandIn):
@@ -284,10 +223,3 @@ def test_a_server_that_is_gone_ends_the_run():
     with pytest.raises(PenstockError, match="SERVER_FAILED: cannot reach a server at host:1: refused"):
         list(recognize_through_server(client, utterances(400), streams=2))
     assert len(client.failures) > 50, "what had not begun is left"
-
-
-def test_no_server_at_the_address():
-    with pytest.raises(PenstockError, match=r"cannot reach a server at 127\.0\.0\.1:9"):
-        connect("127.0.0.1:9")
-    with pytest.raises(PenstockError, match=r"--url: url is 'here', expected host:port"):
-        connect("here")

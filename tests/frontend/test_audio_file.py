@@ -19,14 +19,6 @@ def tone(rate: int, seconds: float = 0.5, hz: float = 440.0) -> np.ndarray:
     return (0.5 * np.sin(2 * np.pi * hz * time) * np.sin(np.pi * time / seconds) ** 2).astype(np.float32)
 
 
-@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000])
-def test_rates(tmp_path, rate):
-    soundfile.write(tmp_path / "a.wav", tone(rate), rate, subtype="FLOAT")
-    samples = read_audio(tmp_path / "a.wav", 16000)
-    assert abs(len(samples) - 8000) <= 1
-    np.testing.assert_allclose(samples[:7990], tone(16000)[:7990], atol=2e-3)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
@@ -39,7 +31,7 @@ def test_rates(tmp_path, rate):
 def test_unusable_files_are_named(tmp_path, name, content, match):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    for read in (lambda path: read_audio(path, 16000), audio_seconds):
+    for read in (lambda path: read_audio(path, 16000), audio_seconds, lambda path: AudioBlocks(path, 16000)):
         with pytest.raises(AudioError, match=rf"{name}: {match}"):
             read(tmp_path / name)
 
@@ -50,39 +42,11 @@ def test_a_sample_rate_that_no_speech_has_is_rejected(tmp_path):
         read_audio(tmp_path / "a.wav", 16000)
 
 
-@pytest.mark.parametrize("rate", [16000, 44100])
-def test_a_file_without_samples_has_no_audio(tmp_path, rate):
-    path = tmp_path / "a.wav"
-    soundfile.write(path, np.zeros(0, np.float32), rate)
-    for read in (lambda path: read_audio(path, 16000), audio_seconds):
-        with pytest.raises(AudioError, match=r"a\.wav: has no audio"):
-            read(path)
-
-
-@pytest.mark.parametrize("rate", [16000, 8000])
-def test_samples_that_are_not_finite_are_rejected(tmp_path, rate):
-    samples = tone(rate)
-    samples[100] = np.nan
-    soundfile.write(tmp_path / "a.wav", samples, rate, subtype="FLOAT")
-    with pytest.raises(AudioError, match=r"a\.wav: some samples are not finite"):
-        read_audio(tmp_path / "a.wav", 16000)
-
-
 def test_a_cut_file_gives_its_samples_and_a_warning(tmp_path):
     soundfile.write(tmp_path / "a.wav", tone(16000), 16000)
     (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:-8000])
     with pytest.warns(UserWarning, match=r"a\.wav: is cut: ends at 0\.25 s, 0\.25 s are missing"):
         assert len(read_audio(tmp_path / "a.wav", 16000)) == 4000
-
-
-STEREO = np.stack([tone(16000, hz=300), tone(16000, hz=500)], axis=1)
-
-
-def test_each_channel(tmp_path):
-    soundfile.write(tmp_path / "a.wav", STEREO, 16000, subtype="FLOAT")
-    left, right = load_audio(tmp_path / "a.wav", 8000, "each").tracks
-    assert (left.channel, right.channel) == ("left", "right")
-    assert (left.samples.size, right.samples.size) == (4000, 4000)
 
 
 def test_without_libsndfile_the_error_says_what_to_install(tmp_path, monkeypatch):
@@ -182,14 +146,3 @@ def test_standard_input_is_read_once_for_all_channels(monkeypatch):
     monkeypatch.setattr(sound_file, "_open_file", lambda path: content)
     tracks = AudioBlocks("-", 16000, "each").tracks
     assert [sum(map(len, read(track, 100))) for track in tracks] == [3500, 3500]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"), [(None, "no such file"), (b"", "has no audio"), (b"no audio", "not a readable audio file")]
-)
-def test_an_unusable_file_is_named(tmp_path, content, message):
-    path = tmp_path / "a.wav"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(AudioError, match=rf"a\.wav: {message}"):
-        AudioBlocks(path, 16000)

@@ -1,4 +1,4 @@
-"""Where a stream's chunks end, in samples: what clients align their requests to."""
+"""Ends of a stream's chunks, in samples: clients align their requests to them."""
 
 from pathlib import Path
 

@@ -38,7 +38,7 @@ DRIVERS = ("no_graphs", "no_while_loops", "full_graph")
 
 
 class Case(NamedTuple):
-    """What is decoded, and what the CPU makes of it."""
+    """Input of a decoder, and the CPU's result."""
 
     model: str
     lm: str

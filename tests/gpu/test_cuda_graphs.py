@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.penstock_decoders import FrameLooping
-from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.hyps import TimedLabels, TokenLists
 from penstock.decoding.beam.memory import BeamBuffers, with_choices
 from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.results import BeamReport
@@ -16,7 +16,7 @@ from penstock.decoding.tensors import tensor_tree
 from penstock.decoding.tensors.tensor_tree import leaves
 from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
-from penstock.graphs.program import EagerDriver, GraphError, Program, While, steps_with_depth
+from penstock.graphs.program import CudaGraphError, EagerDriver, Program, While, steps_with_depth
 from penstock.graphs.select import missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from tests.helpers.automata import fusion_states, random_fusion
@@ -215,7 +215,7 @@ def fail_to_capture() -> str:
         if is_capturing():
             flags.item()
 
-    with pytest.raises((RuntimeError, GraphError)) as raised:
+    with pytest.raises((RuntimeError, CudaGraphError)) as raised:
         select_driver("full_graph", "cuda").driver.prepare(Program(flags, (While(0, (wait,)),)))
     return str(raised.value)
 
@@ -282,7 +282,7 @@ def decode_beams(network: TransducerNetwork, search, streams: list[torch.Tensor]
         for row, labels in enumerate(stable):
             labels += token_list(update.stable, row)
     best = search.n_best(states)
-    unstable = TokenLists(Tokens(*(field[:, 0] for field in best.unstable.tokens)), best.unstable.lengths[:, 0])
+    unstable = TokenLists(TimedLabels(*(field[:, 0] for field in best.unstable.tokens)), best.unstable.lengths[:, 0])
     return [(stable[row] + token_list(unstable, row), float(best.scores[row, 0])) for row in range(len(streams))]
 
 

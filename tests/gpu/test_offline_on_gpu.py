@@ -58,7 +58,7 @@ def test_the_library_has_the_words_of_the_cpu(checkpoint, files):
 
 
 def test_files_beside_one_that_is_cancelled_have_the_words_of_the_cpu(checkpoint, files, monkeypatch):
-    """It is dropped while the device may still encode it."""
+    """The file is dropped while the device may still encode it."""
     monkeypatch.setattr(window_jobs, "STEP_S", 0.0)
     server = WindowServer(checkpoint, device=DEVICE)
     others = {name: upload for name, upload in files.items() if name.startswith("short")}

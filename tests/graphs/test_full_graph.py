@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
-from penstock.graphs.program import GraphError, Program, While
+from penstock.graphs.program import CudaGraphError, Program, While
 from tests.helpers.fake_cuda import FakeCuda
 
 FLAGS = torch.zeros(2, dtype=torch.bool)
@@ -93,7 +93,7 @@ def test_a_step_that_fails_ends_the_capture(cuda, depth):
     cuda.calls.clear()
     program = Program(FLAGS, (noting(cuda, "begin"), While(0, (noting(cuda, "again"),))))
     if depth:
-        with pytest.raises(GraphError, match="this process cannot capture again"):
+        with pytest.raises(CudaGraphError, match="this process cannot capture again"):
             driver.prepare(program)
         return
     run = driver.prepare(program)
@@ -105,12 +105,12 @@ def test_a_step_that_fails_ends_the_capture(cuda, depth):
 def test_a_call_that_fails_names_itself(cuda, call):
     driver = FullGraphDriver(builder(cuda))
     cuda.fails = call
-    with pytest.raises(GraphError, match=call):
+    with pytest.raises(CudaGraphError, match=call):
         driver.prepare(Program(FLAGS, (While(0, (noting(cuda, "step"),)),)))
 
 
 def test_nothing_was_captured(cuda):
-    with pytest.raises(GraphError, match="no graph"):
+    with pytest.raises(CudaGraphError, match="no graph"):
         builder(cuda).finish()
 
 

@@ -1,4 +1,4 @@
-"""How many operations steps launch on a device, counted on tensors without data, and how many programs are captured.
+"""Operations that steps launch on a device, counted on tensors without data, and programs that are captured.
 
 A view and an allocation launch nothing. The counts are those of a batch of any size.
 """
@@ -20,7 +20,7 @@ from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import TorchStep
 from penstock.encoder.window.encoder import WindowEncoder
 from penstock.graphs.program import EagerDriver, Program, steps_with_depth
-from penstock.graphs.select import Choice
+from penstock.graphs.select import DriverChoice
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -142,7 +142,7 @@ def test_captured_programs_of_a_hybrid_model_with_a_graph(golden_bundle, tmp_pat
     checkpoint: Checkpoint = golden_bundle("rnnt_hybrid")
     path = write_word_loop(tmp_path / "words.safetensors", checkpoint.tokenizer_path, ("a", "be"))
     driver, slots = Counting(), 600
-    monkeypatch.setattr(decoder, "select_driver", lambda *_: Choice(driver, "counted"))
+    monkeypatch.setattr(decoder, "select_driver", lambda *_: DriverChoice(driver, "counted"))
     decoding = DecodingConfig(graph=str(path), wfst_max_active=64, capture_beams=has_beams)
     stage = decoder.DecoderStage(checkpoint, slots, SlotLedger(slots), decoding=decoding)
     assert set(stage.decoders) == {"greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"}

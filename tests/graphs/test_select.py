@@ -1,4 +1,4 @@
-"""Which driver is selected, why, and what is rejected; the trial that a driver must pass."""
+"""Selection of a driver, its reason, and rejections; the trial that a driver must pass."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graphs import cuda_calls
 from penstock.graphs import select as cuda_graphs
-from penstock.graphs.program import EagerDriver, GraphError, Program, steps_with_depth
+from penstock.graphs.program import CudaGraphError, EagerDriver, Program, steps_with_depth
 from penstock.graphs.select import check_mode, select_driver, try_out
 from tests.helpers.fake_cuda import FakeCuda
 
@@ -132,7 +132,7 @@ class OneRound(EagerDriver):
 
 
 class OnlyOnce(EagerDriver):
-    """Its second run runs the first step alone."""
+    """A driver whose second run runs the first step alone."""
 
     name = "only once"
 
@@ -150,5 +150,5 @@ class OnlyOnce(EagerDriver):
 
 @pytest.mark.parametrize("driver", [OneRound(), OnlyOnce()])
 def test_a_driver_that_counts_wrong_is_named(driver):
-    with pytest.raises(GraphError, match=f"counted . and . rounds in `{driver.name}`"):
+    with pytest.raises(CudaGraphError, match=f"counted . and . rounds in `{driver.name}`"):
         try_out(driver, CPU)

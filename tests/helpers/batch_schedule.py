@@ -2,13 +2,14 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from penstock_client.batched.rows import END, FINALIZE, START, Row
-from trials.server.raw_stream import LISTED
+from tests.helpers.fake_triton import Request
+from trials.server.raw_stream import LISTED, request_arrays, request_parameters
 
 SINGLE = ("SEGMENT", "TEXT", "IS_FINAL")
 
@@ -86,6 +87,6 @@ def add_reply(transcripts: dict[int, Transcript], rows: list[Row], output: Calla
             transcript.finals.append((segment, text.decode()))
 
 
-def parameters(client: str) -> str:
-    """Those of a request, as Triton hands them to a model."""
-    return json.dumps({"client": client})
+def batched_request(client: str, rows: Sequence[Row], as_pcm: bool = False) -> Request:
+    """A request to `asr_batch`, as Triton hands it to `features`."""
+    return Request(request_arrays(rows, as_pcm), json.dumps(request_parameters(client, rows)), correlation_id=0)

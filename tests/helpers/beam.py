@@ -206,5 +206,5 @@ class TableAutomaton:
         return self.final[states]
 
     def plain(self, weight: float, **options: object) -> PlainFusion:
-        """This automaton for the reference."""
+        """The automaton for the reference."""
         return PlainFusion(self.scores, self.next_states, self.final, weight, **options)

@@ -79,7 +79,7 @@ class Composition:
 
 
 def inspect(container: str) -> dict:
-    """What Docker says about a container."""
+    """Inspects a container with Docker."""
     return json.loads(docker("inspect", container))[0]
 
 

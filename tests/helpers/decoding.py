@@ -26,7 +26,7 @@ weights of 17 in all, also of either sign: 220 u 17 / sqrt(20) = 5e-5. The outpu
 
 
 class Search(Protocol):
-    """What the searches have in common."""
+    """Interface of the searches."""
 
     def decode(
         self, projected_frames: torch.Tensor, lengths: torch.Tensor, states: GreedyStates

@@ -17,7 +17,7 @@ START, END = 1, 2
 
 
 class Tensor:
-    """One of Triton's, on the host."""
+    """A tensor of Triton's, on the host."""
 
     def __init__(self, name: str, values: np.ndarray):
         self.name, self._values = name, values
@@ -51,7 +51,7 @@ class Response:
 
 
 class Request:
-    """One of Triton's."""
+    """A request of Triton's."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What tests of int8 share: chunks of the bundled speech, and how exact their frames are."""
+"""Chunks of the bundled speech for tests of int8, and how exact their frames are."""
 
 from penstock.encoder import int8
 from penstock.model.bundle import Checkpoint

@@ -4,7 +4,7 @@ import numpy as np
 
 from loadtest.options import Window
 from loadtest.player import COMPLETE, REQUEST, Utterance
-from loadtest.processes import GENERATOR, SERVER, MachineUse, ModelTimes, ProcessUse, Usage
+from loadtest.processes import GENERATOR, SERVER, MachineUse, ProcessUse, Usage
 from loadtest.summary import Conditions, Snapshot, summarize
 
 CONDITIONS = Conditions(references=["ada lovelace", "charles babbage"], chunk_s=0.5, cores=2)
@@ -35,11 +35,6 @@ def machine(cores: int = 4, other_cores: float = 0.0, busiest: float = 0.2, **sh
     busy = sum(shares.values()) + other_cores
     server = busy - other_cores - shares.get("generator", 0.0)
     return MachineUse(10.0, cores, busy, server, other_cores, busiest, 0.0, processes)
-
-
-def model(queue_ms: float = 1.0, compute_ms: float = 5.0, requests: float = 100, batches: float = 50) -> ModelTimes:
-    """A model whose compute time is all inference."""
-    return ModelTimes(requests, batches, 0.0, queue_ms + compute_ms, queue_ms, 0.0, compute_ms, 0.0)
 
 
 def counters(requests: float, of: float = 1.0) -> dict:

@@ -33,12 +33,12 @@ def nemo_members(case: str = "rnnt_hybrid") -> dict[str, bytes]:
 
 
 def nemo_state(case: str = "rnnt_hybrid") -> dict[str, torch.Tensor]:
-    """Its state dict."""
+    """State dict of the golden model."""
     return torch.load(io.BytesIO(_members(case)[WEIGHTS]), weights_only=True)
 
 
 def saved(state: object, **options: object) -> bytes:
-    """What torch.save writes."""
+    """Bytes that torch.save writes."""
     buffer = io.BytesIO()
     torch.save(state, buffer, **options)
     return buffer.getvalue()

@@ -25,7 +25,7 @@ _TRANSDUCER = ("decoder.", "joint.")
 
 
 def random_offline_encoder(seed: int) -> EncoderConfig:
-    """As `random_encoder`, without contexts and with an odd kernel."""
+    """Config of `random_encoder`, without contexts and with an odd kernel."""
     causal = random_encoder(seed)
     return replace(causal, contexts=(), conv_kernel_size=causal.conv_kernel_size // 2 * 2 + 1)
 
@@ -48,7 +48,7 @@ def unified_document(document: dict) -> None:
 
 
 def offline_state(case: str = "rnnt_hybrid") -> dict[str, torch.Tensor]:
-    """Its tensors; the offline subsampling has one bin less in the end."""
+    """Tensors of the offline model; its subsampling has one bin less in the end."""
     document, state = offline_document(case), nemo_state(case)
     bins = document["encoder"]["feat_in"] // document["encoder"]["subsampling_factor"]
     width = document["encoder"]["d_model"]
@@ -72,7 +72,7 @@ def write_offline_nemo(
 
 
 def offline_bundle(directory: Path, case: str = "rnnt_hybrid") -> Checkpoint:
-    """Its bundle; the joint is as that of the golden one, so a few frames have labels."""
+    """Bundle of the offline model; the joint is as that of the golden one, so a few frames have labels."""
     return import_nemo(write_offline_nemo(directory / f"{case}.nemo", case), directory / case)
 
 

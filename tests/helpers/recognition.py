@@ -35,7 +35,7 @@ class Transcription:
 
     @property
     def outcome(self) -> tuple:
-        """What depends on no request sizes and no other stream: everything but last bits of scores and confidences."""
+        """Results that depend on no request sizes and no other stream: no last bits of scores and confidences."""
         return [token[:3] for token in self.tokens], [word[:3] for word in self.words], self.text
 
 

@@ -30,7 +30,7 @@ def recognize(
 
 
 def segments(entries: list[StreamResult]) -> list[tuple]:
-    """What each segment is: everything but last bits of scores."""
+    """Summarizes each segment: everything but last bits of scores."""
     finals = [entry for entry in entries if entry.is_final]
     assert [final.segment for final in finals] == list(range(len(finals)))
     return [

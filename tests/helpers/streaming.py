@@ -96,3 +96,15 @@ def encode_streams(
             found[slot].append(frames[:count])
             position[slot] += 1
     return {slot: torch.cat(frames) for slot, frames in found.items()}
+
+
+def after_speech(audio: np.ndarray) -> Iterator[np.ndarray]:
+    """A recording at 16 kHz up to its last 10 ms within 20, 25, 30 dB of the loudest; with noise, also after it."""
+    power = np.square(audio[: len(audio) // 160 * 160]).reshape(-1, 160).mean(1)
+    noise = np.random.default_rng(0).standard_normal(len(audio) + 3200).astype(np.float32)
+    for below_db, after_ms in ((20, 0), (25, 0), (30, 0), (25, 100), (25, 200)):
+        end = 160 * ((power > power.max() * 10 ** (-below_db / 10)).nonzero()[0][-1] + 1)
+        yield audio[:end]
+        rms = np.sqrt(np.square(audio[:end]).mean())
+        silence = np.zeros(16 * after_ms, np.float32)
+        yield np.concatenate([audio[:end], silence]) + noise[: end + len(silence)] * rms * 10 ** (-15 / 20)

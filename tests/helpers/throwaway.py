@@ -23,6 +23,9 @@ class TritonPythonModel:
     def initialize(self, args):
         if os.environ.get("PENSTOCK_MAX_STREAMS") == "13":
             raise ValueError('13 is "unlucky"')
+        if os.environ.get("PENSTOCK_MAX_STREAMS") == "14":
+            print("14, too", file=sys.stderr)
+            os.abort()
         import penstock
         names = ("PENSTOCK_RUNTIME_DIR", "PENSTOCK_MODEL", "OMP_NUM_THREADS")
         about = {name: os.environ.get(name) for name in names}

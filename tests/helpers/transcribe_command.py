@@ -14,5 +14,5 @@ def run(*arguments: str) -> int:
 
 
 def lines(capsys) -> list[str]:
-    """What it has printed."""
+    """Lines that it has printed."""
     return capsys.readouterr().out.splitlines()

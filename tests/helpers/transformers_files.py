@@ -223,8 +223,9 @@ def write_transformers(directory: Path, case: str = PLAIN) -> Path:
 
 
 def change_json(directory: Path, name: str, change: Callable[[dict], object]) -> None:
-    """Modifies a JSON file in place."""
+    """Modifies a JSON file in place; of a bundle, it has no SHA-256 of itself then, as those of earlier versions."""
     document = json.loads((directory / name).read_text())
+    document.get("sha256", {}).pop(name, None)
     change(document)
     (directory / name).write_text(json.dumps(document))
 

@@ -136,7 +136,7 @@ class Admitted(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What came of a file."""
+    """Replies and errors of a file."""
 
     replies: list[StreamResult]
     errors: list[StreamError]

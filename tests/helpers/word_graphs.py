@@ -1,12 +1,5 @@
-"""Decoding graphs of real and of synthetic text for the bundled tokenizer.
+"""Decoding graphs of real and of synthetic text for the bundled tokenizer."""
 
-    python -m tests.helpers.word_graphs DIR [--text an4.txt]
-
-writes `an4-{normal,compact}` of the text (the bundled recordings' by default) and `words10k-{normal,compact}` of 10,000
-synthetic words beside it, each as a graph (.safetensors) and in OpenFst's format (.fst).
-"""
-
-import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -18,9 +11,8 @@ from penstock.scoring.ngram.arpa import Arpa, read_arpa, write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.estimation.text import WordText
 from penstock.scoring.wfst.building.compile import CompiledGraph, compile_graph
-from penstock.scoring.wfst.building.fst_arrays import write_openfst
 from penstock.scoring.wfst.building.lexicon import Entries, build_lexicon, lm_words
-from penstock.scoring.wfst.graph_file import TOPOLOGIES, Topology, write_graph
+from penstock.scoring.wfst.graph_file import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = ROOT / "models" / "an4-rnnt-hybrid" / "tokenizer.model"
@@ -31,7 +23,7 @@ _CODAS = ("", "", "", "n", "r", "s", "t", "ty")
 
 
 def recorded_text() -> list[str]:
-    """What is said in the bundled recordings."""
+    """Sentences of the bundled recordings."""
     return [json.loads(line)["text"] for line in RECORDINGS.read_text(encoding="utf-8").splitlines()]
 
 
@@ -81,25 +73,3 @@ def ten_thousand_words_arpa(lines: Sequence[str], path: Path) -> Arpa:
     chance = random.Random(0)
     synthetic = synthetic_text(synthetic_words(10_000, chance), 20_000, chance)
     return word_arpa([*lines, *synthetic], path, prune=[0, 0, 1])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--text", type=Path, help="one sentence a line")
-    args = parser.parse_args()
-    lines = args.text.read_text(encoding="utf-8").splitlines() if args.text else recorded_text()
-    args.directory.mkdir(parents=True, exist_ok=True)
-    for name, make in (("an4", word_arpa), ("words10k", ten_thousand_words_arpa)):
-        arpa = make(lines, args.directory / f"{name}.arpa")
-        for topology in TOPOLOGIES:
-            compiled = compile_words(arpa, topology)
-            path = args.directory / f"{name}-{topology}.safetensors"
-            write_graph(compiled.graph, path)
-            write_openfst(compiled.fst, path.with_suffix(".fst"))
-            on_closures = int((compiled.graph.closure_words > 0).sum())
-            print(f"{path}: {compiled.graph.describe_size()}, {on_closures:,} entries with a word")
-
-
-if __name__ == "__main__":
-    main()

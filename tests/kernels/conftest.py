@@ -1,4 +1,4 @@
-"""Where kernels are tested: interpreted on the CPU, compiled on a CUDA device (marker `gpu`)."""
+"""Devices for kernels: interpreted on the CPU, compiled on a CUDA device (marker `gpu`)."""
 
 import importlib
 import os

@@ -19,7 +19,7 @@ WIDTH = 6
 
 
 class Case(NamedTuple):
-    """What limits a frame."""
+    """Limits of a frame."""
 
     max_active: int
     cells: int

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from penstock.kernels import joint as joint_module
 from penstock.kernels.contracts import JointChoice, JointWeights
 from penstock.kernels.joint import FusedJoint, choose_labels
 from tests.helpers.kernel_inputs import TOLERANCE, generator, on_device, random_joint
-from tests.helpers.reference.joint import PlainScores, plain_scores
 
 # labels, joint width, durations, activation, N, W: sizes below, at and above a block of 64, alone and in many blocks
 SHAPES = [
@@ -28,6 +28,33 @@ SHAPES = [
 IMPLEMENTATIONS = {"reference": lambda weights: partial(choose_labels, weights), "kernel": FusedJoint}
 # One program for the whole vocabulary, some blocks each, one block each: small inputs alone would show only the last.
 PROGRAMS = {torch.float32: 1, torch.float16: 3, torch.bfloat16: 256}
+
+
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+
+
+class PlainScores(NamedTuple):
+    """Log-probabilities of pairs, [N, W, ...]."""
+
+    blank: torch.Tensor
+    labels: torch.Tensor
+    """[..., V]"""
+    durations: torch.Tensor | None
+    """[..., D]"""
+    totals: torch.Tensor | None
+    """[..., V], labels with extra scores."""
+
+
+def plain_scores(weights, frames: torch.Tensor, predictions: torch.Tensor, extra=None) -> PlainScores:
+    """frames: [N, W, J]; predictions: [N, J]; extra: [N, V]."""
+    hidden = _ACTIVATIONS[weights.activation](frames.double() + predictions.double().unsqueeze(1))
+    logits = hidden @ weights.weight.double() + weights.bias.double()
+    split = weights.vocabulary_size + 1
+    log_probs = logits[..., :split].log_softmax(-1)
+    labels = log_probs[..., :-1]
+    durations = logits[..., split:].log_softmax(-1) if logits.shape[-1] > split else None
+    totals = None if extra is None else labels + extra.double().unsqueeze(1)
+    return PlainScores(log_probs[..., -1], labels, durations, totals)
 
 
 def share_out(monkeypatch, programs: int) -> None:

@@ -18,7 +18,7 @@ def case(seed: int, largest: int, costs: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def spans_of(weights: torch.Tensor, device: str) -> Spans:
-    """As kernels store them: blocks without weight keep what they had."""
+    """Spans as kernels store them: blocks without weight keep what they had."""
     spans = empty_spans(ROWS, ENTRIES, torch.device(device))
     spans.ends.fill_(12345)
     padded = torch.nn.functional.pad(weights, (0, spans.entries - ENTRIES)).view(ROWS, -1, BLOCK)

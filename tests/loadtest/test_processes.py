@@ -1,8 +1,5 @@
 """Readings of real processes, this one among them, and the use between two readings."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,27 +13,7 @@ from loadtest.processes import (
     model_times,
     parse_metrics,
     predict_queue,
-    read_counters,
-    read_usage,
-    server_processes,
 )
-from penstock.errors import PenstockError
-
-PARENT = """
-import subprocess, sys
-model = "/".join(["/models", "encoder", "1", "model.py"])  # not in this process's own command line
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", model])
-print(child.pid, flush=True)
-sys.stdin.read()
-child.kill()
-"""
-
-
-def test_a_process_that_has_gone_counts_as_nothing():
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    assert server_processes(gone.pid) == {}
-    assert set(read_usage(gone.pid).pss_mib) == {GENERATOR}
 
 
 def usage(time_s: float, busy_s: float, generator_cpu_s: dict[int, float], **cpu_s: float) -> Usage:
@@ -109,11 +86,6 @@ def test_times_of_a_model_by_hand():
 def test_a_server_that_was_restarted_is_noticed():
     with pytest.raises(ValueError, match="nv_inference_queue_duration_us of encoder decreased"):
         model_times("encoder", BEFORE, after(queue_duration_us=-1.0))
-
-
-def test_metrics_that_cannot_be_read_are_an_error():
-    with pytest.raises(PenstockError, match=r"http://127\.0\.0\.1:1/metrics: "):
-        read_counters("http://127.0.0.1:1/metrics")
 
 
 @given(st.floats(0.01, 1000), st.floats(1e-4, 0.999))

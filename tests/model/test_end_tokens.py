@@ -42,6 +42,7 @@ def nemo_file(directory, kind: str, case: str = "rnnt_hybrid", target: str = "En
     """A golden .nemo with another tokenizer and another class."""
     members = nemo_members(case)
     document = yaml.safe_load(members[CONFIG])
+    document["joint"]["vocabulary"] = None
     document["target"] = f"nemo.collections.asr.models.asr_eou_models.{target}"
     changed = {CONFIG: yaml.safe_dump(document).encode(), tokenizer_member(case): tokenizer_model(kind)}
     return write_nemo(directory / "eou.nemo", members | changed)

@@ -1,7 +1,17 @@
 """Checkpoints from the hub: which files, which revision, what the cache saves, and what can go wrong."""
 
+import errno
+import hashlib
+import json
 import logging
+import re
 import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +23,125 @@ from penstock.errors import ErrorCode, ModelNotFoundError, OutputError
 from penstock.model.bundle import Checkpoint
 from penstock.model.hub import HubSource, fetch, parse_source
 from penstock.model.resolve import resolve_model
-from tests.helpers.fake_hub import COMMIT, OLDER, FakeHub, running
 from tests.helpers.transformers_files import write_same_as_nemo, write_transformers
 
 SOURCE = HubSource("org/name", None)
+
+
+COMMIT, OLDER = "c" * 40, "0" * 40
+
+
+@dataclass
+class FakeHub:
+    """revisions: files by name, for each commit; requests: what was asked for; cut_after: bytes, once.
+
+    fault: answers in place of the hub where it returns True.
+    """
+
+    repository: str = "org/name"
+    revisions: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=lambda: {"main": COMMIT})
+    requests: list[str] = field(default_factory=list)
+    cut_after: int | None = None
+    fault: Callable[[BaseHTTPRequestHandler], bool] = lambda handler: False
+
+    def downloads(self) -> list[str]:
+        """Files that were sent, with the part that was asked for."""
+        return [line.removeprefix("GET ") for line in self.requests if line.startswith("GET ") and "api" not in line]
+
+
+@contextmanager
+def running(hub: FakeHub, patch: pytest.MonkeyPatch, cache: str) -> Iterator[FakeHub]:
+    """Serves `hub`; `huggingface_hub` in this process and in its children uses it, with an empty cache."""
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    patch.setenv("HF_ENDPOINT", url)
+    patch.setenv("HF_HUB_CACHE", cache)
+    patch.setattr(constants, "ENDPOINT", url)
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    patch.setattr(constants, "HF_HUB_CACHE", cache)
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        if self.hub.fault(self):
+            return None
+        path = self.path.partition("?")[0]
+        match = re.fullmatch(r"/api/models/(\w+/\w+)/(revision|tree)/(\w+)", path)
+        file = re.fullmatch(r"/(\w+/\w+)/resolve/(\w+)/(.+)", path)
+        found = match or file
+        part = self.headers.get("Range", "")
+        self.hub.requests.append(f"{self.command} {'api ' if match else ''}{file[3] if file else path}{part}")
+        if found is None or found[1] != self.hub.repository:
+            return self._fail("RepoNotFound")
+        commit = self.hub.branches.get((match and match[3]) or (file and file[2]), (match and match[3]) or file[2])
+        if commit not in self.hub.revisions:
+            return self._fail("RevisionNotFound")
+        files = self.hub.revisions[commit]
+        if match is None:
+            return self._send_file(files.get(file[3]), commit, part)
+        if match[2] == "revision":
+            return self._send_json({"id": self.hub.repository, "sha": commit, "siblings": []})
+        return self._send_json(
+            [{"type": "file", "path": n, "size": len(d), "oid": _digest(d)} for n, d in sorted(files.items())]
+        )
+
+    def _fail(self, code: str) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _send_json(self, document: object) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _send_file(self, data: bytes | None, commit: str, part: str) -> None:
+        if data is None:
+            return self._fail("EntryNotFound")
+        start = int(re.sub(r"\D", "", part) or 0)
+        self.send_response(206 if part else 200)
+        self.send_header("ETag", f'"{_digest(data)}"')
+        self.send_header("X-Repo-Commit", commit)
+        self.send_header("Content-Length", str(len(data) - start))
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self.hub.cut_after is not None and len(data) > self.hub.cut_after:
+            data, self.hub.cut_after = data[: self.hub.cut_after], None
+            self.close_connection = True
+        self.wfile.write(data[start:])
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +296,62 @@ def test_too_little_disk(hub, monkeypatch):
     assert "model.safetensors" not in hub.downloads()
 
 
+def silent(handler) -> bool:
+    handler.rfile.read(1)  # returns when the client closes the connection
+    return True
+
+
+def sends(status: int, body: bytes = b"", **headers: str):
+    def answer(handler) -> bool:
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body if handler.command == "GET" else b"")
+        return True
+
+    return answer
+
+
+FILE = "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("fault", "place", "match"),
+    [
+        (silent, "/api/", "SilentHubError: 127.0.0.1:.* has sent nothing for 1 s"),
+        (silent, "/resolve/", "SilentHubError"),
+        (sends(200, b"a part", **{"Content-Length": "100000"}), f"GET {FILE}", "SilentHubError"),
+        (sends(401), "/api/", "401"),
+        (sends(403), "/api/", "403"),
+        (sends(429, Retry_After="3600"), "/api/", "429"),
+        (sends(200, b"<html>log in</html>"), "/", "JSONDecodeError"),
+        (sends(302, Location="/login"), "/api/", "RepositoryNotFound"),
+        (sends(200, b"[]"), "/api/", "TypeError"),
+        (sends(200, b"<html>log in</html>"), "/resolve/", "X-Repo-Commit"),
+        (sends(200, b"short"), f"GET {FILE}", "size"),
+        (lambda handler: not handler.connection.shutdown(socket.SHUT_RDWR), "/api/", "RemoteProtocolError"),
+    ],
+)
+def test_a_hub_that_answers_wrongly_or_not_at_all(hub, monkeypatch, caplog, fault, place, match):
+    monkeypatch.setattr("penstock.model.hub.SILENCE_S", 1.0)
+    method, _, path = place.rpartition(" ")
+    hub.fault = lambda handler: path in handler.path and method in handler.command and fault(handler)
+    with pytest.raises(ModelNotFoundError, match=match) as caught:
+        fetch(SOURCE)
+    assert "HF_HUB_OFFLINE=1 takes what is cached, HF_ENDPOINT" in caught.value.message
+    assert "fetching org/name from 127.0.0.1:" in caplog.text
+
+
+def test_a_disk_that_is_full_after_all(hub, monkeypatch):
+    def fails(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
+    with pytest.raises(OutputError, match="org/name: the download has filled the disk"):
+        fetch(SOURCE)
+
+
 def test_the_command_records_repository_and_commit(hub, tmp_path, capsys):
     assert main(["org/name@main", str(tmp_path / "a")]) == 0
     assert main(["org/name", str(tmp_path / "b"), "--format", "nemo"]) == 0
@@ -184,7 +365,7 @@ def test_the_command_records_repository_and_commit(hub, tmp_path, capsys):
 
 def test_a_model_of_the_hub_is_imported_once_per_commit(hub, tmp_path, monkeypatch):
     directory = resolve_model(f"org/name@{COMMIT}")
-    Checkpoint(directory).verify()
+    Checkpoint(directory)
     assert directory.parent == tmp_path / "cache"
     offline(monkeypatch)
     monkeypatch.setattr("subprocess.run", None)  # any further import fails

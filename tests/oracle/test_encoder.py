@@ -77,17 +77,6 @@ def test_streams_of_mixed_ages(name: str, at_once: int):
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_every_length_of_the_first_chunks(name: str):
-    one = oracle_model(name)
-    factor, mel = one.checkpoint.config.encoder.subsampling_factor, one.mel(speech()[0][20000:])
-    for context in one.contexts:
-        longest = 2 * factor * context.chunk_encoder_frames + 2
-        mels = [mel[:length] for length in range(1, longest, 1 + longest // 40)]
-        for part, found in zip(mels, stream_encoder(one, context, mels, 32, seed=0), strict=True):
-            assert_same(found, one.encode_mel(part, context))
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_long_speech(name: str):
     """Far beyond the left context, so that every page is overwritten several times."""
     one = oracle_model(name)

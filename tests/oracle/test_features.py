@@ -93,20 +93,3 @@ def test_random_requests_of_many_streams(name: str, at_once: int):
         batches = list(random_batches([len(samples) for samples in signals], at_once, seed=context.right))
         for samples, found in zip(signals, stream_features(one, context, signals, batches), strict=True):
             assert_nemo(one, samples, found)
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_requests_of_one_sample(name: str):
-    one = oracle_model(name)
-    samples = speech()[0][20000:28001]
-    batches = [[Request(0, i, i + 1, i == 0, i + 1 == len(samples))] for i in range(len(samples))]
-    assert_nemo(one, samples, stream_features(one, one.contexts[0], [samples], batches)[0])
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_every_utterance_in_one_request(name: str):
-    one = oracle_model(name)
-    signals = [*one.signals, *speech()]
-    batches = [[Request(i, 0, len(samples), True, True) for i, samples in enumerate(signals)]]
-    for samples, found in zip(signals, stream_features(one, one.contexts[0], signals, batches), strict=True):
-        assert_nemo(one, samples, found)

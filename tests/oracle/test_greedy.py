@@ -60,14 +60,6 @@ def test_random_requests_of_many_streams(name: str, at_once: int):
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_requests_of_one_sample(name: str):
-    one = oracle_model(name)
-    context, samples = one.contexts[-1], min(one.signals, key=len)[:8000]
-    batches = [[Request(0, i, i + 1, i == 0, i + 1 == len(samples))] for i in range(len(samples))]
-    assert_same(stream_tokens(one, context, [samples], batches)[0], one.decode(samples, context))
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_long_speech(name: str):
     """Utterances without a break between them, many times the left context."""
     one, samples = oracle_model(name), long_speech(LONG_S.get(name, OTHER_LONG_S))

@@ -17,7 +17,6 @@ import torch
 from nemo.collections.asr.models import ASRModel
 from transformers import AutoProcessor, NemotronAsrStreamingForRNNT
 
-from benchmarks.exports import export_transformers
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
@@ -25,7 +24,7 @@ from penstock.model.transformers.importer import import_transformers
 from penstock.recognizer import StreamingRecognizer
 from recipes.an4.export_nemo import export_nemo
 from tests.helpers.oracle.models import OracleModel, speech
-from tests.helpers.oracle.transformers_models import TransformersModel
+from tests.helpers.oracle.transformers_models import TransformersModel, export_transformers
 from tests.helpers.random_models import randomized
 
 pytestmark = pytest.mark.oracle

@@ -38,7 +38,7 @@ def pair(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def first_of_equals(monkeypatch):
-    """Which of equal scores `topk` takes is undefined: the first, as Penstock does."""
+    """Replaces `topk`, whose choice of equal scores is undefined: the first, as Penstock does."""
 
     def topk(scores: torch.Tensor, count: int, dim: int, sorted: bool) -> tuple[torch.Tensor, torch.Tensor]:
         values, indices = scores.sort(dim=dim, descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""What the tests write without Transformers has the format of what Transformers saves, and it can load it."""
+"""Files of the tests, written without Transformers: it can load them, and they have its format."""
 
 import io
 import json

@@ -22,7 +22,7 @@ def test_help_lists_every_target_with_its_time_and_a_line():
     note, *lines = make("help").stdout.splitlines()
     listed = [re.split(r" {2,}", line) for line in lines]
     assert note.startswith("Times are rough")
-    assert [name for name, _, _ in listed] == phony.split()
+    assert ["help", "programs", *(name for name, _, _ in listed)] == phony.split()
     assert all(
         re.fullmatch(r"-|seconds|hours|\d+ (min|h)( to \d+ (min|h))?|(2 x )?MINUTES", time) for _, time, _ in listed
     )
@@ -36,8 +36,20 @@ def test_help_lists_what_a_target_runs_by_name(target):
     for name in names:
         dry = make("--dry-run", target, f"NAME={name}")
         assert dry.returncode == 0 and name.split("-")[0].rstrip("s") in dry.stdout
+        assert ("haproxy:" in dry.stdout) == (name in ("chaos", "edge", "faults", "fleet"))
     wrong = make(target, "NAME=other")
     assert wrong.returncode != 0 and f"make {target} knows no NAME=other" in wrong.stderr and not wrong.stdout
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_missing_programs_are_installed_by_root_and_named_to_others(tmp_path, monkeypatch, user):
+    for name, line in (("id", f"echo {user}"), ("apt-get", f"echo $* >>{tmp_path}/calls")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = make("programs", "NEEDS=sh:dash no-program:a-package")
+    assert (done.returncode == 0, (tmp_path / "calls").exists()) == (user == 0, user == 0), done.stderr
+    assert (" a-package, which stays" if user == 0 else "not found: Debian's a-package. Install it") in done.stderr
 
 
 @pytest.fixture

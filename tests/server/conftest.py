@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.tests.helpers.event_loop import ANYIO_BACKEND
-from loadtest.fresh_gateway import RunningGateway
+from client.tests.helpers.event_loop import ANYIO_BACKEND
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
+from trials.server.gateway import RunningGateway
 from trials.server.running import RunningServer, running_gateway, running_server
 
 

@@ -1,7 +1,9 @@
 """`asr_batch`: many streams in one request, through a real server."""
 
 import random
-import time
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +13,13 @@ from tritonclient.utils import InferenceServerException
 from penstock import StreamingRecognizer
 from penstock.frontend.audio_file import read_audio
 from penstock_client.batched.rows import Row
-from tests.helpers.batch_schedule import (
-    Transcript,
-    add_reply,
-    cut_into_rows,
-    shuffle_rows,
-    split,
-)
+from tests.helpers.batch_schedule import Transcript, add_reply, cut_into_rows, shuffle_rows, split
 from tests.helpers.golden import golden_utterances
 from trials.server.raw_stream import LISTED, BatchedConnection, inputs_of, request_arrays
-from trials.server.resources import read_metrics
 from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
+ROOT = Path(__file__).parents[2]
 SEGMENT_END = 16_000
 START, END, FINALIZE = 1, 2, 4
 SILENCE = np.zeros(1600, np.float32)
@@ -58,7 +54,7 @@ def test_random_schedules_with_many_requests_in_flight(server: RunningServer, si
         transcripts: dict[int, Transcript] = {}
         with BatchedConnection(server.url("grpc"), f"schedule-{seed}") as connection:
             for rows in requests:
-                connection.send(request_arrays(rows, chance.random() < 0.5))
+                connection.send(rows, chance.random() < 0.5)
             for rows in requests:
                 add_reply(transcripts, rows, connection.receive().as_numpy)
         assert [transcripts[number] for number in range(1, len(signals) + 1)] == expected
@@ -115,17 +111,20 @@ def test_bad_rows_are_rejected_alone(server: RunningServer, signals, expected):
 
 def test_a_request_that_does_not_fit_together_touches_no_stream(server: RunningServer, signals, expected):
     samples, good = signals[1], [Row(1, signals[1][:SEGMENT_END], START | FINALIZE)]
-    end = request_arrays([Row(1, SILENCE, END)], False)
+    end, own = request_arrays([Row(1, SILENCE, END)], False), {"client": "bad-requests"}
+    one = np.ones((1, 1), np.float32)
     with BatchedConnection(server.url("grpc"), "bad-requests") as connection:
         first = connection.ask(good)
         hostile = [
-            (end | {"ROWS": np.zeros((1, 0, 4), np.int64)}, None, "REQUEST_INVALID: ROWS has 0 rows"),
-            (end | {"ROWS": np.zeros((1, 1, 5), np.int64)}, None, "unexpected shape for input 'ROWS'"),
-            ({"ROWS": end["ROWS"]}, None, "REQUEST_INVALID: neither AUDIO and PCM"),
+            (end | {"ROWS": np.zeros((1, 0, 4), np.int64)}, own, "REQUEST_INVALID: ROWS has 0 rows"),
+            (end | {"ROWS": np.zeros((1, 1, 5), np.int64)}, own, "unexpected shape for input 'ROWS'"),
+            (end | {"AUDIO": one, "PCM": one.astype(np.int16)}, own, "REQUEST_INVALID: both AUDIO and PCM"),
+            ({"ROWS": end["ROWS"]}, own, "expected 3 inputs but got 1 inputs for model 'asr_batch'"),
             (end, {}, "OPTION_INVALID: client is missing"),
+            (end, own | {"options": "["}, "OPTION_INVALID: options are not JSON"),
         ]
         for arrays, parameters, message in hostile:
-            connection.send(arrays, parameters)
+            connection.send_arrays(arrays, parameters)
             error = connection.receive()
             assert isinstance(error, InferenceServerException), message
             assert message in str(error)
@@ -134,19 +133,7 @@ def test_a_request_that_does_not_fit_together_touches_no_stream(server: RunningS
     assert texts == [[text.encode()] for _, text in expected[1].finals]
 
 
-def test_limits_metrics_and_idle_timeouts_are_those_of_any_stream(small_server: RunningServer):
-    limit = small_server.max_streams
-    with BatchedConnection(small_server.url("grpc"), "limits") as connection:
-        time.sleep(small_server.idle_s + 0.2)  # streams that earlier tests left open
-        before = read_metrics(small_server)
-        reply = connection.ask([Row(number, SILENCE, START) for number in range(1, limit + 2)])
-        after = read_metrics(small_server)
-        assert reply.as_numpy("ERROR_ROWS").tolist() == [[limit]]
-        assert reply.as_numpy("ERRORS")[0, 0].decode().startswith("STREAM_LIMIT: ")
-        assert after["streams_started_total"] - before["streams_started_total"] == limit
-        assert after["streams_refused_total"] - before["streams_refused_total"] == 1
-        assert (after["streams_live"], after["slots_free"]) == (limit, 0)
-        time.sleep(small_server.idle_s + 0.2)
-        reply = connection.ask([Row(1, SILENCE, 0), Row(limit + 1, SILENCE, START | END)])
-        assert f"expired after {small_server.idle_s:g} s without a request" in reply.as_numpy("ERRORS")[0, 0].decode()
-        assert reply.as_numpy("ROW").tolist() == [[1]]
+def test_the_example_without_our_client(server: RunningServer):
+    command = [sys.executable, ROOT / "client" / "examples" / "batch_request.py", server.url("grpc")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[[0, 1]] [[True, True]]\n"

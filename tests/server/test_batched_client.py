@@ -1,17 +1,14 @@
 """`BatchedClient` against a real server: the words of direct streams, limits, and lost streams."""
 
 import asyncio
-import contextlib
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_servers import Wire
 from penstock_client import (
     BatchedClient,
     BatchedStream,
     Client,
-    ConnectionLostError,
     ServerFullError,
     StreamError,
     StreamOptions,
@@ -21,7 +18,7 @@ from penstock_client import (
 from tests.helpers.golden import golden_utterances
 from trials.server.running import RunningServer
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
 PART_SAMPLES = 1600
 
@@ -56,7 +53,7 @@ async def transcribe(client: BatchedClient, samples: np.ndarray, border: int, op
 
 
 @pytest.mark.parametrize("decoder", ["greedy", "alsd"])
-def test_the_words_of_direct_streams(server: RunningServer, signals, decoder):
+async def test_the_words_of_direct_streams(server: RunningServer, signals, decoder):
     options = StreamOptions(decoder=decoder)
     expected = []
     with Client(server.url("grpc")) as client:
@@ -67,15 +64,11 @@ def test_the_words_of_direct_streams(server: RunningServer, signals, decoder):
                 stream.finish(samples[end:])
                 list(stream)
                 expected.append(exact(stream.transcript))
-
-    async def transcribe_all() -> list[Transcript]:
-        async with BatchedClient(server.url("grpc")) as client:
-            return await asyncio.gather(
-                *(transcribe(client, samples, len(samples) // 2, options) for samples in signals * 4)
-            )
-
-    found = [exact(transcript) for transcript in asyncio.run(transcribe_all())]
-    assert found == expected * 4
+    async with BatchedClient(server.url("grpc")) as client:
+        found = await asyncio.gather(
+            *(transcribe(client, samples, len(samples) // 2, options) for samples in signals * 4)
+        )
+    assert [exact(transcript) for transcript in found] == expected * 4
 
 
 async def text_of(stream: BatchedStream) -> str:
@@ -85,37 +78,18 @@ async def text_of(stream: BatchedStream) -> str:
     return transcript.text
 
 
-def test_a_stream_that_finds_no_slot_and_one_with_wrong_options_fail_alone(small_server: RunningServer, signals):
-    async def run() -> list[str]:
-        async with BatchedClient(small_server.url("grpc")) as client:
-            with pytest.raises(StreamError, match="no language model is loaded"):
-                await (await client.open_stream(StreamOptions(lm_weight=0.5))).accepted()
-            streams = [await client.open_stream() for _ in range(small_server.max_streams)]
-            for stream in streams:
-                await stream.accepted()
-            late = await client.open_stream()
-            with pytest.raises(ServerFullError, match=f"all {small_server.max_streams} stream slots"):
-                await late.accepted()
-            for stream in streams:
-                await stream.finish(signals[0])
-            return [await text_of(stream) for stream in streams]
-
+async def test_a_stream_that_finds_no_slot_and_one_with_wrong_options_fail_alone(small_server: RunningServer, signals):
+    async with BatchedClient(small_server.url("grpc")) as client:
+        with pytest.raises(StreamError, match="no language model is loaded"):
+            await (await client.open_stream(StreamOptions(lm_weight=0.5))).accepted()
+        streams = [await client.open_stream() for _ in range(small_server.max_streams)]
+        for stream in streams:
+            await stream.accepted()
+        late = await client.open_stream()
+        with pytest.raises(ServerFullError, match=f"all {small_server.max_streams} stream slots"):
+            await late.accepted()
+        for stream in streams:
+            await stream.finish(signals[0])
+        texts = [await text_of(stream) for stream in streams]
     with Client(small_server.url("grpc")) as client:
-        assert asyncio.run(run()) == [client.transcribe(signals[0]).text] * small_server.max_streams
-
-
-def test_a_lost_connection_fails_every_stream(server: RunningServer):
-    async def run(wire: Wire) -> None:
-        async with BatchedClient(f"127.0.0.1:{wire.port}") as client:
-            streams = [await client.open_stream() for _ in range(3)]
-            for stream in streams:
-                await stream.accepted()
-            wire.cut()
-            for stream in streams:
-                with pytest.raises(ConnectionLostError, match="lost the connection"):
-                    await text_of(stream)
-            async with await client.open_stream() as stream:
-                await stream.accepted()
-
-    with contextlib.closing(Wire(server.ports.grpc)) as wire:
-        asyncio.run(run(wire))
+        assert texts == [client.transcribe(signals[0]).text] * small_server.max_streams

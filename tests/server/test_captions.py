@@ -1,4 +1,4 @@
-"""The captions page before a real server, in a headless Chromium: finals of microphone and files, and pictures."""
+"""The captions page before a real server, in a headless Chromium: finals of a file, live words, pictures."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from penstock_client import Client
-from scripts.browser import browser
+from gateway.tests.helpers.browser import browser
 from tests.helpers.golden import golden_utterances
 from trials.server.running import RunningServer, running_gateway
 
@@ -26,13 +25,6 @@ def page_url(server: RunningServer) -> Iterator[str]:
         yield f"http://{address.http}/captions"
 
 
-@pytest.fixture(scope="module")
-def direct(server: RunningServer) -> dict[Path, str]:
-    """The text of each recording from the direct client."""
-    with Client(server.url("grpc"), timeout_s=60) as client:
-        return {path: client.transcribe(path).text for path in PATHS}
-
-
 def microphone(folder: Path, path: Path) -> Path:
     """A WAV file of a recording between 0.3 s and 30 s of silence."""
     before, after = (np.zeros(int(seconds * RATE_HZ), np.float32) for seconds in (0.3, 30))
@@ -48,28 +40,7 @@ def joined(folder: Path, *paths: Path) -> Path:
     return folder / "joined.wav"
 
 
-@pytest.mark.parametrize("path", PATHS[:3], ids=lambda path: path.stem)
-async def test_the_microphone(page_url, direct, tmp_path, path):
-    async with browser(microphone(tmp_path, path)) as page:
-        await page.open(page_url)
-        await page.click("microphone")
-        await page.wait(f"document.getElementById('interim').textContent === {direct[path]!r}")
-        await page.click("microphone")
-        await page.wait(READY)
-        assert await page.evaluate(FINALS) == [direct[path]]
-        assert page.problems == []
-
-
-async def test_files(page_url, direct):
-    async with browser() as page:
-        await page.open(page_url)
-        for path in PATHS:
-            await page.choose("chooser", path)
-            await page.wait(f"{FINALS}.join(' ') === {direct[path]!r} && {READY}")
-        assert page.problems == []
-
-
-async def test_pictures(page_url, direct, tmp_path):
+async def test_pictures(page_url, tmp_path):
     """Finals and interim words, on a desktop and a phone, in both themes."""
     async with browser(microphone(tmp_path, PATHS[1])) as page:
         await page.open(page_url)

@@ -9,7 +9,7 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.nemo.importer import import_nemo
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import Client, ServerInfo, StreamError, StreamOptions
+from penstock_client import Client, StreamOptions
 from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.golden import golden_case, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
@@ -67,21 +67,3 @@ def test_ctc_decoders_give_what_this_process_gives(ctc_server, model, graph):
         )
         texts.append(final.text)
     assert all(texts) and texts[0] == texts[1] and len(set(texts)) > 2
-
-
-def test_the_server_offers_the_ctc_decoders(ctc_server):
-    with Client(ctc_server.url("grpc")) as client:
-        info: ServerInfo = client.server_info()
-    assert (info.architecture, tuple(info.decoders)) == ("CTC", ("ctc", "ctc_beam", "wfst"))
-
-
-@pytest.mark.parametrize("decoder", ["greedy", "alsd", "aes"])
-def test_transducer_decoders_are_rejected_by_name(ctc_server, decoder):
-    match = f"'{decoder}' is not offered: it needs a model with a transducer; offered: ctc, ctc_beam, wfst"
-    with (
-        Client(ctc_server.url("http"), protocol="http") as client,
-        pytest.raises(StreamError, match=match),
-        client.open_stream(options=StreamOptions(decoder=decoder)) as stream,
-    ):
-        stream.finish()
-        list(stream)

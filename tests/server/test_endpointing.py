@@ -10,7 +10,7 @@ from penstock_client import AsyncClient, BatchedClient, Client, StreamOptions, T
 from tests.helpers.segments import speech_with_pauses
 from trials.server.running import CONTEXT, RunningServer
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
 DECODERS = ({}, {"decoder": "alsd", "n_best": 2})
 
@@ -80,7 +80,7 @@ async def batched(client: BatchedClient, samples: np.ndarray, options: StreamOpt
     return transcript
 
 
-def test_other_clients_and_many_streams_at_once(server: RunningServer, recognizer, speech):
+async def test_other_clients_and_many_streams_at_once(server: RunningServer, recognizer, speech):
     signals = [speech, speech[50_000:], speech[:90_000]]
     options = [
         StreamOptions(endpoint_silence_ms=400, endpoint_state=state, **decoder)
@@ -88,13 +88,10 @@ def test_other_clients_and_many_streams_at_once(server: RunningServer, recognize
         for decoder in DECODERS
     ]
     rows = [(signal, one) for signal in signals for one in options]
-
-    async def run() -> list[Transcript]:
-        async with AsyncClient(server.url("grpc")) as client, BatchedClient(server.url("grpc")) as many:
-            return await asyncio.gather(
-                *(client.transcribe(signal, request_ms=130, options=one) for signal, one in rows),
-                *(batched(many, signal, one) for signal, one in rows),
-            )
-
+    async with AsyncClient(server.url("grpc")) as client, BatchedClient(server.url("grpc")) as many:
+        found = await asyncio.gather(
+            *(client.transcribe(signal, request_ms=130, options=one) for signal, one in rows),
+            *(batched(many, signal, one) for signal, one in rows),
+        )
     expected = [in_process(recognizer, signal, one) for signal, one in rows]
-    assert [outcome(transcript) for transcript in asyncio.run(run())] == expected * 2
+    assert [outcome(transcript) for transcript in found] == expected * 2

@@ -9,7 +9,7 @@ import pytest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.config import FACTORIZED, IlmPair
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import Client, StreamError, StreamOptions
+from penstock_client import Client, StreamOptions
 from tests.helpers.golden import golden_utterances
 from tests.helpers.random_models import random_checkpoint
 from trials.server.running import RunningServer, running_server
@@ -77,27 +77,3 @@ def test_streams_of_unlike_weights_share_batches(model, factorized_server):
     for (_, choice), (_, texts, scores) in zip(jobs, expected, strict=True):
         for text, (score, acoustic) in zip(texts, scores, strict=True):
             assert (score < acoustic) == (choice.ilm_beta != 0 and text != "")
-
-
-def test_the_server_says_what_the_model_has(factorized_server):
-    with Client(factorized_server.url("http"), protocol="http") as client:
-        info = client.server_info()
-    assert (info.architecture, info.has_internal_language_model) == ("factorized transducer", True)
-
-
-REJECTED = [
-    (StreamOptions(decoder="ctc"), "decoder 'ctc' is not offered: it needs a model with a CTC head; offered: greedy, "),
-    (StreamOptions(lm_weight=0.5), "lm_weight is 0.5, but no language model is loaded; accepted: 0"),
-    (StreamOptions.model_construct(ilm_beta=10.5), "ilm_beta is 10.5; accepted: numbers from 0 to 10"),  # unchecked
-]
-
-
-@pytest.mark.parametrize(("choice", "message"), REJECTED)
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_options_that_do_not_fit_are_rejected_by_name(factorized_server, protocol, choice, message):
-    with Client(factorized_server.url(protocol), protocol=protocol) as client:
-        with pytest.raises(StreamError) as rejected:
-            _there(client, UTTERANCES[0], choice)
-        assert message in str(rejected.value)
-        assert "OPTION_INVALID" in str(rejected.value)
-        assert _there(client, UTTERANCES[0], StreamOptions())[0]

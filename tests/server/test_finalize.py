@@ -2,13 +2,17 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import numpy as np
 import pytest
 
+from gateway.tests.contract.drivers import Realtime, RivaStream
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
+from penstock_client import BatchedClient, Client
 from tests.helpers.golden import golden_utterances
+from tests.helpers.streaming import after_speech
 from trials.server.raw_stream import RawStream, Reply
 from trials.server.running import CONTEXT, RunningServer
 
@@ -65,3 +69,40 @@ def test_every_segment_of_many_streams_at_once(server: RunningServer, recognizer
         jobs = [pool.submit(stream_segments, server, ("grpc", "http")[i % 2], i, s) for i, s in enumerate(streams)]
         for i, (job, segments) in enumerate(zip(jobs, streams, strict=True)):
             assert job.result(timeout=120) == expected(recognizer, i, segments)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("driver", [RivaStream, Realtime])
+async def test_the_client_s_end_right_after_speech_through_a_gateway(gateway, recognizer, signals, driver):
+    for audio in islice(after_speech(signals[0]), 6):
+        call = driver(gateway, key=None)
+        call.send(audio)
+        call.end_segment()
+        call.send(np.zeros(8000, np.float32))
+        call.end()
+        outcome = await call.ended()
+        assert not outcome.code and outcome.texts[0] == recognizer.open_stream().finish(audio).text
+
+
+@pytest.mark.anyio
+async def test_options_change_in_running_speech_as_a_commit_ends_a_segment(server, gateway, recognizer, signals):
+    """Through `asr` and `asr_batch`; the library is the reference."""
+    audio, changes = np.concatenate(signals), {"boosted_phrases": [["rubout", 2.0]], "endpoint_longest_s": 30}
+    places = range(24_000, len(audio), 40_000)
+    with recognizer.open_stream() as stream:
+        parts = np.split(audio, places)
+        entries = [e for part in parts[:-1] for e in stream.finalize(part, changes).entries]
+        expected = [entry.text for entry in [*entries, *stream.finish(parts[-1]).entries] if entry.is_final]
+    with Client(server.url("grpc"), timeout_s=60) as client, client.open_stream() as stream:
+        for part in parts[:-1]:
+            stream.finalize(part, changes)
+        stream.finish(parts[-1])
+        assert [result.text for result in stream if result.is_final] == expected
+    async with BatchedClient(server.url("grpc"), timeout_s=60) as client, await client.open_stream() as stream:
+        for part in parts[:-1]:
+            await stream.push(part)
+            await stream.change(changes)
+        await stream.finish(parts[-1])
+        results = [result async for result in stream if result.is_final]
+        assert [result.text for result in results] == expected
+        assert [result.is_endpoint for result in results] == [True] * len(places) + [False]

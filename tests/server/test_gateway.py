@@ -10,16 +10,15 @@ import pytest
 
 from gateway.tests.contract.call import Call
 from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
-from loadtest.fresh_gateway import RunningGateway
 from penstock.frontend.audio_file import read_audio
 from penstock_gateway.errors import ErrorCode
 from tests.helpers.golden import golden_utterances
+from trials.server.gateway import RunningGateway
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ, PART_SAMPLES, OTHER_STREAMS = 16_000, 1600, 15
 DRIVERS = (RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime)
-LIVE = tuple(driver for driver in DRIVERS if driver.is_live)
 
 
 async def check(gateway: RunningGateway, direct, driver: type[Call], path: Path, pace: float = 0) -> None:
@@ -45,10 +44,6 @@ async def check_all(gateway: RunningGateway, direct, drivers=DRIVERS, pace: floa
 async def test_words_alone(gateway, direct, driver):
     for path in PATHS:
         await check(gateway, direct, driver, path)
-
-
-async def test_words_at_a_pace(gateway, direct):
-    await check_all(gateway, direct, LIVE, pace=2)
 
 
 async def test_words_beside_other_streams(gateway, direct):

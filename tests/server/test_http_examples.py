@@ -1,4 +1,4 @@
-"""The requests of docs/http.md, verbatim, and the two clients without dependencies, against a server and a gateway."""
+"""The requests of docs/http.md, verbatim, and the two clients without dependencies, against a server."""
 
 import json
 import re
@@ -40,10 +40,10 @@ def text(server: RunningServer, folder: Path) -> str:
         return client.transcribe(str(folder / "speech.wav")).text
 
 
-@pytest.fixture(scope="module", params=["server", "gateway"])
-def address(request, server: RunningServer) -> str:
-    """HOST:PORT of a server, or of a gateway before it."""
-    return server.url("http") if request.param == "server" else request.getfixturevalue("gateway").http
+@pytest.fixture(scope="module")
+def address(server: RunningServer) -> str:
+    """HOST:PORT of a server."""
+    return server.url("http")
 
 
 def paste(block: str, address: str, folder: Path) -> list[dict]:

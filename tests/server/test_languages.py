@@ -7,7 +7,7 @@ import pytest
 
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, StreamError, StreamOptions
-from tests.helpers.golden import SIGNALS, golden_prompted, golden_samples
+from tests.helpers.golden import SIGNALS, golden_samples
 from tests.helpers.recognition import recognize_alone
 from trials.server.running import RunningServer, running_server
 
@@ -52,27 +52,9 @@ def options_of(number: int) -> StreamOptions:
     return StreamOptions(decoder=decoder, language=None if language == "auto" else language)
 
 
-def test_the_golden_text_of_each_language_over_http(language_server):
-    with Client(language_server.url("http"), "http") as client:
-        for golden in golden_prompted():
-            if (golden.context, golden.signal) == (CONTEXT, "medium"):
-                options = StreamOptions(language=golden.language)
-                transcript = client.transcribe(golden_samples("medium").numpy(), options=options)
-                assert (transcript.text, transcript.tokens) == (golden.text, golden.tokens)
-
-
 def test_the_languages_are_listed_and_an_unknown_one_is_rejected_by_name(language_server):
     with Client(language_server.url("grpc")) as client:
         assert client.server_info().languages == ("en-US", "en", "de-DE", "no", "auto")
         with pytest.raises(StreamError, match="language is 'xx'; accepted: en-US, en, de-DE, no, auto") as caught:
             client.transcribe(golden_samples("short").numpy(), options=StreamOptions(language="xx"))
         assert caught.value.code == "OPTION_INVALID"
-
-
-def test_tags_are_in_the_text_if_a_stream_keeps_them(language_server):
-    samples = golden_samples("long").numpy()
-    with Client(language_server.url("grpc")) as client:
-        plain = client.transcribe(samples, options=StreamOptions(language="en-US"))
-        kept = client.transcribe(samples, options=StreamOptions(language="en-US", language_tags="keep"))
-    assert f"<{plain.language}>" in kept.text and "<" not in plain.text
-    assert kept.tokens == plain.tokens

@@ -34,7 +34,7 @@ SAID_MORE = {"small.wav", "joined.wav", "a.amr"}
 
 
 class Told(NamedTuple):
-    """What one reader tells of a file."""
+    """A reader's results of a file."""
 
     words: list[tuple[str, int]]
     """With their starts in ms."""

@@ -10,11 +10,11 @@ import pytest
 import soundfile
 
 from gateway.tests.contract.drivers import RivaFile
-from loadtest.fresh_gateway import RunningGateway
 from penstock.cli import main
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.golden import golden_utterances
+from trials.server.gateway import RunningGateway
 from trials.server.running import CONTEXT, RunningServer, running_gateway
 
 pytestmark = pytest.mark.server
@@ -61,7 +61,7 @@ def test_of_transcribe(bundled_model, recording, expected, capsys):
 
 @pytest.mark.parametrize("where", ["in this process", "at a server"])
 def test_of_evaluate(server: RunningServer, bundled_model, recording, expected, tmp_path, where):
-    """Its report has the text of all segments."""
+    """The report has the text of all segments."""
     manifest, report = tmp_path / "manifest.jsonl", tmp_path / "report.json"
     manifest.write_text(json.dumps({"audio_filepath": str(recording), "text": "a reference"}) + "\n")
     own = ["--model", str(bundled_model), "--context", ",".join(map(str, CONTEXT)), "--processes", "1"]

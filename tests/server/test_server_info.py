@@ -1,4 +1,4 @@
-"""What a real server tells of itself, over HTTP and gRPC."""
+"""Information from a real server, over HTTP and gRPC."""
 
 import json
 import urllib.request
@@ -21,6 +21,7 @@ def test_a_client_is_told_model_limits_and_decoders(protocol: str, server: Runni
     with Client(server.url(protocol), protocol) as client:
         info = client.server_info()
     assert (info.version, info.model, info.architecture) == (__version__, bundled_model.name, "RNN-T + CTC")
+    assert len(info.server_id) == 16
     assert (info.context, info.chunk_ms, info.sample_rate_hz) == (CONTEXT, 560.0, SAMPLE_RATE_HZ)
     assert info.decoders[:3] == ("greedy", "alsd", "aes") and "wfst" not in info.decoders
     assert (info.max_streams, info.idle_s) == (server.max_streams, server.idle_s)

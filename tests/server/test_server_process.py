@@ -26,6 +26,8 @@ from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import find_model_processes
+from penstock_client import Client, StreamOptions
+from tests.helpers.golden import golden_utterances
 from tests.helpers.throwaway import write_repository
 from trials.server.raw_stream import RawStream
 from trials.server.running import processes, wait_until_gone
@@ -258,7 +260,7 @@ def server_of(launcher: int) -> int:
     return server
 
 
-@pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "ended"), (signal.SIGSTOP, "been stopped")])
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "ended by SIGKILL"), (signal.SIGSTOP, "been stopped")])
 def test_serve_ends_when_a_model_is_lost(repository, bundled_model, number, how):
     arguments = ("--model", str(bundled_model), "--context", "70,6", "--model-repository", str(repository))
     with serve_command(*arguments) as process:
@@ -272,13 +274,20 @@ def test_serve_ends_when_a_model_is_lost(repository, bundled_model, number, how)
     assert wait_until_gone(server)
 
 
-def test_serve_fails_with_the_models_reason(repository, bundled_model):
-    arguments = ("--model", str(bundled_model), "--max-streams", "13")
+@pytest.mark.parametrize(
+    ("streams", "reason"),
+    [
+        ("13", 'ValueError: 13 is "unlucky"'),
+        ("14", "its process has ended by SIGABRT; the last line of standard error: 14, too"),
+    ],
+)
+def test_serve_fails_with_the_models_reason(repository, bundled_model, streams, reason):
+    arguments = ("--model", str(bundled_model), "--max-streams", streams)
     with serve_command(*arguments, "--model-repository", str(repository)) as process:
         assert process.wait(120) == 1
         assert "ready" not in process.stdout.read()
-        message = 'SERVER_FAILED: the server did not start: model asr: ValueError: 13 is "unlucky"'
-        assert f"penstock: error: {message}" in process.stderr.read()
+        message = f"SERVER_FAILED: the server did not start: model asr: {reason}"
+        assert f"penstock: error: {message}\n" in process.stderr.read()
 
 
 def test_serve_says_what_it_serves_and_starts_again_after_a_crash_on_the_same_ports(repository, bundled_model):
@@ -300,7 +309,12 @@ def test_serve_says_what_it_serves_and_starts_again_after_a_crash_on_the_same_po
         assert process.stdout.read().endswith(" server: stopped\n")
         log = process.stderr.read()
         assert (
-            len(re.findall(r"error +server: SERVER_FAILED: the server was stopped: model asr .* has ended;", log)) == 2
+            len(
+                re.findall(
+                    r"error +server: SERVER_FAILED: the server was stopped: model asr .* has ended by SIGKILL;", log
+                )
+            )
+            == 2
         )
         waits_s = re.findall(r"starting again in (\d+) s", log)
         assert waits_s == [str(2**restart) for restart in range(max(2, len(waits_s)))]
@@ -331,6 +345,36 @@ def streaming_client(url: str, name: str):
         is_over.set()
         thread.join(60)
     assert last.get(timeout=60).is_final
+
+
+def test_a_lost_speaker_model_comes_back_alone(bundled_model, speaker_bundle):
+    """Words go on meanwhile, also those of a stream that had speakers; no other client can unload a model."""
+    options, recording = StreamOptions(speakers="on"), golden_utterances()[0].path
+    arguments = ("--model", str(bundled_model), "--speakers", str(speaker_bundle.directory), "--device", "cpu")
+    with serve_command(*arguments, "--max-streams", "5", "--idle-seconds", "60") as process:
+        url = re.search(r"gRPC (\S+),", read_until(process, "ready after"))[1]
+        server = server_of(process.pid)
+        before = find_model_processes(server)
+        with streaming_client(url, "words"), Client(url, timeout_s=60) as client:
+            for number in (signal.SIGKILL, signal.SIGSTOP):
+                with client.open_stream(options=options) as stream:
+                    stream.send(SECOND)
+                    assert stream.poll(60)
+                    (lost,) = (each for each, name in find_model_processes(server).items() if name == "speakers")
+                    lost.send_signal(number)
+                    stream.send(SECOND)
+                    assert client.transcribe(recording).text
+                    assert "model speakers is ready again" in read_until(process, "again")
+                    stream.finish()
+                    assert list(stream)[-1].is_final
+                assert any(word.speaker for word in client.transcribe(recording, options=options).words)
+            with triton_grpc.InferenceServerClient(url) as other, pytest.raises(InferenceServerException):
+                other.unload_model("speakers")
+        assert "x-penstock-loading=\n\n" in Path(f"/proc/{server}/cmdline").read_text()
+        changed = set(before.items()) ^ set(find_model_processes(server).items())
+        assert [name for _, name in changed] == ["speakers", "speakers"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
 
 
 def test_a_real_server_logs_its_streams_and_drains_them(bundled_model):

@@ -50,9 +50,9 @@ def expected(bundled_model) -> list[Outcome]:
     ]
 
 
-def recognize(client: Client, samples: np.ndarray, request_samples: int, stream_id=None) -> Outcome:
+def recognize(client: Client, samples: np.ndarray, request_samples: int) -> Outcome:
     """Streams `samples` in requests of one size and collects all results."""
-    with client.open_stream(stream_id) as stream:
+    with client.open_stream() as stream:
         for start in range(0, len(samples), request_samples):
             stream.send(samples[start : start + request_samples])
         stream.finish()
@@ -95,12 +95,12 @@ def test_a_full_server_rejects_at_once_and_disturbs_no_other_stream(small_server
 
 
 def test_an_idle_stream_is_expired_with_an_error(small_server: RunningServer, expected):
-    with Client(small_server.url("grpc")) as client, client.open_stream("sleeper") as stream:
-        stream.send([])
+    with Client(small_server.url("grpc")) as client, client.open_stream() as stream:
+        stream.send(read_audio(UTTERANCES[0], 16000)[:20000])
         assert stream.poll(wait_s=60)
         time.sleep(small_server.idle_s + 0.5)
         stream.send([])
-        with pytest.raises(StreamNotOpenError, match=r"STREAM_NOT_OPEN: .*sleeper.*expired after"):
+        with pytest.raises(StreamNotOpenError, match=r"STREAM_NOT_OPEN: .*expired after"):
             stream.poll(wait_s=60)
 
 

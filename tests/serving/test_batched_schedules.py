@@ -13,15 +13,14 @@ from penstock_client.batched.rows import Row
 from tests.helpers.batch_schedule import (
     Transcript,
     add_reply,
+    batched_request,
     cut_into_rows,
-    parameters,
     shuffle_rows,
     split,
 )
 from tests.helpers.ensemble import Ensemble, running_ensemble
 from tests.helpers.fake_triton import Request
 from tests.helpers.golden import golden_samples
-from trials.server.raw_stream import request_arrays
 
 SIGNALS = [golden_samples("short").numpy(), golden_samples("medium").numpy()[:14_000]]
 SEGMENT_ENDS = [(), (3000,), (1600, 1600, 4900)]
@@ -74,10 +73,7 @@ def check_schedules(ensemble: Ensemble, expected: dict, seeds: range) -> None:
         requests = list(split(shuffle_rows(streams, chance), chance, chance.choice([1, 5, 40])))
         transcripts: dict[int, Transcript] = {}
         for batch in split(requests, chance, chance.choice([1, 4])):
-            sent = [
-                Request(request_arrays(rows, chance.random() < 0.5), parameters(f"client-{seed}"), correlation_id=0)
-                for rows in batch
-            ]
+            sent = [batched_request(f"client-{seed}", rows, chance.random() < 0.5) for rows in batch]
             for rows, answer in zip(batch, ensemble.answer(sent), strict=True):
                 assert answer.error is None, answer.error
                 add_reply(transcripts, rows, answer.__getitem__)
@@ -99,7 +95,7 @@ def test_clients_do_not_meet(ensemble, expected):
     """Two clients and a stream of `asr` use the same number in one batch."""
     samples, kind = SIGNALS[0], (0, 0, 0)
     rows = [Row(7, samples, 3)]
-    requests = [Request(request_arrays(rows, False), parameters(client), correlation_id=0) for client in ("a", "b")]
+    requests = [batched_request(client, rows) for client in ("a", "b")]
     requests.append(Request({"AUDIO": samples[None]}, "{}", 3, 7))
     *batched, direct = ensemble.answer(requests)
     for answer in batched:
@@ -112,6 +108,6 @@ def test_clients_do_not_meet(ensemble, expected):
 def test_rows_without_changes_have_no_entry(ensemble):
     rows = [Row(number, np.zeros(100, np.float32), 1) for number in (1, 2, 3)]
     rows += [Row(2, np.zeros(0, np.float32), 2), *(Row(number, np.zeros(50, np.float32), 2) for number in (1, 3))]
-    (answer,) = ensemble.answer([Request(request_arrays(rows, False), parameters("quiet"), correlation_id=0)])
+    (answer,) = ensemble.answer([batched_request("quiet", rows)])
     assert answer["ROW"].tolist() == [[3, 4, 5]]
     assert answer["IS_FINAL"].tolist() == [[True] * 3]

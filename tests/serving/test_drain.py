@@ -7,7 +7,7 @@ import pytest
 from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
-from penstock.serving.drain import LOST_S, SILENT_S, drain_streams
+from penstock.serving.drain import LOST_S, SILENT_S, attach_tables, drain_streams
 from penstock.serving.settings import DRAIN_BOARD, LEDGER, SPEAKER_BOARD
 from tests.helpers.forwarding import forward
 
@@ -21,7 +21,7 @@ def board(tmp_path) -> DrainBoard:
 
 def drain(tmp_path, limit_s: float, has_ended=lambda: False) -> tuple[tuple[int, int] | None, list[int]]:
     waited: list[int] = []
-    return drain_streams(tmp_path, limit_s, has_ended, waited.append), waited
+    return drain_streams(attach_tables(tmp_path), limit_s, has_ended, waited.append), waited
 
 
 def test_streams_that_end_are_waited_for(board, tmp_path):

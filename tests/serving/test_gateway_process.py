@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock.errors import PackageError, SettingError
 from penstock.serving import gateway_process
@@ -22,7 +22,7 @@ TLS = Path(__file__).parents[2] / "gateway" / "tests" / "helpers" / "tls"
 
 @pytest.fixture
 def replica():
-    server = BatchServer(FakeRecognizer())
+    server = GrpcServer(FakeRecognizer())
     yield server
     server.close()
 
@@ -48,14 +48,15 @@ def get_models(port):
 
 
 def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports, capfd):
-    """Its log has the server's format."""
+    """The gateway's log has the server's format."""
     ended = []
-    with GatewayProcess(replica.port, gateway_ports, 8, "json", ended.append) as gateway:
+    with GatewayProcess(f"127.0.0.1:{replica.port}", gateway_ports, 8, "json", ended.append) as gateway:
         assert not gateway.is_ready()
         assert get_models(gateway_ports.ports[0].port) == ["fake"]
         assert gateway.is_ready()
         gateway.stop()
     assert not ended
+    assert not gateway.has_failed
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{gateway_ports.ports[0].port}/health/live", timeout=60)
     assert '"source": "gateway", "message": "gateway at http://127.0.0.1:' in capfd.readouterr().err
@@ -63,12 +64,12 @@ def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports,
 
 def test_it_says_how_to_use_it(gateway_ports):
     def invitation(**changes):
-        return GatewayProcess(1, gateway_ports._replace(**changes), 8, "text", print).invitation()
+        return GatewayProcess("127.0.0.1:1", gateway_ports._replace(**changes), 8, "text", print).invitation()
 
     url = f"http://127.0.0.1:{gateway_ports.ports[0].port}"
     command = f"try: curl {url}/v1/audio/transcriptions -F file=@yours.wav -F model=whisper-1"
     assert invitation() == [command, f"live captions: {url}/captions"]
-    secured = invitation(host="::", is_tls=True, has_keys=True, has_captions=False)
+    secured = invitation(listen="::1", is_tls=True, has_keys=True, has_captions=False)
     assert len(secured) == 1
     assert secured[0].startswith("try: curl -k -H 'Authorization: Bearer KEY' https://[::1]:")
 
@@ -82,16 +83,16 @@ def test_an_end_by_itself_is_reported(replica, gateway_ports):
 
     with (
         socket.create_server(("127.0.0.1", gateway_ports.ports[0].port)),
-        GatewayProcess(replica.port, gateway_ports, 8, "text", on_end),
+        GatewayProcess(f"127.0.0.1:{replica.port}", gateway_ports, 8, "text", on_end) as gateway,
     ):
         assert has_ended.wait(60)
-    assert statuses == [2]
+    assert (statuses, gateway.has_failed) == ([2], True)
 
 
 def test_tls_does_not_hide_that_it_is_ready(replica, gateway_ports, monkeypatch):
     for name in ("cert", "key"):
         monkeypatch.setenv(f"PENSTOCK_GATEWAY_TLS_{name.upper()}", str(TLS / f"{name}.pem"))
-    with GatewayProcess(replica.port, check_gateway(), 8, "text", lambda status: None) as gateway:
+    with GatewayProcess(f"127.0.0.1:{replica.port}", check_gateway(), 8, "text", lambda status: None) as gateway:
         deadline_s = time.monotonic() + 60
         while not gateway.is_ready():
             assert time.monotonic() < deadline_s

@@ -10,7 +10,8 @@ from penstock.cli import main
 from penstock.errors import StreamError
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
-from penstock.serving.health import probe
+from penstock.serving.health import HTTP_PORT, probe
+from penstock.serving.settings import ServeOptions
 
 FINAL = {
     "outputs": [
@@ -166,7 +167,9 @@ def test_the_command_prints_one_line_and_says_it_with_its_status(serve, capsys):
 
 def test_the_command_asks_the_port_that_the_server_was_told(serve, capsys, monkeypatch):
     address, requests = serve(lambda body: (200, json.dumps(FINAL).encode()))
-    monkeypatch.setenv("PENSTOCK_HTTP_PORT", address.rpartition(":")[2])
+    option = ServeOptions.option("http_port")
+    assert option.default == HTTP_PORT
+    monkeypatch.setenv(option.variable, address.rpartition(":")[2])
     assert main(["health"]) == 0
     assert len(requests) == 1
     for wrong, message in (("0", "PENSTOCK_HTTP_PORT is 0 (any free port)"), ("x", "is 'x'; accepted: ")):

@@ -2,11 +2,21 @@
 
 import resource
 import socket
+from pathlib import Path
 
 import pytest
 
 from penstock.errors import PenstockError, SettingError
-from penstock.serving.launch import OtherPort, Ports, claim_all_ports, claim_ports, raise_open_file_limit
+from penstock.serving.launch import (
+    OtherPort,
+    Ports,
+    ServerOptions,
+    claim_all_ports,
+    claim_ports,
+    launch_command,
+    raise_open_file_limit,
+)
+from penstock.serving.triton_install import TritonInstall
 
 
 def test_zero_is_replaced_by_different_free_ports():
@@ -23,6 +33,13 @@ def test_a_busy_port_is_named_with_its_option():
             claim_ports(Ports(0, port, 0), "127.0.0.1")
         with pytest.raises(PenstockError, match=rf"http port {port} is in use on 0.0.0.0"):
             claim_ports(Ports(port, 0, 0), "0.0.0.0")
+
+
+def test_tritons_addresses_of_ipv6_have_its_prefix_or_brackets():
+    for address, http, grpc in (("::1", "ipv6:::1", "[::1]"), ("127.0.0.1", "127.0.0.1", "127.0.0.1")):
+        options = ServerOptions(Path(), address=address)
+        command = launch_command(TritonInstall(Path("tritonserver")), options, Ports(1, 2, 3), "", "")
+        assert {f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={http}"} <= {*command}
 
 
 def test_the_same_port_twice_is_rejected():

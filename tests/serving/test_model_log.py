@@ -1,4 +1,4 @@
-"""What a model logs: its start, rejections at a limited rate, and each stream at its end."""
+"""Log lines of a model: its start, rejections at a limited rate, and each stream at its end."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from tests.helpers.model_logging import kept_logging
 
 @pytest.fixture
 def output(monkeypatch) -> io.StringIO:
-    """This process's standard error."""
+    """Standard error of the process."""
     text = io.StringIO()
     monkeypatch.setattr(sys, "stderr", text)
     return text

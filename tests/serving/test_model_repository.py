@@ -1,4 +1,4 @@
-"""Where the Triton models are found, and their batching delay."""
+"""Paths of the Triton models, and their batching delay."""
 
 import re
 from pathlib import Path

@@ -55,7 +55,7 @@ OWN = "2026-11-22 09:47:28.924 info    features: stream ended stream=a"
 
 
 def after_release(*lines: str, **options: Any) -> list[str]:
-    """What is forwarded of lines that come once the server is ready."""
+    """Forwards lines that come once the server is ready."""
     reader, writer = os.pipe()
     forwarded: list[str] = []
     log = ServerLog(os.fdopen(reader), forwarded.append, **options)
@@ -100,5 +100,9 @@ def test_a_reader_that_blocks_does_not_block_the_server():
 
 def test_a_lost_process_is_named_in_plain_words():
     error = "E1121 02:24:04.545147 21781 m.cc:6] \"failed to load 'encoder' version 1: Internal: Stub process "
-    log, _ = read_log(error + "'encoder_0_0' is not healthy.\"")
-    assert log.load_failure() == ("model encoder: its process has ended, perhaps because the machine's memory is full")
+    log, _ = read_log("free(): invalid pointer", error + "'encoder_0_0' is not healthy.\"", "error: creating server: I")
+    last = "the last line of standard error: free(): invalid pointer"
+    assert log.load_failure() == f"model encoder: its process has ended; {last}"
+    for ends in ({"encoder": "ended by SIGABRT", "": "ended"}, {"": "ended by SIGABRT"}):
+        log.ends = ends.copy
+        assert log.load_failure() == f"model encoder: its process has ended by SIGABRT; {last}"

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -34,6 +35,10 @@ class Server:
 
     def __init__(self, *fates):
         self.fates, self.starts, self.killed, self.stops = list(fates), 0, 0, []
+        self.is_killed = threading.Event()
+
+    def url(self, port):
+        return f"127.0.0.1:{port}"
 
     def start(self):
         self.fate = self.fates[self.starts]
@@ -46,12 +51,16 @@ class Server:
         return not is_cancelled()
 
     def has_ended(self):
-        if self.fate == "stop":
+        if self.fate in ("stop", "stop twice"):
             signal.raise_signal(signal.SIGTERM)
         if self.fate == "stop twice":
             signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGTERM)
+            assert self.is_killed.wait(60)
+        self.fate = "crash" if self.fate == "crash" else "signaled"
         return self.fate == "crash" or self.killed > 0
+
+    def check_files(self):
+        return ()
 
     def end_reason(self):
         return "it crashed"
@@ -64,11 +73,13 @@ class Server:
 
     def kill(self):
         self.killed += 1
+        self.is_killed.set()
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(supervisor, "Watchdog", Watch)
+    monkeypatch.setattr(supervisor, "SpeakerRestarts", Watch)
     monkeypatch.setattr(supervisor, "_POLL_S", 0.01)
     monkeypatch.setattr(supervisor, "_FIRST_WAIT_S", 0.001)
     monkeypatch.setattr(supervisor, "_PROGRESS_S", 600.0)
@@ -100,9 +111,21 @@ def test_a_second_signal_kills():
     server = Server()
     with supervisor._stop_signals(server) as stop:
         signal.raise_signal(signal.SIGINT)
-        assert (stop.is_set(), server.killed) == (True, 0)
+        assert stop.wait(60)
+        assert server.killed == 0
         signal.raise_signal(signal.SIGINT)
-        assert server.killed == 1
+        assert server.is_killed.wait(60)
+
+
+def test_a_signal_may_come_while_the_main_thread_holds_the_lock_of_the_event():
+    def interrupt(frame, event, argument):
+        if frame.f_code is threading.Condition.wait.__code__:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGTERM)
+
+    with supervisor._stop_signals(Server()) as stop:
+        sys.settrace(interrupt)
+        assert stop.wait(60)
 
 
 def test_output_without_a_reader_ends_no_stream(monkeypatch):

@@ -146,7 +146,7 @@ def encoded(triton_io, frames: torch.Tensor, rows: np.ndarray | None = None):
 
 
 def test_a_ticket_goes_on_with_the_frames(triton_io):
-    """As it came, or signed again with other rows and the same options."""
+    """The ticket is as it came, or signed again with other rows and the same options."""
     assert encoded(triton_io, torch.zeros(2, 3))["TICKET"][0].tolist() == PACKED.tolist()
     rows = np.arange(16, 32).reshape(2, 8)
     (changed,) = encoded(triton_io, torch.zeros(2, 3), rows)["TICKET"]

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from penstock import runtime
 from penstock.serving import watchdog
 from penstock.serving.health import Health
-from penstock.serving.watchdog import Watchdog, find_model_processes
+from penstock.serving.watchdog import ModelEnds, Watchdog, find_model_processes
 
 WELL, ILL = Health(True, "all models answered"), Health(False, "Stub process is not healthy")
 IDLE = "import time; time.sleep(60)"
@@ -81,11 +82,41 @@ def started(start, program: str = IDLE) -> subprocess.Popen:
     return process
 
 
-def test_a_killed_model_is_named(start):
-    process = started(start)
+@pytest.mark.parametrize(
+    ("number", "kills", "end"),
+    [
+        (signal.SIGABRT, 5, "ended by SIGABRT"),
+        (signal.SIGKILL, 4, "ended by SIGKILL"),
+        (signal.SIGKILL, 5, "ended by SIGKILL for lack of memory (oom_kill 4 -> 5)"),
+        (None, 4, "ended with exit status 3"),
+    ],
+)
+def test_a_lost_model_is_named_with_its_end(start, monkeypatch, tmp_path, number, kills, end):
+    monkeypatch.setattr(watchdog, "memory_kills", lambda: 4)
+    monkeypatch.setattr(runtime, "memory_kills", lambda: kills)
+    go = tmp_path / "go"
+    process = started(start, f"import os\nwhile not os.path.exists({str(go)!r}): pass\nraise SystemExit(3)")
+    ends = ModelEnds(os.getpid())
+    assert ends.by_model() == {}
     with watch() as watching:
-        process.kill()
-        assert loss_within(watching) == f"model encoder (process {process.pid}) has ended"
+        process.send_signal(number) if number else go.touch()
+        assert loss_within(watching) == f"model encoder (process {process.pid}) has {end}"
+    assert ends.by_model() == {"encoder": end}
+    process.wait()
+    assert ends.by_model() == {"encoder": end}, "also when its parent has waited for it"
+    unseen = "ended for lack of memory (oom_kill 4 -> 5)" if kills == 5 else "ended"
+    assert ends.of(next(iter(ends._models))) == unseen
+
+
+def test_a_model_that_ended_before_it_was_seen_has_an_end_without_a_name(tmp_path):
+    stub = tmp_path / "triton_python_backend_stub"
+    stub.symlink_to(sys.executable)
+    ends = ModelEnds(os.getpid())
+    with subprocess.Popen([str(stub), "-c", "import os\nos.abort()"]) as process:
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert ends.by_model() == {"": "ended by SIGABRT"}
+        assert ModelEnds(os.getpid()).by_model() == {}, "it is one of an earlier load"
 
 
 def test_a_stopped_model_is_lost_after_a_while_and_not_before(start, monkeypatch):
@@ -98,7 +129,7 @@ def test_a_stopped_model_is_lost_after_a_while_and_not_before(start, monkeypatch
         process.send_signal(number)
         while (psutil.Process(process.pid).status() == psutil.STATUS_STOPPED) != (number == signal.SIGSTOP):
             time.sleep(0.01)
-        return watching._lost_process()
+        return watching._processes.lost_process()
 
     assert loss_after(0, signal.SIGSTOP) is None
     assert loss_after(1.9, signal.SIGSTOP) is None

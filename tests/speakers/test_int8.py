@@ -13,7 +13,7 @@ from penstock.commands import import_model
 from penstock.encoder.int8 import Int8Linear, activation_bits
 from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
-from penstock.model.bundle_files import CONFIG_FILE, WEIGHTS_FILE
+from penstock.model.bundle_files import CONFIG_FILE, WEIGHTS_FILE, write_document
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
@@ -114,11 +114,11 @@ def test_damaged_bundles(bundles):
     directory = bundles[1].directory
     document, tensors = json.loads((directory / CONFIG_FILE).read_text()), load_file(directory / WEIGHTS_FILE)
     for names in (["silence"], ["head.in.weight"], "layers.0.attention.out.weight", []):
-        (directory / CONFIG_FILE).write_text(json.dumps(document | {"int8": names}))
+        write_document(directory, document | {"int8": names}, [WEIGHTS_FILE])
         with pytest.raises(CheckpointError, match="accepted: the matrices of the layers in int8"):
             SpeakerCheckpoint(directory)
-    (directory / CONFIG_FILE).write_text(json.dumps(document))
     tensors["layers.1.feed_forward.up.weight.largest"][3] = 0.0
     save_file(tensors, directory / WEIGHTS_FILE)
+    write_document(directory, document, [WEIGHTS_FILE])
     with pytest.raises(CheckpointError, match=r"layers.1.feed_forward.up.weight.largest has numbers that are not pos"):
         Diarizer(SpeakerCheckpoint(directory))

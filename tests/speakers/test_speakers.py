@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.golden import AN4
+from tests.helpers.transformers_files import change_json
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +75,10 @@ def test_every_speaker_keeps_frames_beside_a_dominant_one(cache):
         ("config.json", "audio_config.num_mel_bins", 64, "num_mel_bins: 64"),
         ("config.json", "audio_config.rope_parameters.rope_type", "linear", "rope_type: 'linear'"),
         ("config.json", "head_config.num_speakers", 4, "num_speakers: 8"),
-        ("config.json", "streaming_config.speaker_cache_length", 15, "speaker cache of 15 frames"),
-        ("config.json", "chunk_right_context", 34, "look-ahead 34"),
+        ("config.json", "streaming_config.speaker_cache_length", 15, "cache.frames: 15"),
+        ("config.json", "chunk_right_context", 34, "look-ahead: 34"),
         ("config.json", "surprise", 1, "surprise: 1"),
-        ("processor_config.json", "streaming_modes.low_latency", [0, 4], "low_latency: [0, 4]"),
+        ("processor_config.json", "streaming_modes.low_latency", [0, 4], "chunk: 0"),
         ("processor_config.json", "streaming_mode", "none", "streaming_mode: 'none'"),
         ("processor_config.json", "subsampling_factor", 4, "subsampling_factor: 4"),
     ],
@@ -94,6 +96,28 @@ def test_a_configuration_that_would_change_results_is_rejected(tmp_path, file, p
         import_speakers(source, tmp_path / "bundle")
     assert message in str(error.value)
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("n_layers", 10**9), ("d_model", "64"), ("speakers", 0), ("speakers", True), ("rope_theta", math.nan),
+        ("rotary_share", 0.2), ("cache.frames", 10**6), ("cache.min_probability", 0), ("cache.weak_rate", 1e308),
+        ("file_step", [0, 0, 0]), ("file_step", [9, 9, 0]), ("live_queue", [1, "2"]), ("live_steps", {}),
+        ("live_steps.low_latency", [4, -1]), ("features.is_normalized", True), ("features.fft_samples", 512.0),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_in_a_bundle_is_rejected(speaker_bundle, tmp_path, path, value):
+    def change(document: dict) -> None:
+        place, *keys = document["model"], *path.split(".")
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+
+    bundle = shutil.copytree(speaker_bundle.directory, tmp_path / "bundle")
+    change_json(bundle, "config.json", change)
+    with pytest.raises(CheckpointError, match=r"config.json: [\w.-]+: .* is not supported"):
+        SpeakerCheckpoint(bundle)
 
 
 def test_a_bundle_of_the_other_kind_is_named(speaker_bundle):

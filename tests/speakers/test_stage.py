@@ -291,7 +291,7 @@ def test_the_memory_of_a_long_silence_is_flat(speaker_bundle, mode):
 
 
 def test_steps_with_a_static_window_are_those_without(speaker_bundle, monkeypatch):
-    """As on a CUDA device: rows pad each batch, and streams of all ages and modes have one shape."""
+    """On a CUDA device, too, rows pad each batch, and streams of all ages and modes have one shape."""
     plain = Server(speaker_bundle)
     monkeypatch.setattr(speakers_stage, "select_step_driver", lambda mode, device: EagerDriver())
     static = Server(speaker_bundle)

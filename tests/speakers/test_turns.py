@@ -40,7 +40,7 @@ def test_a_word_has_the_speaker_with_the_largest_mean():
 
 
 def test_a_word_begins_with_its_own_frame():
-    """As the client has it, whose times are whole frames: 1.15 s / 0.01 s is less than 115 in floating point."""
+    """Times are whole frames, as the client's: 1.15 s / 0.01 s is less than 115 in floating point."""
     times = [(begin, begin + 10) for begin in range(0, 3000, 10)]
     alternating = torch.eye(2).repeat(150, 1)
     known = Probabilities()

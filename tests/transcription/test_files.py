@@ -9,6 +9,8 @@ import soundfile
 from client.tests.helpers.sound_files import media_file
 from penstock import StreamingRecognizer
 from penstock.transcription.files import FileTranscriber, FileTranscript
+from penstock_client.audio.monitors import SpeechMonitor
+from penstock_client.audio.pcm import Remark
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
 CONTEXT = (6, 1)
@@ -89,17 +91,18 @@ def test_a_stream_that_fails_does_not_stop_the_others(recognizer, paths, tmp_pat
     assert tokens(transcripts[0]) == tokens(transcripts[4])
 
 
-def test_a_cut_file_has_its_text_and_a_remark(recognizer, paths):
-    whole = golden_pcm("medium").numpy()
-    path = paths[0].with_name("cut.wav")
-    soundfile.write(path, whole, 16000)
-    path.write_bytes(path.read_bytes()[: -len(whole)])  # half of the samples, of two bytes each
-    soundfile.write(path.with_name("half.wav"), whole[: len(whole) // 2], 16000)
-    cut, half, other = transcribe(recognizer, [path, path.with_name("half.wav"), paths[1]], 16000)
-    assert [remark.code for remark in cut.remarks] == ["cut"]
-    assert (tokens(cut), cut.text) == (tokens(half), half.text)
-    assert tokens(half)
-    assert (cut.error, half.error, other.error, half.remarks, other.remarks) == (None, None, None, [], [])
+@pytest.mark.parametrize("request_samples", [16000, 480000])
+def test_remarks_on_the_text_have_the_samples_and_the_words(recognizer, paths, request_samples, monkeypatch):
+    class Monitor(SpeechMonitor):
+        def note(self, words, processed_s, text, is_final):
+            super().note(words, processed_s, text, is_final)
+            power = self._powers.sum()
+            self.remarks.append(Remark(" ".join(word.text for word in words), processed_s, float(power)))
+
+    monkeypatch.setattr("penstock.transcription.files.SpeechMonitor", Monitor)
+    (transcript,) = transcribe(recognizer, paths[:1], request_samples)
+    assert " ".join(each.code for each in transcript.remarks if each.code) == transcript.text
+    assert transcript.remarks[-1].start_s == pytest.approx(transcript.audio_s) and transcript.remarks[-1].lost_s > 0
 
 
 def test_times_are_those_of_a_file_that_begins_late(recognizer, paths):

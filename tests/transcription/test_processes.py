@@ -82,7 +82,7 @@ def killed() -> None:
 
 
 def test_a_process_that_ends_early_is_an_error():
-    with pytest.raises(RunError, match=r"a process ended early: signal SIGKILL, often for lack of memory"):
+    with pytest.raises(RunError, match=r"a process ended by SIGKILL.*; --processes takes fewer"):
         in_fresh_process(killed)
 
 
@@ -110,9 +110,14 @@ def test_processes_end_with_their_consumer(model, paths):
         ({"files": 20, "threads": 8}, 1, 16),
         ({"files": 20, "processes": 3}, 3, 7),
         ({"files": 2, "tracks": 4}, 2, 2),
+        ({"files": 20, "free_gb": 1}, 2, 10),
+        ({"files": 20, "free_gb": 0}, 1, 16),
+        ({"files": 20, "free_gb": 1, "processes": 4}, 4, 5),
     ],
 )
-def test_all_cores_are_used_as_far_as_there_are_files(monkeypatch, arguments, processes, streams):
+def test_all_cores_are_used_as_far_as_there_are_files_and_memory(monkeypatch, arguments, processes, streams):
     monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 4)
+    free = arguments.pop("free_gb", 64)
+    monkeypatch.setattr("penstock.transcription.processes.available_memory_bytes", lambda: free * 10**9)
     given = {"tracks": arguments["files"], "streams": None, "threads": 1, **arguments}
     assert divide(**given) == (processes, streams)

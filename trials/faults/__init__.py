@@ -1,1 +1,1 @@
-"""Fault trials: what clients, networks and servers that fail do to streams. `trials.fault_trials` runs them."""
+"""Fault trials: what servers and gateways that fail do to streams. `trials.fault_trials` runs them."""

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -14,22 +14,23 @@ from threading import Event, Semaphore
 
 import numpy as np
 
-from loadtest.fresh_gateway import RunningGateway
-from loadtest.gateway_clients import CONNECTION_ERRORS
+from loadtest.gateway_clients import CONNECTION_ERRORS, realtime_texts, riva_texts
 from penstock.serving.health import probe
 from penstock.serving.launch import ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog, find_model_processes
-from penstock_client import Client, ClientError, ConnectionOptions, Transcript
-from trials.server.killed_clients import KSERVE, REALTIME, RIVA, live_texts
+from penstock_client import Client, ConnectionOptions, Transcript
+from trials.server.fleet_streams import spoken
+from trials.server.gateway import RunningGateway
 from trials.server.raw_stream import BATCHED, RawStream, raw_stream
 from trials.server.recordings import Histories, Recording, stream_all
 from trials.server.resources import Figures
-from trials.server.running import RunningServer, running_gateway, server_environment, wait_until_gone
+from trials.server.running import running_gateway, running_server, server_environment, wait_until_gone
 
 MAX_STREAMS = 6
+_RIVA, *_ = _KINDS = ("riva", "realtime")
 _RATE_HZ = 16_000
 _RECONNECT_S = 900
 """A busy machine takes minutes to start a server."""
@@ -164,14 +165,15 @@ def restarted_server(model: Path, recordings: list[Recording], count: int = 10) 
     return {"streams": count, "words": sum(len(transcript.words) for transcript in transcripts), "restart_s": gap_s}
 
 
-def restarted_gateway(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+def restarted_gateway(model: Path, recordings: list[Recording], count: int = 10) -> Figures:
     """A gateway stops under streams of each live protocol: each gets its text so far, once, and then an error."""
     samples = np.tile(np.round(np.concatenate([one.samples for one in recordings]) * 32767).astype(np.int16), 4)
-    kinds = list(islice(cycle((RIVA, REALTIME, KSERVE)), count))
-    with running_gateway(server, "--drain-seconds", "3") as gateway:
-        expected = asyncio.run(_text(gateway, RIVA, samples)).split()
-    with running_gateway(server, "--drain-seconds", "3") as gateway:
-        texts = asyncio.run(_texts_until_stopped(gateway, kinds, samples))
+    kinds = list(islice(cycle(_KINDS), count))
+    with contextmanager(running_server)(model, 2 * count, 30.0) as server:
+        with running_gateway(server) as gateway:
+            expected = asyncio.run(_text(gateway, _RIVA, samples)).split()
+        with running_gateway(server, "--drain-seconds", "3") as gateway:
+            texts = asyncio.run(_texts_until_stopped(gateway, kinds, samples))
     for kind, text in zip(kinds, texts, strict=True):
         words = text.split()
         settled = max(0, len(words) - _UNSETTLED_WORDS)
@@ -209,14 +211,15 @@ async def _texts_until_stopped(gateway: RunningGateway, kinds: list[str], sample
 
 async def _text(gateway: RunningGateway, kind: str, samples: np.ndarray, going: asyncio.Event | None = None) -> str:
     """The newest text of a stream. With `going`, set with its first word, it must end with an error."""
+    texts_of, address = (riva_texts, gateway.grpc) if kind == _RIVA else (realtime_texts, gateway.http)
     text = ""
     try:
-        async with aclosing(live_texts(gateway, kind, samples)) as texts:
+        async with aclosing(texts_of(address, spoken(samples))) as texts:
             async for found in texts:
                 text = found.text or text
                 if going is not None and text:
                     going.set()
-    except (ClientError, *CONNECTION_ERRORS) as error:
+    except CONNECTION_ERRORS as error:
         assert going is not None and "STREAM_LOST" in str(error).upper(), error
         return text
     assert going is None, f"the stream of {kind} ended without an error"

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from loadtest.processes import server_processes
 from penstock.serving.launch import LOOPBACK, Ports, ServerOptions, claim_ports
 from penstock.serving.model_repository import find_model_repository
@@ -24,6 +23,7 @@ from penstock.serving.supervisor import Backoff
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog
 from trials.edge_check import running_edge
+from trials.server.gateway import RunningGateway, fresh_gateway
 from trials.server.running import CONTEXT, RunningServer, information, server_environment
 
 IDLE_S = 10.0
@@ -67,10 +67,10 @@ class Fleet:
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
         self._offered = 0
         self.crashes = 0
-        """How often a server ended without a fault."""
+        """Number of times a server ended without a fault."""
         self._count, self._logs = gateways, logs
         self._open: list[ExitStack] = []
-        """What ends each gateway."""
+        """Stack that ends each gateway."""
         self._gone = (0.0, 0.0)
         """Moves of gateways that have ended."""
         self._stack = ExitStack()
@@ -129,8 +129,7 @@ class Fleet:
         server.stop(drain=is_drained)
         if not is_drained:
             time.sleep(Backoff().next_wait_s(0.0) or 0.0)  # as `penstock serve --restart`
-        server.start()
-        server.wait_ready()
+        server.__enter__()  # starts again after a crash
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
@@ -240,7 +239,7 @@ def stall_server(fleet: Fleet, number: int) -> None:
 
 
 def drain_server(fleet: Fleet, number: int) -> None:
-    """What SIGTERM does to `penstock serve`: a drain of 8 s; then it starts again."""
+    """Drains `penstock serve` by SIGTERM, for 8 s; then it starts again."""
     fleet.restart_server(number % 2, is_drained=True)
 
 

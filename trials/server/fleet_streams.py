@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx2
 import numpy as np
@@ -16,10 +16,10 @@ import soundfile
 
 from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
-from trials.server.killed_clients import RATE_HZ, spoken
 from trials.server.recordings import Recording
 from trials.server.resources import Figures
 
+RATE_HZ = 16_000
 _STREAM_S, _SILENCE_S = 40, 180
 _PAUSE_SAMPLES = RATE_HZ
 """Between utterances: the gateway ends a segment in it."""
@@ -41,7 +41,7 @@ class Fleet(Protocol):
     """Servers behind gateways: processes (`fleet.Fleet`) or containers."""
 
     key: str | None
-    """That clients send."""
+    """Key that clients send."""
     http: str
     grpc: str
     """HOST:PORT of the gateways."""
@@ -52,8 +52,25 @@ class Fleet(Protocol):
         """Streams moved, and seconds sent again."""
 
 
+async def spoken(samples: np.ndarray, begin_s: float | None = None) -> Parts:
+    """Parts of 100 ms, each at the moment when its last sample is spoken; what was spoken before now comes at once.
+
+    begin_s: of the monotonic clock (now).
+    """
+    begin_s = time.monotonic() if begin_s is None else begin_s
+    for start in range(0, len(samples), _PART_SAMPLES):
+        part = samples[start : start + _PART_SAMPLES]
+        await asyncio.sleep(begin_s + (start + len(part)) / RATE_HZ - time.monotonic())
+        yield part
+
+
 def _headers(fleet: Fleet) -> dict[str, str]:
     return {"Authorization": f"Bearer {fleet.key}"} if fleet.key else {}
+
+
+def _connection(fleet: Fleet) -> dict[str, Any]:
+    """Pings wait behind audio that is ahead of a slow server, so that none may end a stream."""
+    return {"additional_headers": _headers(fleet), "ping_timeout": None}
 
 
 def _riva(fleet: Fleet, parts: Parts, **fields: object) -> Texts:
@@ -77,7 +94,7 @@ async def _upload(fleet: Fleet, parts: Parts) -> Texts:
 
 KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
     "segments": _riva,
-    "one segment": lambda fleet, parts: realtime_texts(fleet.http, parts, additional_headers=_headers(fleet)),
+    "one segment": lambda fleet, parts: realtime_texts(fleet.http, parts, **_connection(fleet)),
     "beam": lambda fleet, parts: _riva(fleet, parts, max_alternatives=3),
     "phrases": lambda fleet, parts: _riva(fleet, parts, speech_contexts=[_PHRASES]),
     "file": _upload,
@@ -87,7 +104,7 @@ KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
 SPEAKER_KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
     "segments with speakers": lambda fleet, parts: _riva(fleet, parts, has_speakers=True),
     "one segment with speakers": lambda fleet, parts: realtime_texts(
-        fleet.http, parts, has_speakers=True, additional_headers=_headers(fleet)
+        fleet.http, parts, has_speakers=True, **_connection(fleet)
     ),
 }
 """For servers with a speaker model."""
@@ -95,13 +112,13 @@ SPEAKER_KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
 
 @dataclass
 class Played:
-    """What one stream told."""
+    """Results of one stream."""
 
     words: list[Word] = field(default_factory=list)
     speakers: list[int | None] = field(default_factory=list)
     """The speakers of these words, if its kind has speakers."""
     lates: list[tuple[float, float]] = field(default_factory=list)
-    """When each text came, and the seconds since the end of the audio that it covers was spoken. Without those
+    """Time when each text came, and the seconds since the end of its audio was spoken. Without those
     of a stream that began anew."""
     reconnections: int = 0
     rejections: int = 0
@@ -123,7 +140,7 @@ class Stream:
         return len(self.samples) / RATE_HZ
 
     async def expected(self, fleet: Fleet) -> list[Word]:
-        """Its words without a fault, as fast as they come."""
+        """Words without a fault, as fast as they come."""
         return (await self._read(Played(), self._open(fleet, _unpaced(self.samples)), 0.0)).words
 
     async def play(self, fleet: Fleet, expected: Sequence[Word]) -> Played:
@@ -212,10 +229,10 @@ async def undisturbed(fleet: Fleet, streams: Sequence[Stream]) -> list[list[Word
 
 @dataclass
 class Run:
-    """What streams told while something happened to their fleet."""
+    """Results of streams while something happened to their fleet."""
 
     played: list[tuple[Stream, Played]] = field(default_factory=list)
-    """Those that told the right words."""
+    """Streams whose words were right."""
     problems: list[str] = field(default_factory=list)
 
     @property

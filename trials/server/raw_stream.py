@@ -103,24 +103,33 @@ class RawStream:
         self.close()
 
 
-def request_arrays(rows: list[Row], as_pcm: bool) -> dict[str, np.ndarray]:
-    """The inputs of one request. as_pcm: samples as int16."""
-    options = list(dict.fromkeys(row.options for row in rows if row.options is not None))
+def request_arrays(rows: Sequence[Row], as_pcm: bool) -> dict[str, np.ndarray]:
+    """The inputs of one request; as_pcm: samples as int16."""
+    options = _distinct_options(rows)
     samples = np.concatenate([row.samples for row in rows])
     table = [
         (row.number, len(row.samples), row.flags, -1 if row.options is None else options.index(row.options))
         for row in rows
     ]
-    audio = {"PCM": np.round(samples * 32768).astype(np.int16)[None]} if as_pcm else {"AUDIO": samples[None]}
-    texts = np.array([[text.encode() for text in options]], np.object_).reshape(1, -1)
-    return {**audio, "ROWS": np.array([table], np.int64), "OPTIONS": texts}
+    audio, pcm = (samples[:0], samples) if as_pcm else (samples, samples[:0])
+    pcm = np.round(pcm * 32768).astype(np.int16)
+    return {"AUDIO": audio[None], "PCM": pcm[None], "ROWS": np.array([table], np.int64)}
+
+
+def request_parameters(client: str, rows: Sequence[Row]) -> dict[str, str]:
+    """The parameters of the request with these rows."""
+    return {"client": client, "options": f"[{','.join(_distinct_options(rows))}]"}
+
+
+def _distinct_options(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.options for row in rows if row.options is not None))
 
 
 def inputs_of(arrays: dict[str, np.ndarray]) -> list[triton_grpc.InferInput]:
     """Arrays as Triton's inputs."""
     made = []
     for name, values in arrays.items():
-        one = triton_grpc.InferInput(name, list(values.shape), _DATATYPES.get(values.dtype, "BYTES"))
+        one = triton_grpc.InferInput(name, list(values.shape), _DATATYPES[values.dtype])
         made.append(one.set_data_from_numpy(values))
     return made
 
@@ -130,7 +139,7 @@ class BatchedConnection:
 
     def __init__(self, url: str, client: str):
         self._client = triton_grpc.InferenceServerClient(url)
-        self._parameters = {"client": client}
+        self._name = client
         self._outputs = [triton_grpc.InferRequestedOutput(name) for name in BATCHED_OUTPUTS]
         self._replies: queue.Queue[BatchedReply] = queue.Queue()
 
@@ -143,14 +152,13 @@ class BatchedConnection:
         self._client.stop_stream(cancel_requests=error_type is not None)
         self._client.close()
 
-    def send(self, arrays: dict[str, np.ndarray], parameters: dict | None = None) -> None:
+    def send(self, rows: Sequence[Row], as_pcm: bool = False) -> None:
         """Sends a request without a wait for earlier replies."""
-        self._client.async_stream_infer(
-            "asr_batch",
-            inputs_of(arrays),
-            outputs=self._outputs,
-            parameters=self._parameters if parameters is None else parameters,
-        )
+        self.send_arrays(request_arrays(rows, as_pcm), request_parameters(self._name, rows))
+
+    def send_arrays(self, arrays: dict[str, np.ndarray], parameters: dict) -> None:
+        """Sends a request, which may be wrong."""
+        self._client.async_stream_infer("asr_batch", inputs_of(arrays), outputs=self._outputs, parameters=parameters)
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> BatchedReply:
         """The next reply, or the error of a request that was rejected as a whole."""
@@ -158,7 +166,7 @@ class BatchedConnection:
 
     def ask(self, rows: Sequence[Row], as_pcm: bool = False) -> triton_grpc.InferResult:
         """Sends a request and waits for its reply."""
-        self.send(request_arrays(list(rows), as_pcm))
+        self.send(rows, as_pcm)
         reply = self.receive()
         assert not isinstance(reply, InferenceServerException), reply
         return reply
@@ -213,7 +221,7 @@ class BatchedRawStream:
     def send(self, samples: np.ndarray, start: bool = False, end: bool = False) -> Reply:
         """Sends one request of audio. A row without a new result repeats the last reply, without its words."""
         row = Row(1, np.asarray(samples, np.float32), START * start + END * end)
-        self._connection.send(request_arrays([row], as_pcm=False))
+        self._connection.send([row])
         try:
             reply = self._connection.receive(self._timeout_s)
         except queue.Empty:

@@ -3,32 +3,22 @@
 Each stream has known audio, so that a word of another stream, an extra word and a missing word are all differences.
 """
 
-import itertools
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
-from trials.server.killed_clients import stream_until_killed
-from trials.server.raw_stream import BATCHED, BatchedRawStream, RawStream, Reply, raw_stream
+from trials.server.raw_stream import BatchedRawStream, RawStream, Reply
 from trials.server.running import CONTEXT, RunningServer
 
 SPEECH = Path(__file__).parents[2] / "tests" / "data" / "an4" / "flac"
 REQUEST_SAMPLES = 3200
 NO_SAMPLES = np.zeros(0, np.float32)
-_FORKS = get_context("forkserver")
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class History:
     expected: Expected
     replies: list[Reply] = field(default_factory=list)
     error: str | None = None
-    """What broke the stream."""
+    """Error that broke the stream."""
 
     def problems(self) -> list[str]:
         """Returns what is wrong. A broken stream must have received a prefix of its expected words."""
@@ -113,6 +103,8 @@ class Histories:
 class Recording:
     """Audio with the result that is expected of the server."""
 
+    path: Path
+    """The whole utterance."""
     samples: np.ndarray
     expected: Expected
 
@@ -124,7 +116,7 @@ def make_recordings(model: Path, seconds: float = 1.6) -> list[Recording]:
     for path in sorted(SPEECH.glob("*.flac")):
         samples = read_audio(path, 16000)[: int(16000 * seconds)]
         reply = Reply.of_result(recognizer.open_stream().finish(samples))
-        recordings.append(Recording(samples, Expected(reply.text, reply.words, reply.tokens)))
+        recordings.append(Recording(path, samples, Expected(reply.text, reply.words, reply.tokens)))
     return recordings
 
 
@@ -148,36 +140,6 @@ def stream_all(
     return history
 
 
-@contextmanager
-def other_streams(server: RunningServer, recordings: list[Recording], count: int = 2) -> Iterator[Histories]:
-    """Sends whole streams one after the other meanwhile, in turn direct and batched ones.
-
-    Every one must receive all its words.
-    """
-    histories, is_over = Histories(), Event()
-
-    def run_streams(number: int) -> None:
-        chance, protocols = random.Random(number), itertools.cycle(("grpc", BATCHED))
-        while not is_over.is_set():
-            name, recording = f"other-{number}-{time.monotonic_ns()}", chance.choice(recordings)
-            with raw_stream(server.ports, name, next(protocols), timeout_s=60) as stream:
-                stream_all(
-                    stream, recording, histories.open(name, recording.expected), 0.02, chance.choice([1600, 3200, 8000])
-                )
-
-    threads = [Thread(target=run_streams, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield histories
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join()
-    histories.check()
-    assert histories.whole
-
-
 def send_empty_stream(server: RunningServer) -> None:
     """Sends an empty stream, upon which the server expires idle streams."""
     try:
@@ -185,39 +147,3 @@ def send_empty_stream(server: RunningServer) -> None:
             stream.send(NO_SAMPLES, start=True, end=True)
     except InferenceServerException as error:
         assert "STREAM_LIMIT: " in str(error), error
-
-
-class KilledClient:
-    """A client in a process of its own, in mid-stream."""
-
-    def __init__(
-        self,
-        url: Any,
-        name: str | int,
-        samples: np.ndarray,
-        stream: Callable[[Any, Any, np.ndarray, Connection], None] = stream_until_killed,
-    ):
-        """`url` and `name` are arguments of `stream`; `name` may be the number of a batched client's streams."""
-        _FORKS.set_forkserver_preload(["trials.server.killed_clients"])
-        ours, theirs = _FORKS.Pipe(duplex=False)
-        self._going: Connection = ours
-        self._process = _FORKS.Process(target=stream, args=(url, name, samples, theirs), daemon=True)
-        self._process.start()
-
-    def wait_until_going(self, timeout_s: float = 30.0) -> None:
-        """Waits until its first request has been answered."""
-        assert self._going.poll(timeout_s) and self._going.recv() == "going"
-
-    def kill(self) -> None:
-        """Sends SIGKILL."""
-        self._process.kill()
-        self._process.join(10)
-
-
-def rejection(call: Callable[[], object]) -> str:
-    """Returns the message of the rejection that `call` must get."""
-    try:
-        call()
-    except InferenceServerException as error:
-        return str(error)
-    raise AssertionError("not rejected")

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.fresh_gateway import RunningGateway, fresh_gateway
 from penstock.serving.information import server_information
 from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import Settings
 from penstock.serving.triton_install import find_triton
+from trials.server.gateway import RunningGateway, fresh_gateway
 
 CONTEXT = (70, 6)
 
 
 @dataclass(frozen=True)
 class RunningServer:
-    """Where a server listens and how large it is."""
+    """Ports and size of a server."""
 
     ports: Ports
     max_streams: int
@@ -46,7 +46,7 @@ def server_environment(
 
 
 def information(environment: dict[str, str]) -> dict[str, str]:
-    """What `penstock serve` with these settings tells clients."""
+    """Information that `penstock serve` with these settings gives to clients."""
     found = Settings.from_environment(environment | {"PENSTOCK_DEVICE": "cpu"})
     return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from penstock_client.audio.tracks import load_audio as load_audio
     from penstock_client.audio.tracks import read_audio as read_audio
     from penstock_client.batched.client import BatchedClient as BatchedClient
-    from penstock_client.batched.rows import Answer as Answer
     from penstock_client.batched.rows import StreamResult as StreamResult
     from penstock_client.batched.stream import BatchedStream as BatchedStream
     from penstock_client.client import AsyncClient as AsyncClient
@@ -55,7 +54,7 @@ _PUBLIC = {
     "audio.tracks": ("load_audio", "read_audio"),
     "audio.audio_pipe": ("AudioPipe",),
     "batched.client": ("BatchedClient",),
-    "batched.rows": ("Answer", "StreamResult"),
+    "batched.rows": ("StreamResult",),
     "batched.stream": ("BatchedStream",),
     "client": ("AsyncClient", "Client"),
     "connection": ("ConnectionOptions",),

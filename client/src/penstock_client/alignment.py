@@ -35,7 +35,7 @@ class ChunkGeometry:
         return samples - (samples - self.first_chunk_samples) % self.chunk_samples
 
     def chunks(self, samples: int) -> int:
-        """How many chunks cover `samples` samples."""
+        """Counts the chunks that cover `samples` samples."""
         return -(-samples // self.chunk_samples)
 
 

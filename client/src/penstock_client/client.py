@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client.audio.tracks import MIX, Channel
+from penstock_client.batched.rows import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.options import StreamOptions, for_file, parameters_of, speaker_settings
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
-from penstock_client.protocol import MODEL_NAME, Result, check_stream_id
+from penstock_client.protocol import Result
 from penstock_client.server_info import ServerInfo
-from penstock_client.speakers.link import connect, open_transport
 from penstock_client.stream import AsyncStream, Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import AsyncConnection, Connection, Transport
 from penstock_client.transport.blocking import BlockingConnection
+from penstock_client.transport.engine import EngineConnection, open_transport
 from penstock_client.transport.server_offer import ServerChunks, read_server_info
 
 
@@ -38,9 +39,9 @@ class ClientBase:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} {self._endpoint.protocol}>"
 
-    def _new_stream_id(self, stream_id: StreamId | None) -> StreamId:
-        """The id, or a unique one. ValueError for an id that Triton does not take; StreamClosedError after close."""
-        stream_id = uuid.uuid4().hex if stream_id is None else check_stream_id(stream_id)
+    def _new_stream_id(self) -> StreamId:
+        """A unique id. StreamClosedError after close."""
+        stream_id = uuid.uuid4().hex
         if self._is_closed:
             raise StreamClosedError(stream_id, "the client is closed")
         return stream_id
@@ -49,13 +50,14 @@ class ClientBase:
 class Client(ClientBase):
     """A client of the Penstock server at `url`, the host:port of its gRPC or HTTP port. Carries any number of streams.
 
-    A stream fails if the server leaves audio unanswered for `timeout_s`. A stream connects with its first audio, so an
-    absent server shows there. A failed attempt to connect is repeated; audio is never sent twice (see
-    `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it
-    and its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol
-    or certificate file. `connection` replaces the network, as in a test.
+    Its streams share requests to the model `asr_batch`: over gRPC of one call, over HTTP one at a time. They fail if
+    the server leaves a request unanswered for `timeout_s`. A stream connects with its first audio, so an absent server
+    shows there. A failed attempt to connect is repeated; audio is never sent twice to one stream of the server (see
+    `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it and
+    its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol or
+    certificate file. `connection` replaces the network, as in a test.
 
-    Streams send whole chunks of the server's model: a request without one would cost the server time, and could not be
+    Streams send whole chunks of the server's model: a row without one would cost the server time, and could not be
     answered with anything new. With `align=False`, or to a server that does not publish its chunks, all audio is sent
     at once.
     """
@@ -66,26 +68,24 @@ class Client(ClientBase):
         protocol: ProtocolName = "grpc",
         *,
         timeout_s: float = 10.0,
-        model: str = MODEL_NAME,
         connection_options: ConnectionOptions | None = None,
         connection: Connection | None = None,
         align: bool = True,
     ):
-        endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
+        endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
         super().__init__(endpoint, align, connection is None)
-        self._connection = connection or BlockingConnection(partial(connect, endpoint, self._chunks))
+        self._connection = connection or BlockingConnection(partial(EngineConnection, endpoint, self._chunks))
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
         self._close_once = weakref.finalize(self, close_all, self._streams, self._connection)
 
-    def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> Stream:
-        """A new stream. Its id must not be in use on the server: that stream would be restarted.
+    def open_stream(self, options: StreamOptions | None = None) -> Stream:
+        """A new stream.
 
-        The default is a unique id. Raises ValueError for an id that Triton does not take. Options that the server
-        rejects fail the stream with a StreamError in place of its first result. Speakers without a speaker model on the
-        server are a SpeakersNotServedError of the first `send`.
+        Options that the server rejects fail the stream with a StreamError in place of its first result. Speakers
+        without a speaker model on the server are a SpeakersNotServedError of the first `send`.
         """
-        stream_id = self._new_stream_id(stream_id)
+        stream_id = self._new_stream_id()
         if (speakers := speaker_settings(options)) is None:
             transport: Transport = self._connection.open_transport(stream_id, self._timeout_s)
         elif isinstance(self._connection, BlockingConnection):
@@ -114,7 +114,6 @@ class Client(ClientBase):
         *,
         request_ms: float | None = None,
         realtime: bool = False,
-        stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
         channel: Channel = MIX,
         on_progress: Callable[[Transcript], None] | None = None,
@@ -136,7 +135,7 @@ class Client(ClientBase):
             if on_progress is not None:
                 on_progress(transcript)
 
-        with self.open_stream(stream_id, options if realtime else for_file(options)) as stream:
+        with self.open_stream(options if realtime else for_file(options)) as stream:
             stream.start_ms = round(1000 * recording.start_s)
             play(stream, recording, Pacer() if realtime else None, report, SegmentEnds())
             return stream.transcript
@@ -172,24 +171,18 @@ class AsyncClient(ClientBase):
         protocol: ProtocolName = "grpc",
         *,
         timeout_s: float = 10.0,
-        model: str = MODEL_NAME,
         connection_options: ConnectionOptions | None = None,
         connection: AsyncConnection | None = None,
         align: bool = True,
     ):
-        endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
+        endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
         super().__init__(endpoint, align, connection is None)
-        self._connection = connection or connect(endpoint, self._chunks)
+        self._connection = connection or EngineConnection(endpoint, self._chunks)
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
-    def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> AsyncStream:
-        """A new stream, for `async with`. Its id must not be in use on the server: that stream would be restarted.
-
-        The default is a unique id. Raises ValueError for an id that Triton does not take. Options that the server
-        rejects fail the stream with a StreamError in place of its first result. Speakers without a speaker model on the
-        server are a SpeakersNotServedError of the first `send`.
-        """
-        stream_id = self._new_stream_id(stream_id)
+    def open_stream(self, options: StreamOptions | None = None) -> AsyncStream:
+        """A new stream, for `async with`; its errors are those of `Client.open_stream`."""
+        stream_id = self._new_stream_id()
         transport = open_transport(self._connection, stream_id, self._timeout_s, speaker_settings(options))
         stream = AsyncStream(stream_id, transport, parameters_of(options), self._chunks)
         self._streams.add(stream)
@@ -205,7 +198,6 @@ class AsyncClient(ClientBase):
         *,
         request_ms: float | None = None,
         realtime: bool = False,
-        stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
         channel: Channel = MIX,
         on_progress: Callable[[Transcript], None] | None = None,
@@ -218,7 +210,7 @@ class AsyncClient(ClientBase):
             await asyncio.to_thread(self._server.check_live, options)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
-        async with self.open_stream(stream_id, options if realtime else for_file(options)) as stream:
+        async with self.open_stream(options if realtime else for_file(options)) as stream:
             stream.start_ms = round(1000 * recording.start_s)
             await _play(stream, recording, Pacer() if realtime else None, report)
             return stream.transcript

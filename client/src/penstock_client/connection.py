@@ -31,9 +31,9 @@ _OWN_HEADERS = {
 class ConnectionOptions:
     """A client's connection options. Raises ValueError for an invalid value; files are read when the client is made.
 
-    A failed attempt to connect is repeated for `connect_retry_s`, with increasing back-off, as long as none of the
-    stream's audio can have reached the server. A connection lost later fails its streams, unless `reconnect_s` is set.
-    Audio is never sent twice to one stream of the server.
+    A failed attempt to connect is repeated for `connect_retry_s`, with increasing back-off, before any audio is sent. A
+    connection lost later fails its streams, unless `reconnect_s` is set. Audio is never sent twice to one stream of the
+    server.
     """
 
     root_certificates: str | Path | None = None
@@ -48,21 +48,23 @@ class ConnectionOptions:
 
     A probe without an answer for 10 s ends the connection. By default Triton closes an idle connection, with all its
     streams, if it is probed more often than every 300 s (`--grpc-http2-min-recv-ping-interval-without-data`).
-    Unanswered audio fails its stream earlier, after the client's `timeout_s`.
+    An unanswered request fails them earlier, after the client's `timeout_s`.
     """
     connect_retry_s: float = 1.0
-    """Seconds during which failed connection attempts are repeated, within `timeout_s` of the first audio; 0: never."""
+    """Seconds during which failed connection attempts are repeated; 0: never."""
     wait_for_slot_s: float = 0.0
     """Seconds during which a stream's start is repeated with increasing back-off, while the server is full or stopping.
 
-    With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
+    After a rejection also while the server is gone. With it the first request of each stream is answered before the
+    second one is sent. Not for `BatchedClient`.
     """
     reconnect_s: float = 0.0
-    """Seconds during which a stream that has had results reconnects after a lost connection. Not for `BatchedClient`.
+    """Seconds during which a stream that has had results reconnects to its server. Not for `BatchedClient`.
 
-    Its current segment is kept in memory, and sent again to a new stream, whose id begins with that of the lost one. So
-    nothing is missing, and the results are those of a connection that was not lost. Reconnections are logged
-    ("penstock_client").
+    The connection was lost, or the server lost the stream, is stopping or did not reply in time. The stream's current
+    segment and some audio before it are kept in memory, and sent again to a new stream of the same model. So nothing is
+    missing, and the results are those of a connection that was not lost. Reconnections are logged ("penstock_client").
+    A stream that reconnects three times without a new result ends.
     """
 
     def __post_init__(self) -> None:
@@ -88,7 +90,7 @@ class Endpoint:
     protocol: ProtocolName = "grpc"
     model: str = MODEL_NAME
     timeout_s: float = 10.0
-    """Maximum time to connect, and to wait for the reply to audio."""
+    """Maximum time to connect, and to wait for the reply to a request."""
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
 
     def __post_init__(self) -> None:

@@ -6,16 +6,18 @@ Server, client and gateway declare theirs with `Options`.
 import argparse
 import difflib
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar, NoReturn
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
+
+from penstock_client.command_parser import Parser
+from penstock_client.listening import ACCEPTED, listen_address
 
 Off = Annotated[int, Field(ge=0, le=0)]
 """In a union with other numbers: 0, which turns the option off."""
@@ -39,6 +41,9 @@ class About:
     """The accepted values in words; by default they follow from the type."""
 
 
+Listen = Annotated[str, AfterValidator(listen_address), About("ADDRESS", accepted=ACCEPTED)]
+
+
 class Options(BaseModel):
     """Base class of declarations. The constructor raises `error`, whose text names the option and what is accepted."""
 
@@ -46,6 +51,8 @@ class Options(BaseModel):
     prefix: ClassVar[str] = "PENSTOCK_"
     """The names of environment variables begin with it."""
     error: ClassVar[type[Exception]] = ValueError
+    replaced: ClassVar[dict[str, str]] = {}
+    """Options of earlier versions, and which stand for them now."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -66,6 +73,8 @@ class Options(BaseModel):
             if option.name in groups:
                 group = parser.add_argument_group(groups[option.name])
             option.add_flag(group)
+        if isinstance(parser, Parser):
+            parser.replaced = {_flag(old): _flag(new) for old, new in cls.replaced.items()}
 
     @classmethod
     @cache
@@ -76,6 +85,9 @@ class Options(BaseModel):
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ, args: argparse.Namespace | None = None) -> Self:
         """The values of flags, else of variables, else the defaults; `error` names a wrong one and what is accepted."""
+        for old, new in cls.replaced.items():
+            if environment.get(variable := cls.prefix + old.upper()):
+                raise cls.error(f"{variable} is not known any more; use {cls.prefix}{new.upper()}")
         flags = {} if args is None else read_flags(cls.options(), args)
         others = [each for each in cls.options() if each.name not in flags and environment.get(each.variable)]
         return cls(**flags, **{each.name: each.read(environment) for each in others})
@@ -114,7 +126,7 @@ class Option:
         self.name, self.default, self.help = name, field.default, field.description or ""
         about = next((each for each in field.metadata if isinstance(each, About)), About())
         self.metavar, self.page, self.decoders = about.metavar, about.page, about.decoders
-        self.flag, self.variable = f"--{name.replace('_', '-')}", prefix + name.upper()
+        self.flag, self.variable = _flag(name), prefix + name.upper()
         self.is_switch = field.annotation is bool
         self._field, self._about, self._error = field, about, error
 
@@ -176,6 +188,10 @@ class Option:
             raise self._error(f"{self.source(given)} is {text!r}; {error}") from None
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def shown(value: object) -> str:
     """A wrong value for an error's text, whatever it is and however long."""
     try:
@@ -234,31 +250,3 @@ def _in_words(schema: dict[str, Any]) -> str:
 
 def _whole(low: int, high: int | None) -> str:
     return f"integers from {low}" + ("" if high is None else f" to {high}")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage text; its subcommands' parsers are of the same class.
-
-    A flag is written in full: the next version may have another one that begins like its abbreviation.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**(settings | {"allow_abbrev": False}))
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Ends with an error for an unknown flag, which names the nearest one."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; the nearest is {near[0]}" if near else ""))
-        return found, unknown
-
-    def error(self, message: str) -> NoReturn:
-        """Exits with status 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Help and version; unlike argparse's own, raises OSError where they cannot be written."""
-        file = file or sys.stderr
-        file.write(message)
-        file.flush()

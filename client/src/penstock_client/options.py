@@ -7,7 +7,7 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args
@@ -60,20 +60,23 @@ FILE, LONG, LIVE = WINDOWS
 WindowSizes = Annotated[str, Field(pattern=r"^[0-9.]{1,9},[0-9.]{1,9},[0-9.]{1,9}$")]
 Window = NamedWindow | WindowSizes
 MAX_SPEAKERS = 8
-"""That a speaker model tells apart."""
+"""Speakers that a speaker model tells apart."""
 Speakers = Literal["off", "on"] | Annotated[int, Field(ge=2, le=MAX_SPEAKERS)]
 ACCEPTED_SPEAKERS = f"off, on, or the most speakers: integers from 2 to {MAX_SPEAKERS}, which is the model's limit"
 SpeakerMode = Literal["low_latency", "very_low_latency", "ultra_low_latency", "file"]
 SPEAKER_MODES: tuple[SpeakerMode, ...] = get_args(SpeakerMode)
 SPEAKER_FILE = SPEAKER_MODES[-1]
 OWN_OPTIONS = ("speakers", "speaker_mode")
-"""Those of the client or gateway, which sends the audio to the model `speakers`, too: `asr` does not have them."""
+"""Options of the client or gateway, which sends the audio to the model `speakers`, too: `asr` does not have them."""
 ACCEPTED_WINDOWS = f"{', '.join(WINDOWS)} (10,2,2), or LEFT,CHUNK,RIGHT in seconds"
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
 ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
 """The options of rules that end segments, by numbers."""
+PHRASE_OPTIONS = ("boosted_phrases", "boost", "unknown_phrases")
+CHANGEABLE = (*PHRASE_OPTIONS, *ENDPOINTS, "endpoint_tokens", "endpoint_state", "language")
+"""Options that may change where a client ends a segment; the stream goes on."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SERVERS = "the server's"
 
@@ -133,7 +136,7 @@ class StreamOptions(Options):
     decoder: Annotated[
         Decoder | None,
         About("NAME[:OPTION=VALUE,...]", unset="greedy; ctc without a transducer", page="decoding.md"),
-    ] = Field(default=None, description="search (`penstock-client --info` names those of a server)")
+    ] = Field(default=None, description="search, of those that the server has")
     beam_size: Annotated[
         BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md#settings", decoders=BEAM_DECODERS)
     ] = Field(None, description="hypotheses per stream, at most the server's beam size")
@@ -238,12 +241,30 @@ class StreamOptions(Options):
 
 
 def parameters_of(options: StreamOptions | None) -> "dict[str, Parameter]":
-    """Those of a stream with these options. TypeError for something else."""
+    """Parameters of a stream with these options. TypeError for something else."""
     if options is None:
         return {}
     if not isinstance(options, StreamOptions):
         raise TypeError(f"options is a {type(options).__name__}, expected StreamOptions")
     return options.parameters()
+
+
+def changes_of(options: Mapping[str, Any] | None) -> "dict[str, Parameter]":
+    """The parameters with which a request that ends a segment changes these options of its stream.
+
+    No phrases: []. ValueError names an option that cannot change, or a wrong value.
+    """
+    values = dict(options or {})
+    if fixed := [name for name in values if name not in CHANGEABLE]:
+        accepted = ", ".join(CHANGEABLE)
+        raise ValueError(f"{shown(fixed[0])} cannot change in a running stream; accepted: {accepted}")
+    if missing := [name for name, value in values.items() if value is None]:
+        raise ValueError(f"{missing[0]} is None; accepted in a running stream: a value")
+    given = StreamOptions(**values)
+    changes: dict[str, Parameter] = {name: getattr(given, name) for name in values}
+    if "boosted_phrases" in changes:
+        changes["boosted_phrases"] = json.dumps(given.boosted_phrases)
+    return changes
 
 
 def is_live_window(window: object) -> bool:
@@ -304,19 +325,15 @@ OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None
 
 
 class SpeakerSettings(NamedTuple):
-    """What a stream's options say of its speakers."""
+    """A stream's options about its speakers."""
 
     most: int | None
     """Speakers; None: as many as the model tells apart."""
     mode: SpeakerMode
 
-    def options(self) -> "dict[str, Parameter]":
-        """The options of the stream."""
-        return {"speakers": self.most or "on", "speaker_mode": self.mode}
-
 
 def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
-    """Those of a stream with these options; None where its speakers are not asked for."""
+    """Settings of a stream with these options; None where its speakers are not asked for."""
     if not isinstance(options, StreamOptions) or options.speakers in (None, "off"):
         return None
     most = options.speakers if isinstance(options.speakers, int) else None

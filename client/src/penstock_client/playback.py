@@ -43,7 +43,7 @@ class Pacer:
         return max(0.0, self._start_s + samples / SAMPLE_RATE_HZ - self._clock())
 
 
-class Block(NamedTuple):
+class RequestSamples(NamedTuple):
     """The samples of one request."""
 
     samples: npt.NDArray[np.float32]
@@ -71,12 +71,12 @@ class Recording:
         else:
             self.samples = as_samples(audio)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RequestSamples]:
         """At least one block; the last may be shorter."""
         size = self.samples.size
         for start in range(0, max(1, size), self._block_samples):
             end = min(start + self._block_samples, size)
-            yield Block(self.samples[start:end], end, end == size)
+            yield RequestSamples(self.samples[start:end], end, end == size)
 
 
 class SegmentEnds:

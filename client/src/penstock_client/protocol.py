@@ -1,7 +1,4 @@
-"""The protocol of the Triton model `asr`: requests with audio, and results. No network, no threads.
-
-The transports send a `Request` in their own format and pass the outputs of the reply to `replies.parse_reply`.
-"""
+"""Requests with audio and results of one stream, in any transport. No network, no threads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,16 +19,6 @@ MAX_REPLY_BYTES = 32 << 20
 confidence as JSON. So this holds 8 alternatives of a segment of 4 h (43,000 words, 24 MB), 32 of one of an hour, or 4
 for each of the 1,024 rows of a batch that all end a segment of 30 s."""
 
-OUTPUTS_WITHIN_SEGMENT = (
-    "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
-    "TOKENS", "TIMESTAMPS", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS", "WORD_SPEAKER",
-)  # fmt: skip
-"""The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
-requested output costs the server time."""
-
-MAX_STRING_ID_BYTES = 128
-"""Triton's limit for a correlation id."""
-_MAX_NUMERIC_ID = 2**63 - 1
 BYTES_PER_SAMPLE = 4
 _ROUNDING, _PADDING_S = 1e-5, 1.0
 """AUDIO_PROCESSED may differ from what was sent by the first as a part of it, and exceed it by less than the second."""
@@ -54,9 +41,8 @@ class Request:
     is_end: bool
     """True for the stream's last request."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """The stream's options, in the first request only; `finalize` where a segment ends and the stream continues."""
-    has_alternatives: bool = False
-    """True where the reply may have alternatives: before an endpoint no request is known to end a segment."""
+    """The stream's options in the first request; `finalize`, and options that change, where a segment ends and the
+    stream continues."""
 
     @property
     def samples(self) -> int:
@@ -68,25 +54,14 @@ class Request:
         """True where a segment ends, so that the reply is its final result."""
         return self.is_end or FINALIZE.keys() <= self.parameters.keys()
 
-    def again(self, samples: int, parameters: "Mapping[str, Parameter] | None" = None, ends: bool = True) -> "Request":
-        """With its last samples only: as a start with these parameters more, or not as a start.
-
-        ends: as it is; otherwise it ends no segment.
-        """
-        own = {name: value for name, value in self.parameters.items() if ends or name not in FINALIZE}
-        audio = self.audio[len(self.audio) - samples * BYTES_PER_SAMPLE :]
-        return replace(
-            self,
-            audio=audio,
-            is_start=parameters is not None,
-            parameters={**(parameters or {}), **own},
-        )
+    @property
+    def changes(self) -> Mapping[str, Parameter]:
+        """The options that change with it, in a running stream."""
+        return {} if self.is_start else {n: value for n, value in self.parameters.items() if n not in FINALIZE}
 
 
 END_REQUEST = Request(audio=b"", is_start=False, is_end=True)
 """Ends a stream that was cancelled."""
-POLL_REQUEST = Request(audio=b"", is_start=False, is_end=False)
-"""Asks for the next results of a stream that has ended, until `ends_stream`: offline models need several requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +90,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The server's reply to one request."""
+    """An answer of the server: the new part of one stream's text."""
 
     segment: int
     """Index of the segment that `text` belongs to."""
@@ -197,7 +172,7 @@ class ResultOrder:
         """The segment of the next result. A stream's first one may have any."""
 
     def problem(self, results: Sequence[Result], samples: int) -> str | None:
-        """What is wrong with the next results of a stream of which the server may have these samples; None: nothing."""
+        """Checks the next results of a stream of which the server may have these samples; None: nothing is wrong."""
         for result in results:
             if self._next not in (None, result.segment):
                 return f"the server's reply has segment {result.segment}, expected {self._next}"
@@ -230,13 +205,21 @@ class RequestSplitter:
         if self._is_ended:
             raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
 
-    def split(self, samples: npt.ArrayLike, is_end: bool = False, finalize: bool = False) -> list[Request]:
+    def split(
+        self,
+        samples: npt.ArrayLike,
+        is_end: bool = False,
+        finalize: bool = False,
+        changes: Mapping[str, Parameter] | None = None,
+    ) -> list[Request]:
         """The requests for `samples` [n] in order: at least one, also where n is 0.
 
-        With `is_end` the last of them ends the stream, with `finalize` the current segment. Raises StreamClosedError
-        after the stream's last request and ValueError for an unsuitable array.
+        With `is_end` the last of them ends the stream, with `finalize` the current segment; changes: of options, then.
+        Raises StreamClosedError after the stream's last request and ValueError for an unsuitable array.
         """
         self.check_open()
+        if changes and not self._is_started:  # a start has the stream's own
+            return [*self.split(()), *self.split(samples, is_end, finalize, changes)]
         array = as_samples(samples)
         starts = range(0, max(1, array.size), self._max_samples)
         requests = [
@@ -246,9 +229,8 @@ class RequestSplitter:
                 is_end=start == starts[-1] and is_end,
                 parameters={
                     **({} if start or self._is_started else self._parameters),
-                    **(FINALIZE if start == starts[-1] and finalize else {}),
+                    **({**FINALIZE, **(changes or {})} if start == starts[-1] and finalize else {}),
                 },
-                has_alternatives=bool(self._parameters.get("n_best")),
             )
             for start in starts
         ]
@@ -269,17 +251,3 @@ def as_samples(samples: npt.ArrayLike) -> npt.NDArray[np.float32]:
     if array.size and array.dtype.kind != "f":
         raise ValueError(f"samples have type {array.dtype}, expected floats in -1 .. 1 or int16")
     return array.astype("<f4", copy=False)
-
-
-def check_stream_id(stream_id: StreamId) -> StreamId:
-    """The id, if Triton accepts it as a correlation id; else ValueError."""
-    if isinstance(stream_id, str):
-        is_usable = 0 < len(stream_id.encode()) <= MAX_STRING_ID_BYTES
-    else:
-        is_usable = type(stream_id) is int and 0 < stream_id <= _MAX_NUMERIC_ID
-    if not is_usable:
-        raise ValueError(
-            f"stream id is {stream_id!r}, expected a string of 1 to {MAX_STRING_ID_BYTES} bytes "
-            f"or an integer from 1 to {_MAX_NUMERIC_ID}"
-        )
-    return stream_id

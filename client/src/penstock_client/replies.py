@@ -5,11 +5,8 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import numpy.typing as npt
 
 from penstock_client.errors import (
     ProtocolError,
@@ -20,16 +17,6 @@ from penstock_client.errors import (
     StreamNotOpenError,
 )
 from penstock_client.protocol import Alternative, Result, Word
-
-
-def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] | None]) -> list[Result]:
-    """The results that a reply's outputs hold, arrays [1, k]. Raises ProtocolError."""
-
-    def values(name: str) -> list[Any] | None:
-        output = as_numpy(name)
-        return None if output is None else output.ravel().tolist()
-
-    return parse_results(stream_id, values)
 
 
 def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> list[Result]:
@@ -45,7 +32,7 @@ def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]
 
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
-"""What reading values of the wrong kind raises; deeply nested JSON, too."""
+"""Errors from reading values of the wrong kind; deeply nested JSON, too."""
 
 
 def _parse(row: Callable[..., list[Any]]) -> list[Result]:
@@ -85,16 +72,6 @@ def _parse(row: Callable[..., list[Any]]) -> list[Result]:
             )
         )
         word, token, alternative = word + n_words, token + n_tokens, alternative + n_alternatives
-    return _spoken(results, _whole(row, "WORD_SPEAKER", []))
-
-
-def _spoken(results: list[Result], speakers: list[int]) -> list[Result]:
-    """The results with the speakers of their segments, which a gateway sends: the first one's also of words before."""
-    for i in reversed(range(len(results)) if speakers else ()):
-        if results[i].is_final:
-            own = len(results[i].new_words) if any(each.is_final for each in results[:i]) else len(speakers)
-            taken, speakers = speakers[len(speakers) - own :], speakers[: len(speakers) - own]
-            results[i] = replace(results[i], word_speakers=tuple(each or None for each in taken))
     return results
 
 
@@ -161,7 +138,7 @@ STREAM_ERRORS: Mapping[str, type[StreamError]] = {
 _CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
 _UNKNOWN_SEQUENCE = re.compile(r"inference request for sequence .* must specify the START flag on the first request")
 """Triton's message for a sequence that is not open. Triton's own errors have no code."""
-_STOPPING = re.compile(
+STOPPING = re.compile(
     r"Server is stopping, |Server not ready|"
     r"Request for unknown model: '[^']*' (has no available versions|version \S+ is not at ready state)"
 )
@@ -175,6 +152,6 @@ def stream_error(stream_id: StreamId, message: str, default: type[StreamError] =
         return STREAM_ERRORS.get(code, StreamError)(stream_id, text, code)
     if _UNKNOWN_SEQUENCE.match(text):
         return StreamNotOpenError(stream_id, text)
-    if _STOPPING.match(text):
+    if STOPPING.match(text):
         return ServerDrainingError(stream_id, text)
     return default(stream_id, text, StreamError.code)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
+SERVER_ID = "penstock_server_id"
+"""The parameter of `ServerInfo.server_id`."""
 _WINDOWS = "windows"
 
 
@@ -18,7 +20,7 @@ class ServerInfo:
     model: str
     """Name of the checkpoint."""
     architecture: str
-    """Its heads, such as "RNN-T, CTC"."""
+    """Heads of the model, such as "RNN-T, CTC"."""
     context: tuple[int, int] | None
     """Encoder frames of left and right context; None for an offline model."""
     chunk_ms: float
@@ -52,7 +54,12 @@ class ServerInfo:
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""
     parameters: Mapping[str, str]
-    """As the server sent them, in the order of these attributes; those of a later version follow."""
+    """Parameters as the server sent them, in the order of these attributes; those of a later version follow."""
+
+    @property
+    def server_id(self) -> str:
+        """Random for each start of a server, the same at all its addresses; "" for servers of earlier versions."""
+        return self.parameters.get(SERVER_ID, "")
 
 
 def takes_files(parameters: Mapping[str, str]) -> bool:

@@ -1,11 +1,13 @@
 """One audio stream of a `Client` or `AsyncClient`: send samples, receive results; its transcript grows."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 import numpy.typing as npt
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
+from penstock_client.options import changes_of
 from penstock_client.protocol import (
     Parameter,
     Request,
@@ -27,7 +29,7 @@ class StreamBase:
         parameters: Mapping[str, Parameter] | None = None,
         chunks: ServerChunks | None = None,
     ):
-        self.stream_id = stream_id
+        self._stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
         self.start_ms = 0
@@ -36,9 +38,6 @@ class StreamBase:
         self._chunks = chunks
         self._aligner = ChunkAligner()
         self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.stream_id!r}>"
 
     @property
     def held_samples(self) -> int:
@@ -52,11 +51,12 @@ class StreamBase:
         *,
         is_end: bool = False,
         finalize: bool = False,
+        options: Mapping[str, Any] | None = None,
     ) -> list[Request]:
         """The requests that can be sent: whole chunks, and a segment's rest at its end; one if there are no samples."""
         self._check_open()
         self._splitter.check_open()
-        array = as_samples(samples)
+        array, changes = as_samples(samples), changes_of(options)
         self._aligner.geometry = geometry
         if is_end or finalize:
             array = self._aligner.flush(array)
@@ -65,7 +65,7 @@ class StreamBase:
             if ready is None:
                 return []
             array = ready
-        return self._splitter.split(array, is_end, finalize)
+        return self._splitter.split(array, is_end, finalize, changes)
 
     def _note(self, error: ClientError) -> None:
         """The stream has failed."""
@@ -84,7 +84,7 @@ class StreamBase:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise StreamClosedError(self.stream_id, "the stream is closed")
+            raise StreamClosedError(self._stream_id, "the stream is closed")
 
 
 class Stream(StreamBase):
@@ -105,21 +105,30 @@ class Stream(StreamBase):
         self._transport = transport
         self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
 
+    @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the first audio."""
+        return self._transport.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
+
     def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but blocks while a minute of audio or 64 requests are
-        unanswered. Raises ClientError.
+        make a request at once. Returns before the reply, but blocks while two minutes of audio are unanswered. Raises
+        ClientError.
         """
         self._send(samples)
 
-    def finalize(self, samples: npt.ArrayLike = ()) -> None:
+    def finalize(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
         """Ends the current segment, after these samples if given; the stream continues with the next segment.
 
-        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start.
+        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start. options:
+        those of `options.CHANGEABLE` that change from here on; ValueError for others.
         """
-        self._send(samples, finalize=True)
+        self._send(samples, finalize=True, options=options)
 
     def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream, after these samples if given. Iterate for the remaining results."""
@@ -150,7 +159,7 @@ class Stream(StreamBase):
             self._transport.cancel()
 
     def close(self) -> None:
-        """Frees the stream. An unfinished stream is also ended on the server, which may take up to two seconds."""
+        """Frees the stream. An unfinished stream is also ended on the server, which may take a second."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.close()
@@ -161,10 +170,17 @@ class Stream(StreamBase):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
+    def _send(
+        self,
+        samples: npt.ArrayLike,
+        *,
+        is_end: bool = False,
+        finalize: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         geometry = None if self._chunks is None else self._chunks.get()
         try:
-            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
+            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize, options=options):
                 self._transport.send(request)
         except ClientError as error:
             self._note(error)
@@ -196,21 +212,30 @@ class AsyncStream(StreamBase):
         super().__init__(stream_id, parameters, chunks)
         self._transport = transport
 
+    @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the first audio."""
+        return self._transport.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
+
     async def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but waits while a minute of audio or 64 requests are
-        unanswered. Raises ClientError.
+        make a request at once. Returns before the reply, but waits while two minutes of audio are unanswered. Raises
+        ClientError.
         """
         await self._send(samples)
 
-    async def finalize(self, samples: npt.ArrayLike = ()) -> None:
+    async def finalize(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
         """Ends the current segment, after these samples if given; the stream continues with the next segment.
 
-        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start.
+        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start. options:
+        those of `options.CHANGEABLE` that change from here on; ValueError for others.
         """
-        await self._send(samples, finalize=True)
+        await self._send(samples, finalize=True, options=options)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream, after these samples if given. Iterate for the remaining results."""
@@ -241,7 +266,7 @@ class AsyncStream(StreamBase):
             self._transport.cancel()
 
     async def close(self) -> None:
-        """Frees the stream. An unfinished stream is also ended on the server, which may take up to two seconds."""
+        """Frees the stream. An unfinished stream is also ended on the server, which may take a second."""
         if not self._is_closed:
             self._is_closed = True
             await self._transport.close()
@@ -252,10 +277,17 @@ class AsyncStream(StreamBase):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
+    async def _send(
+        self,
+        samples: npt.ArrayLike,
+        *,
+        is_end: bool = False,
+        finalize: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         geometry = None if self._chunks is None else await self._chunks.get_async()
         try:
-            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
+            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize, options=options):
                 await self._transport.send(request)
         except ClientError as error:
             self._note(error)

@@ -1,4 +1,4 @@
-"""How texts are written: their marks, scripts without spaces, the blanks between texts, and columns of a terminal."""
+"""Writing of texts: their marks, scripts without spaces, the blanks between texts, and columns of a terminal."""
 
 import re
 import unicodedata
@@ -68,7 +68,7 @@ def split_words(text: str, before: str = "") -> list[str]:
 
 
 def blank_between(left: str, right: str) -> str:
-    """What joins two texts: a blank, or "" at the characters of a script without spaces, or where one is empty."""
+    """Separator of two texts: a blank, or "" at the characters of a script without spaces, or where one is empty."""
     return " " if left and right and not is_unspaced(left[-1]) and not is_unspaced(right[0]) else ""
 
 

@@ -6,7 +6,7 @@ import pytest
 from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_client import AudioError, PackageError, load_audio, read_audio
 from penstock_client.audio import sound_file as opening
-from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, is_text
+from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, container_name, is_container, is_stream, is_text
 from penstock_client.audio.sound_file import SoundReader, open_audio
 
 NOISE = np.random.default_rng(0).normal(0, 0.1, 48_000).astype(np.float32)
@@ -128,3 +128,9 @@ def test_a_file_without_audio_is_named(tmp_path):
     path.write_bytes(b"\x00\x00\x00\x18ftypisom" + bytes(100))
     with pytest.raises(AudioError, match=r"a\.m4a: not a readable audio file: "):
         read_audio(path)
+
+
+def test_a_recording_is_known_by_its_name():
+    assert container_name(b"\x1aE\xdf\xa3" + bytes(8)) == "WebM or Matroska"
+    assert container_name(b"ID3\x04\0\0\0\0\0\x0a\0\0") == "MP3"
+    assert container_name(b"ID3\x04\0\0\xff\0\0\x0a\0\0") is None

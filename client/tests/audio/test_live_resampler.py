@@ -41,6 +41,19 @@ def test_parts_change_no_bit_and_the_count_is_that_of_a_whole_file(rate_hz, coun
     assert sum(map(len, parts)) == (len(soxr.resample(samples, rate_hz, RATE_HZ)) if count else 0)
 
 
+@settings(max_examples=40)
+@given(rate_hz=st.sampled_from(RATES_HZ) | st.integers(1000, 768_000), end=st.integers(0, 20_000))
+def test_an_end_in_between_has_all_before_it_and_changes_only_what_is_near(rate_hz, end):
+    stream, none = LiveResampler(rate_hz, RATE_HZ), NOISE[:0]
+    begin = np.concatenate([stream.resample_chunk(NOISE[:end]), stream.resample_chunk(none, last=True)])
+    np.testing.assert_array_equal(begin, resampled(rate_hz, NOISE[:end]))
+    rest = stream.resample_chunk(NOISE[end:40_000], last=True)
+    found, whole = np.concatenate([begin, rest]), resampled(rate_hz, NOISE[:40_000])
+    near = slice(max(0, len(begin) - 81 - 2 * RATE_HZ // rate_hz), len(begin))
+    found[near] = whole[near]
+    np.testing.assert_array_equal(found, whole)
+
+
 @pytest.mark.parametrize("rate_hz", RATES_HZ[1:])
 def test_tones_keep_level_and_time(rate_hz):
     """Flat within 0.1 dB, images and aliases below -90 dB, and sample n is that at n / 16,000 s."""

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import outputs
+from client.tests.helpers.fakes import outputs, parse_reply
 from penstock_client import MicrophoneError
 from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.main import main
-from penstock_client.replies import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from client.tests.helpers.batched_client import GEOMETRY
-from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_fleet import fleet_maker
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
 
 
@@ -17,7 +17,7 @@ def recognizer():
 
 @pytest.fixture
 def server(recognizer):
-    server = BatchServer(recognizer)
+    server = GrpcServer(recognizer)
     yield server
     server.close()
 

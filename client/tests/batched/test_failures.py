@@ -17,7 +17,7 @@ from client.tests.helpers.batched_client import (
     until,
     whole_text,
 )
-from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import (
     ConnectionLostError,
@@ -29,63 +29,56 @@ from penstock_client import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.batched import client as batched_client
 from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.rows import END, START
 from penstock_client.connection import ConnectionOptions, Endpoint
+from penstock_client.transport import server_offer
+
+pytestmark = pytest.mark.anyio
 
 
-def test_a_rejected_stream_fails_alone(server, recognizer):
+async def test_a_rejected_stream_fails_alone(server, recognizer):
     recognizer.max_streams = 1
 
-    async def run():
-        async with connected(server) as client:
-            first, second = await client.open_stream(), await client.open_stream()
-            await first.accepted()
-            with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*rejected: all 1 slots are taken"):
-                await second.accepted()
-            with pytest.raises(ServerFullError):
-                await second.push(noise(5000))
-            with pytest.raises(ServerFullError):
-                await results_of(second)
-            await first.push(noise(1600))
-            await first.finish()
-            assert transcript(await results_of(first)).text.split() == whole_text(1600)
-
-    asyncio.run(run())
+    async with connected(server) as client:
+        first, second = await client.open_stream(), await client.open_stream()
+        await first.accepted()
+        with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*rejected: all 1 slots are taken"):
+            await second.accepted()
+        with pytest.raises(ServerFullError):
+            await second.push(noise(5000))
+        with pytest.raises(ServerFullError):
+            await results_of(second)
+        await first.push(noise(1600))
+        await first.finish()
+        assert transcript(await results_of(first)).text.split() == whole_text(1600)
     assert rows_of(server, 2) == [(0, START)]  # nothing was opened, so nothing is ended
 
 
-def test_a_stream_that_is_rejected_later_is_ended(server, recognizer):
-    async def run():
-        async with connected(server) as client:
-            stream, other = await client.open_stream(), await client.open_stream()
-            await stream.push(noise(700))
-            await stream.push(np.full(1000, np.nan, np.float32))
-            with pytest.raises(StreamError, match="AUDIO_INVALID"):
-                await results_of(stream)
-            await other.finish()
-            await results_of(other)
-            await until(lambda: not recognizer.received)
-
-    asyncio.run(run())
+async def test_a_stream_that_is_rejected_later_is_ended(server, recognizer):
+    async with connected(server) as client:
+        stream, other = await client.open_stream(), await client.open_stream()
+        await stream.push(noise(700))
+        await stream.push(np.full(1000, np.nan, np.float32))
+        with pytest.raises(StreamError, match="AUDIO_INVALID"):
+            await results_of(stream)
+        await other.finish()
+        await results_of(other)
+        await until(lambda: not recognizer.received)
     assert rows_of(server, 1)[-1] == (0, END)
 
 
-def test_a_stream_that_the_server_dropped_is_not_ended_again(server, recognizer):
-    async def run():
-        async with connected(server) as client, await client.open_stream() as stream:
-            await stream.accepted()
-            recognizer.received.clear()
-            await stream.push(noise(700))
-            with pytest.raises(StreamNotOpenError):
-                await results_of(stream)
-
-    asyncio.run(run())
+async def test_a_stream_that_the_server_dropped_is_not_ended_again(server, recognizer):
+    async with connected(server) as client, await client.open_stream() as stream:
+        await stream.accepted()
+        recognizer.received.clear()
+        await stream.push(noise(700))
+        with pytest.raises(StreamNotOpenError):
+            await results_of(stream)
     assert (0, END) not in rows_of(server, 1)
 
 
-def test_a_request_that_is_rejected_whole_fails_its_streams(server):
+async def test_a_request_that_is_rejected_whole_fails_its_streams(server):
     answer = server.batch.answer
 
     def reject(client, tensors):
@@ -95,23 +88,20 @@ def test_a_request_that_is_rejected_whole_fails_its_streams(server):
 
     server.batch.answer = reject
 
-    async def run():
-        async with connected(server) as client:
-            streams = [await client.open_stream() for _ in range(3)]
-            for stream in streams:
-                await stream.accepted()
-                await stream.push(noise(700))
-            for stream in streams:
-                with pytest.raises(StreamError, match="REQUEST_INVALID: "):
-                    await results_of(stream)
-            await until(lambda: not server.batch.recognizer.received)
-
-    asyncio.run(run())
+    async with connected(server) as client:
+        streams = [await client.open_stream() for _ in range(3)]
+        for stream in streams:
+            await stream.accepted()
+            await stream.push(noise(700))
+        for stream in streams:
+            with pytest.raises(StreamError, match="REQUEST_INVALID: "):
+                await results_of(stream)
+        await until(lambda: not server.batch.recognizer.received)
 
 
 @pytest.mark.parametrize("is_first_model", [True, False])
 @pytest.mark.parametrize("rejected", [START, 0, END])
-def test_streams_of_a_request_that_is_rejected_whole_are_ended(server, recognizer, rejected, is_first_model):
+async def test_streams_of_a_request_that_is_rejected_whole_are_ended(server, recognizer, rejected, is_first_model):
     """A later model's rejection leaves streams open, or closed, that its first one opened or closed."""
     answer, rejections = server.batch.answer, []
 
@@ -125,138 +115,115 @@ def test_streams_of_a_request_that_is_rejected_whole_are_ended(server, recognize
 
     server.batch.answer = reject_once
 
-    async def run():
-        async with connected(server) as client:
-            stream = await client.open_stream()
-            with pytest.raises(StreamError, match="no memory for the outputs"):
-                await stream.accepted()
-                await stream.push(noise(700))
-                await stream.finish()
-                await results_of(stream)
-            async with await client.open_stream() as other:
-                await other.finish()
-                await results_of(other)
-            assert recognizer.received == {}
-
-    asyncio.run(run())
+    async with connected(server) as client:
+        stream = await client.open_stream()
+        with pytest.raises(StreamError, match="no memory for the outputs"):
+            await stream.accepted()
+            await stream.push(noise(700))
+            await stream.finish()
+            await results_of(stream)
+        async with await client.open_stream() as other:
+            await other.finish()
+            await results_of(other)
+        assert recognizer.received == {}
     assert len(rejections) == 1
 
 
-def test_a_lost_server_fails_all_streams_and_the_next_one_connects_anew(server, recognizer):
-    async def run():
-        async with connected(server) as client:
-            streams = [await client.open_stream() for _ in range(4)]
-            for stream in streams:
-                await stream.accepted()
-            reading = [asyncio.create_task(results_of(stream)) for stream in streams]
-            port = server.port
-            await asyncio.to_thread(server.close)
-            for read in reading:
-                with pytest.raises(ConnectionLostError, match=f"lost the connection to the server at 127.0.0.1:{port}"):
-                    await read
-            with pytest.raises(ConnectionLostError):
-                await streams[0].push(noise(700))
-            with pytest.raises(ServerUnreachableError):
-                await client.open_stream()
+async def test_a_lost_server_fails_all_streams_and_the_next_one_connects_anew(server, recognizer):
+    async with connected(server) as client:
+        streams = [await client.open_stream() for _ in range(4)]
+        for stream in streams:
+            await stream.accepted()
+        reading = [asyncio.create_task(results_of(stream)) for stream in streams]
+        port = server.port
+        await asyncio.to_thread(server.close)
+        for read in reading:
+            with pytest.raises(ConnectionLostError, match=f"lost the connection to the server at 127.0.0.1:{port}"):
+                await read
+        with pytest.raises(ConnectionLostError):
+            await streams[0].push(noise(700))
+        with pytest.raises(ServerUnreachableError):
+            await client.open_stream()
 
-            again = BatchServer(recognizer)
-            try:
-                client._servers[0].endpoint = Endpoint(f"127.0.0.1:{again.port}", model="asr_batch")
-                async with await client.open_stream() as stream:
-                    await stream.push(noise(900))
-                    await stream.finish()
-                    assert transcript(await results_of(stream)).text.split() == whole_text(900)
-            finally:
-                await asyncio.to_thread(again.close)
-
-    asyncio.run(run())
+        again = GrpcServer(recognizer)
+        try:
+            client._servers[0].endpoint = Endpoint(f"127.0.0.1:{again.port}", model="asr_batch")
+            async with await client.open_stream() as stream:
+                await stream.push(noise(900))
+                await stream.finish()
+                assert transcript(await results_of(stream)).text.split() == whole_text(900)
+        finally:
+            await asyncio.to_thread(again.close)
 
 
-def test_a_silent_server_is_a_timeout(server, monkeypatch):
-    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: GEOMETRY)
+async def test_a_silent_server_is_a_timeout(server, monkeypatch):
+    monkeypatch.setattr(server_offer, "read_parameters", lambda endpoint, is_over: GEOMETRY)
     may_answer = threading.Event()
     server.on_request = lambda: may_answer.wait(WAIT_S)
 
-    async def run():
-        async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=0.5) as client:
-            stream = await client.open_stream()
-            try:
-                with pytest.raises(ReplyTimeoutError, match=r"no reply .* for 0\.5 s"):
-                    await results_of(stream)
-            finally:
-                may_answer.set()
-
-    asyncio.run(run())
+    async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=0.5) as client:
+        stream = await client.open_stream()
+        try:
+            with pytest.raises(ReplyTimeoutError, match=r"no reply .* for 0\.5 s"):
+                await results_of(stream)
+        finally:
+            may_answer.set()
 
 
-def test_a_server_without_the_model(server):
-    async def run():
-        async with connected(server) as client:
-            client._servers[0].endpoint = Endpoint(client.url, model="other")
-            with pytest.raises(ServerReplyError, match="has no model 'other'"):
-                await client.open_stream()
-
-    asyncio.run(run())
+async def test_a_server_without_the_model(server):
+    async with connected(server) as client:
+        client._servers[0].endpoint = Endpoint(client.url, model="other")
+        with pytest.raises(ServerReplyError, match="has no model 'other'"):
+            await client.open_stream()
 
 
-def test_an_absent_server():
-    async def run():
-        options = ConnectionOptions(connect_retry_s=0)
-        async with BatchedClient("127.0.0.1:1", connection_options=options) as client:
-            with pytest.raises(ServerUnreachableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
-                await client.open_stream()
-
-    asyncio.run(run())
+async def test_an_absent_server():
+    options = ConnectionOptions(connect_retry_s=0)
+    async with BatchedClient("127.0.0.1:1", connection_options=options) as client:
+        with pytest.raises(ServerUnreachableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
+            await client.open_stream()
 
 
-def test_streams_opened_meanwhile_share_one_attempt_to_connect(server, monkeypatch):
+async def test_streams_opened_meanwhile_share_one_attempt_to_connect(server, monkeypatch):
     """Also its failure: an attempt of each, one after the other, would keep the last one waiting for minutes."""
     attempts, may_end = [], threading.Event()
 
-    def read(endpoint):
+    def read(endpoint, is_over):
         attempts.append(endpoint)
         may_end.wait(WAIT_S)
         if len(attempts) == 1:
             raise ServerUnreachableError(endpoint.url, "it is down")
         return GEOMETRY
 
-    monkeypatch.setattr(batched_client, "read_parameters", read)
+    monkeypatch.setattr(server_offer, "read_parameters", read)
 
-    async def run():
-        async with connected(server) as client:
-            opening = [asyncio.create_task(client.open_stream()) for _ in range(5)]
-            await until(lambda: attempts)
-            opening.pop().cancel()  # the others still wait for it
-            await asyncio.sleep(0)
-            may_end.set()
-            for task in opening:
-                with pytest.raises(ServerUnreachableError, match="it is down"):
-                    await task
-            assert len(attempts) == 1
-            streams = await asyncio.gather(*(client.open_stream() for _ in range(5)))
-            assert len(attempts) == 2
-            for stream in streams:
-                await stream.accepted()
-
-    asyncio.run(run())
-
-
-def test_a_client_closed_while_it_connects(server, monkeypatch):
-    may_end = threading.Event()
-    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: may_end.wait(WAIT_S) and GEOMETRY)
-
-    async def run():
-        client = BatchedClient(f"127.0.0.1:{server.port}")
-        opening = asyncio.create_task(client.open_stream())
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(client.close())
+    async with connected(server) as client:
+        opening = [asyncio.create_task(client.open_stream()) for _ in range(5)]
+        await until(lambda: attempts)
+        opening.pop().cancel()  # the others still wait for it
         await asyncio.sleep(0)
         may_end.set()
-        await closing
-        with pytest.raises(StreamClosedError, match="the client is closed"):
-            await opening
+        for task in opening:
+            with pytest.raises(ServerUnreachableError, match="it is down"):
+                await task
+        assert len(attempts) == 1
+        streams = await asyncio.gather(*(client.open_stream() for _ in range(5)))
+        assert len(attempts) == 2
+        for stream in streams:
+            await stream.accepted()
 
-    asyncio.run(run())
+
+async def test_a_client_closed_while_it_connects(server, monkeypatch):
+    monkeypatch.setattr(server_offer, "read_parameters", lambda endpoint, is_over: is_over.wait(WAIT_S) and GEOMETRY)
+
+    client = BatchedClient(f"127.0.0.1:{server.port}")
+    opening = asyncio.create_task(client.open_stream())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0)
+    await closing
+    with pytest.raises(StreamClosedError, match="the client is closed"):
+        await opening
 
 
 @pytest.mark.parametrize("name", ["wait_for_slot_s", "reconnect_s"])

@@ -5,12 +5,15 @@ import asyncio
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import connected, noise, results_of, rows_of, transcript, until
-from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.batched_client import answers_of, connected, noise, results_of, rows_of, transcript, until
 from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, whole
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import StreamError
 from penstock_client.batched.client import BatchedClient
+
+pytestmark = pytest.mark.anyio
+
 
 SAMPLES = 3 * SEGMENT + 1000
 POLLS = -(-SAMPLES // STEP) - 1
@@ -29,7 +32,7 @@ def replicas():
     for _ in range(2):
         recognizer = OfflineRecognizer()
         recognizer.server_parameters["penstock_fingerprint"] = "same"
-        made.append(BatchServer(recognizer))
+        made.append(GrpcServer(recognizer))
     yield made
     for server in made:
         server.close()
@@ -47,79 +50,64 @@ async def sent(client, samples):
     return stream
 
 
-def test_a_file_is_polled_until_its_last_result(server):
-    async def scenario():
-        async with connected(server) as client:
-            stream = await sent(client, noise(SAMPLES))
-            results = await results_of(stream)
-            assert texts(results) == whole(SAMPLES)
-            assert [result.is_last for result in results].index(True) == len(results) - 1
-            assert [result.is_endpoint for result in results if result.is_final] == [True] * 3 + [False]
-            assert rows_of(server, stream.stream_id)[-POLLS - 1 :] == [(0, END)] + [(0, 0)] * POLLS
-            assert stream.is_over and stream.is_answered and stream.rows == 5
-
-    asyncio.run(scenario())
+async def test_a_file_is_polled_until_its_last_result(server):
+    async with connected(server) as client:
+        stream = await sent(client, noise(SAMPLES))
+        results = await results_of(stream)
+        assert texts(results) == whole(SAMPLES)
+        assert [result.is_last for result in results].index(True) == len(results) - 1
+        assert [result.is_endpoint for result in results if result.is_final] == [True] * 3 + [False]
+        assert rows_of(server, stream.stream_id)[-POLLS - 1 :] == [(0, END)] + [(0, 0)] * POLLS
+        assert stream.is_over and stream.is_answered and stream.rows == 5
 
 
-def test_the_answer_to_the_last_row_comes_in_parts(server):
-    async def scenario():
-        async with connected(server) as client:
-            stream = await sent(client, noise(SAMPLES))
-            answers = [answer async for answer in stream.answers()]
-            assert [answer.is_whole for answer in answers] == [True] * 4 + [False] * POLLS + [True]
-            assert all(answer.end_samples == SAMPLES for answer in answers[4:])
-
-    asyncio.run(scenario())
+async def test_the_answer_to_the_last_row_comes_in_parts(server):
+    async with connected(server) as client:
+        stream = await sent(client, noise(SAMPLES))
+        answers = await answers_of(stream)
+        assert [answer.is_whole for answer in answers] == [True] * 4 + [False] * POLLS + [True]
+        assert all(answer.end_samples == SAMPLES for answer in answers[4:])
 
 
-def test_files_are_polled_side_by_side(server):
-    async def scenario():
-        async with connected(server) as client:
-            lengths = [SAMPLES, 0, 100, STEP, 2 * SEGMENT]
-            streams = [await sent(client, noise(length)) for length in lengths]
-            for length, results in zip(lengths, await asyncio.gather(*map(results_of, streams)), strict=True):
-                assert texts(results) == whole(length)
-
-    asyncio.run(scenario())
+async def test_files_are_polled_side_by_side(server):
+    async with connected(server) as client:
+        lengths = [SAMPLES, 0, 100, STEP, 2 * SEGMENT]
+        streams = [await sent(client, noise(length)) for length in lengths]
+        for length, results in zip(lengths, await asyncio.gather(*map(results_of, streams)), strict=True):
+            assert texts(results) == whole(length)
 
 
 @pytest.mark.parametrize("when", ["before the end", "before its answer", "while it polls"])
-def test_cancel_drops_the_work_on_the_server(server, recognizer, when):
-    async def scenario():
-        async with connected(server) as client:
-            stream = await client.open_stream()
-            await stream.push(noise(SAMPLES))
-            await until(lambda: stream.is_answered)
-            if when != "before the end":
-                await stream.finish()
-            if when == "while it polls":
-                await anext(aiter(stream))
-            stream.cancel()
-            await until(lambda: len(recognizer.cancelled) == 1)
-            assert not recognizer.received
-            other = await sent(client, noise(SAMPLES))
-            assert texts(await results_of(other)) == whole(SAMPLES)
-
-    asyncio.run(scenario())
+async def test_cancel_drops_the_work_on_the_server(server, recognizer, when):
+    async with connected(server) as client:
+        stream = await client.open_stream()
+        await stream.push(noise(SAMPLES))
+        await until(lambda: stream.is_answered)
+        if when != "before the end":
+            await stream.finish()
+        if when == "while it polls":
+            await anext(aiter(stream))
+        stream.cancel()
+        await until(lambda: len(recognizer.cancelled) == 1)
+        assert not recognizer.received
+        other = await sent(client, noise(SAMPLES))
+        assert texts(await results_of(other)) == whole(SAMPLES)
 
 
-def test_a_rejected_poll_fails_its_stream_alone(server, recognizer):
-    async def scenario():
-        async with connected(server) as client:
-            bad, good = await client.open_stream(), await client.open_stream()
+async def test_a_rejected_poll_fails_its_stream_alone(server, recognizer):
+    async with connected(server) as client:
+        bad, good = await client.open_stream(), await client.open_stream()
 
-            def reject(request):
-                if request.stream_id in recognizer.work and request.stream_id[1] == bad.stream_id:
-                    raise RejectionError("STREAM_LOST: the encoder failed")
+        def reject(request):
+            if request.stream_id in recognizer.work and request.stream_id[1] == bad.stream_id:
+                raise RejectionError("STREAM_LOST: the encoder failed")
 
-            recognizer.before_answer = reject
-            for stream in (bad, good):
-                await stream.finish(noise(SAMPLES))
-            with pytest.raises(StreamError, match="the encoder failed"):
-                await results_of(bad)
-            assert texts(await results_of(good)) == whole(SAMPLES)
-
-    asyncio.run(scenario())
+        recognizer.before_answer = reject
+        for stream in (bad, good):
+            await stream.finish(noise(SAMPLES))
+        with pytest.raises(StreamError, match="the encoder failed"):
+            await results_of(bad)
+        assert texts(await results_of(good)) == whole(SAMPLES)
 
 
 def lose(server, at):
@@ -136,29 +124,23 @@ def lose(server, at):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, POLLS])
-def test_a_file_goes_on_at_another_server_where_its_audio_is_kept(replicas, at):
+async def test_a_file_goes_on_at_another_server_where_its_audio_is_kept(replicas, at):
     first, second = replicas
 
-    async def scenario():
-        lose(first, at)
-        async with BatchedClient([f"127.0.0.1:{each.port}" for each in replicas], timeout_s=60) as client:
-            stream = await sent(client, noise(SAMPLES))
-            results = await results_of(stream)
-            assert texts(results) == whole(SAMPLES)
-            assert transcript(results).audio_processed_s == SAMPLES / 16_000
-            assert sum(samples for _, samples, _, _ in np.concatenate(second.batch.batches)) == SAMPLES
-
-    asyncio.run(scenario())
+    lose(first, at)
+    async with BatchedClient([f"127.0.0.1:{each.port}" for each in replicas], timeout_s=60) as client:
+        stream = await sent(client, noise(SAMPLES))
+        results = await results_of(stream)
+        assert texts(results) == whole(SAMPLES)
+        assert transcript(results).audio_processed_s == SAMPLES / 16_000
+        assert sum(samples for _, samples, _, _ in np.concatenate(second.batch.batches)) == SAMPLES
 
 
-def test_a_longer_file_fails_with_its_server(replicas):
-    async def scenario():
-        lose(replicas[0], 2)
-        urls = [f"127.0.0.1:{each.port}" for each in replicas]
-        async with BatchedClient(urls, timeout_s=60, max_unanswered_s=0.5, max_replay_s=1.0) as client:
-            stream = await sent(client, noise(SAMPLES))
-            with pytest.raises(StreamError) as caught:
-                await results_of(stream)
-            assert caught.value.code == "CONNECTION_LOST"
-
-    asyncio.run(scenario())
+async def test_a_longer_file_fails_with_its_server(replicas):
+    lose(replicas[0], 2)
+    urls = [f"127.0.0.1:{each.port}" for each in replicas]
+    async with BatchedClient(urls, timeout_s=60, max_unanswered_s=0.5, max_replay_s=1.0) as client:
+        stream = await sent(client, noise(SAMPLES))
+        with pytest.raises(StreamError) as caught:
+            await results_of(stream)
+        assert caught.value.code == "CONNECTION_LOST"

@@ -1,4 +1,4 @@
-"""What a stream keeps for a move, over hours."""
+"""Audio that a stream keeps for a move, over hours."""
 
 import numpy as np
 import pytest
@@ -55,13 +55,34 @@ def test_ends_by_the_caller_keep_the_encoders_context_and_are_told_once():
     assert (taken[-1].segment, taken[-1].new_timestamps) == (398, (7 * (400 - chunks) + 3,))
 
 
+def test_a_new_stream_has_the_options_of_its_place():
+    """Options that changed before it come with its start, later ones where they changed."""
+    replay, audio = Replay(lambda: 0.0), np.zeros(CHUNK, np.int16)
+    changes = {40: {"boost": 1.0}, 100: {"boost": 2.0}, 395: {"boost": 3.0, "language": "de"}, 399: {"boost": 4.0}}
+    for number in range(401):
+        flags, parameters = (FINALIZE, changes[number]) if number in changes else (0, {})
+        start = {} if number else {"beam_size": 4, "boost": 0.0}
+        replay.add(Part(audio, flags if number else START, (number + 1) * CHUNK, number, parameters or start))
+        if number in (40, 100):
+            replay.new_result(forced(list(changes).index(number), number + 1))
+    first, *rest = replay.requests(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK, 7))
+    assert first.parameters == {"beam_size": 4, "boost": 1.0} and first.is_start
+    assert [part.parameters for part in rest if part.parameters] == [changes[number] for number in (100, 395, 399)]
+    replay.new_result(forced(2, 396))
+    replay.new_result(forced(3, 400))
+    replay.new_result(result(4, covered_s(401), is_final=True))
+    first, *rest = replay.requests(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK, 7))
+    assert first.parameters.items() >= {"boost": 4.0, "language": "de"}.items()
+    assert not any(part.parameters for part in rest)
+
+
 def forced(segment: int, chunks: int) -> StreamResult:
     """At the end of the last of them, with a token at frame 3."""
     return StreamResult(segment, "", True, chunks * CHUNK / SAMPLE_RATE_HZ, (), (5,), (3,))
 
 
 def covered_s(chunks: int) -> float:
-    """As the server sends it."""
+    """The result from the server."""
     return float(np.float32((chunks * CHUNK - NOT_COVERED) / SAMPLE_RATE_HZ))
 
 

@@ -2,20 +2,24 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from client.tests.helpers.fake_batch_server import FakeBatch, read_request
+from client.tests.helpers.fake_batch import FakeBatch, read_request
 from client.tests.helpers.fake_servers import grpc_response
-from client.tests.helpers.fakes import FakeRecognizer, outputs
+from client.tests.helpers.fakes import FakeRecognizer, outputs, parse_reply
 from penstock_client import ProtocolError, ServerFullError, StreamError
-from penstock_client.batched.rows import END, FINALIZE, MODEL_NAME, START, Row, decode_reply, encode_request
-from penstock_client.replies import parse_reply
+from penstock_client.batched.rows import END, FINALIZE, MODEL_NAME, START, Reply, Row, decode_reply, rows_message
+from penstock_client.transport.grpc_transport import infer_message, output_values
 
 FLOATS = np.array([0.5, -0.25, 1.0], np.float32)
 PCM = np.array([16384, -32768], np.int16)
 NONE = np.empty(0, np.int16)
 
 
-def message(outputs_of_reply: dict[str, np.ndarray]) -> service_pb2.ModelStreamInferResponse:
-    return service_pb2.ModelStreamInferResponse(infer_response=grpc_response(outputs_of_reply))
+def encode_request(client: str, rows: list[Row]) -> service_pb2.ModelInferRequest:
+    return infer_message(MODEL_NAME, rows_message(client, rows))
+
+
+def decoded(outputs_of_reply: dict[str, np.ndarray], rows: int) -> Reply:
+    return decode_reply(output_values(grpc_response(outputs_of_reply)), "", rows)
 
 
 def answer(*rows: Row) -> dict[str, np.ndarray]:
@@ -28,22 +32,22 @@ def test_rows_are_joined_without_padding():
     assert (request.model_name, client) == (MODEL_NAME, "me")
     assert tensors["AUDIO"].tolist() == [[0.5, -0.25, 1.0, 0.5]]
     assert tensors["ROWS"].tolist() == [[[7, 3, 1, 0], [9, 0, 2, -1], [7, 1, 4, -1]]]
-    assert tensors["OPTIONS"].tolist() == [[b'{"n_best": 2}']]
+    assert tensors["OPTIONS"] == [{"n_best": 2}]
 
 
 def test_every_request_has_the_same_inputs():
     """The server batches only requests whose inputs are the same."""
-    for row in (Row(1, FLOATS), Row(1, FLOATS, START, "{}"), Row(1, NONE, START, "{}")):
-        tensors = read_request(encode_request("me", [row]))[1]
-        assert set(tensors) == {"AUDIO", "ROWS", "OPTIONS"}
-        assert tensors["OPTIONS"].shape == (1, row.options is not None)
+    for row in (Row(1, FLOATS), Row(1, PCM, START, "{}"), Row(1, NONE, START, "{}")):
+        request = encode_request("me", [row])
+        assert [one.name for one in request.inputs] == ["AUDIO", "PCM", "ROWS"]
+        assert len(read_request(request)[1]["OPTIONS"]) == (row.options is not None)
 
 
 def test_int16_is_sent_as_such_where_all_rows_have_it():
     tensors = read_request(encode_request("me", [Row(1, PCM), Row(2, NONE)]))[1]
-    assert tensors["PCM"].tolist() == [[16384, -32768]] and "AUDIO" not in tensors
+    assert tensors["PCM"].tolist() == [[16384, -32768]] and not tensors["AUDIO"].size
     tensors = read_request(encode_request("me", [Row(1, PCM), Row(2, FLOATS)]))[1]
-    assert tensors["AUDIO"].tolist() == [[0.5, -1.0, 0.5, -0.25, 1.0]] and "PCM" not in tensors
+    assert tensors["AUDIO"].tolist() == [[0.5, -1.0, 0.5, -0.25, 1.0]] and not tensors["PCM"].size
 
 
 def test_a_request_without_samples():
@@ -53,7 +57,7 @@ def test_a_request_without_samples():
 def test_results_go_to_their_rows():
     audio = np.zeros(2000, np.float32)
     rows = [Row(1, audio, START), Row(2, audio[:0], START), Row(1, audio, FINALIZE), Row(1, audio[:900], END)]
-    results, errors = decode_reply(message(answer(*rows)), len(rows))
+    results, errors = decoded(answer(*rows), len(rows))
     assert not errors
     assert results == {
         0: [parse_reply("s", outputs(0, 2000, False).get)[0]],
@@ -65,22 +69,22 @@ def test_results_go_to_their_rows():
 
 def test_a_row_without_changes_has_no_result():
     audio = np.zeros(2000, np.float32)
-    results, _ = decode_reply(message(answer(Row(1, audio, START), Row(1, audio[:0]))), 2)
+    results, _ = decoded(answer(Row(1, audio, START), Row(1, audio[:0])), 2)
     assert list(results) == [0]
 
 
 def test_a_bad_row_has_an_error_and_its_neighbours_have_results():
     rows = [Row(1, FLOATS, START), Row(5, FLOATS), Row(2, FLOATS, START)]
-    results, errors = decode_reply(message(answer(*rows)), 3)
+    results, errors = decoded(answer(*rows), 3)
     assert list(results) == [0, 2]
     assert list(errors) == [1] and errors[1].startswith("STREAM_NOT_OPEN: ")
 
 
 def test_a_rejected_request_is_raised():
     with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*no slot"):
-        decode_reply(service_pb2.ModelStreamInferResponse(error_message="STREAM_LIMIT: no slot"), 1)
+        decode_reply(lambda name: None, "STREAM_LIMIT: no slot", 1)
     with pytest.raises(StreamError, match="REQUEST_INVALID"):
-        decode_reply(service_pb2.ModelStreamInferResponse(error_message="REQUEST_INVALID: 3 samples"), 1)
+        decode_reply(lambda name: None, "REQUEST_INVALID: 3 samples", 1)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +100,4 @@ def test_a_rejected_request_is_raised():
 )
 def test_a_reply_that_does_not_fit_is_a_protocol_error(change):
     with pytest.raises(ProtocolError, match="cannot be read"):
-        decode_reply(message(answer(Row(1, FLOATS, START)) | change), 1)
+        decoded(answer(Row(1, FLOATS, START)) | change, 1)

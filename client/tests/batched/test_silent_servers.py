@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, until
 from client.tests.helpers.moved_streams import connected, play, told, undisturbed
@@ -13,30 +14,29 @@ from penstock_client.batched.link import Link
 from penstock_client.batched.rows import START
 from penstock_client.connection import ConnectionOptions
 
+pytestmark = pytest.mark.anyio
 
-def test_a_server_behind_a_black_hole_is_passed_over(servers):
-    """It accepts connections, and answers nothing at all."""
-    expected = undisturbed(servers)
+
+async def test_a_server_behind_a_black_hole_is_passed_over(servers):
+    """A server that accepts connections, and answers nothing at all."""
+    expected = await undisturbed(servers)
     first, third = servers(), servers()
 
     async def lose(stream, i):
         if i == 14:
             await asyncio.to_thread(first.close)
 
-    async def run(hole):
-        options = ConnectionOptions()  # another attempt to connect would cost as long again
-        async with connected(first, hole, third, timeout_s=1.0, connection_options=options) as client:
-            return await play(client, lose)
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         hole = SimpleNamespace(url=f"127.0.0.1:{listener.getsockname()[1]}")
-        assert told(asyncio.run(run(hole))) == expected
+        options = ConnectionOptions()  # another attempt to connect would cost as long again
+        async with connected(first, hole, third, timeout_s=1.0, connection_options=options) as client:
+            assert told(await play(client, lose)) == expected
     assert third.batch.starts
 
 
-def test_a_server_that_accepts_a_start_and_answers_nothing_more(servers):
-    """As one behind a black hole. The stream goes on at a third one, and what comes late is ignored."""
-    expected = undisturbed(servers)
+async def test_a_server_that_accepts_a_start_and_answers_nothing_more(servers):
+    """A server behind a black hole. The stream goes on at a third one, and what comes late is ignored."""
+    expected = await undisturbed(servers)
     first, silent, third = servers(), servers(), servers()
     silent.batch.before_row = lambda samples, flags: silent.may_answer.clear() if flags & START else None
 
@@ -46,16 +46,13 @@ def test_a_server_that_accepts_a_start_and_answers_nothing_more(servers):
         if i == 25:
             silent.may_answer.set()
 
-    async def run():
-        async with connected(first, silent, third, timeout_s=1.0) as client:
-            return await play(client, lose)
-
-    assert told(asyncio.run(run())) == expected
+    async with connected(first, silent, third, timeout_s=1.0) as client:
+        assert told(await play(client, lose)) == expected
     assert silent.batch.starts
 
 
-def test_a_server_that_answers_late_after_its_stream_moved(servers):
-    expected = undisturbed(servers)
+async def test_a_server_that_answers_late_after_its_stream_moved(servers):
+    expected = await undisturbed(servers)
     first, second = servers(), servers()
 
     async def lose(stream, i):
@@ -64,16 +61,13 @@ def test_a_server_that_answers_late_after_its_stream_moved(servers):
         if i == 20:
             first.may_answer.set()
 
-    async def run():
-        async with connected(first, second, timeout_s=1.0) as client:
-            return await play(client, lose)
-
-    assert told(asyncio.run(run())) == expected
+    async with connected(first, second, timeout_s=1.0) as client:
+        assert told(await play(client, lose)) == expected
     assert second.batch.starts
 
 
-def test_a_slow_server_that_answers_an_empty_stream_keeps_its_streams(servers):
-    expected = undisturbed(servers)
+async def test_a_slow_server_that_answers_an_empty_stream_keeps_its_streams(servers):
+    expected = await undisturbed(servers)
     first, second = servers(), servers()
     slow = [False]
 
@@ -85,16 +79,13 @@ def test_a_slow_server_that_answers_an_empty_stream_keeps_its_streams(servers):
         if i == 12:
             slow.append(True)
 
-    async def run():
-        first.batch.before_row = slowly
-        async with connected(first, second, timeout_s=0.5, slow_s=WAIT_S) as client:
-            return await play(client, stall)
-
-    assert told(asyncio.run(run())) == expected
+    first.batch.before_row = slowly
+    async with connected(first, second, timeout_s=0.5, slow_s=WAIT_S) as client:
+        assert told(await play(client, stall)) == expected
     assert first.batch.probes and not second.batch.starts
 
 
-def test_a_process_that_was_stalled_itself_judges_no_server(servers, monkeypatch):
+async def test_a_process_that_was_stalled_itself_judges_no_server(servers, monkeypatch):
     first, second = servers(), servers()
     stalled_s = 0.0
     monkeypatch.setattr(Link, "now_s", staticmethod(lambda: time.monotonic() + stalled_s))
@@ -114,5 +105,5 @@ def test_a_process_that_was_stalled_itself_judges_no_server(servers, monkeypatch
         async with connected(first, second, timeout_s=4.0) as client:
             return await play(client, stall)
 
-    asyncio.run(run())
+    await run()
     assert len(first.batch.starts) == 1 and not second.batch.starts

@@ -31,6 +31,14 @@ async def results_of(stream):
     return [result async for result in stream]
 
 
+async def answers_of(stream):
+    """The answer to each row, also to one without a result."""
+    answers = []
+    while (answer := await stream.next_answer()) is not None:
+        answers.append(answer)
+    return answers
+
+
 def rows_of(server, number: int) -> list[tuple[int, int]]:
     """(samples, flags) of a stream's rows, in the order in which the server received them."""
     return [(row[1], row[2]) for rows in server.batch.batches for row in rows.tolist() if row[0] == number]

@@ -2,14 +2,14 @@
 
 import contextlib
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from client.tests.helpers.fake_batch_server import BatchServer, joined
+from client.tests.helpers.fake_batch import joined, samples_of
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer, RejectionError, texts
 
 BLOCK, CHUNK = 800, 1600
@@ -58,11 +58,11 @@ class ContentBatch:
 
     def answer(self, client: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         (rows,) = tensors["ROWS"]
-        audio = tensors["AUDIO"][0] if "AUDIO" in tensors else tensors["PCM"][0].astype(np.float32) / 32768
+        audio = samples_of(tensors)
         entries, numbers, errors = [], [], {}
         for i, (number, samples, flags, options) in enumerate(rows.tolist()):
             part, audio = audio[:samples], audio[samples:]
-            chosen = json.loads(tensors["OPTIONS"][0][options]) if options >= 0 else {}
+            chosen = tensors["OPTIONS"][options] if options >= 0 else {}
             try:
                 found = self._row((client, number), part, flags, chosen)
             except RejectionError as error:
@@ -166,7 +166,7 @@ def _words(stream: _Stream, end: int) -> list[tuple[str, int]]:
     return [(f"w{number}", start * 1000 // 16_000) for number, start in found if number]
 
 
-class FleetServer(BatchServer):
+class FleetServer(GrpcServer):
     """One replica."""
 
     def __init__(self, fingerprint: str = "same", max_streams: int = 8, **parameters: str):
@@ -183,7 +183,7 @@ class FleetServer(BatchServer):
         self.on_request = lambda: self.may_answer.wait(60)
 
     def die_at_row(self, count: int) -> None:
-        """Its call breaks with this row, and it answers nothing after it."""
+        """The row with which its call breaks; nothing after it is answered."""
         left = [count]
 
         def before(samples: int, flags: int) -> None:
@@ -199,7 +199,7 @@ class FleetServer(BatchServer):
 
 
 def lie(server, wrong, is_due):
-    """Its replies with one result have these wrong values, if they are due by their number, from 1."""
+    """Wrong values for replies with one result, by their number from 1."""
     answer, replies = server.batch.answer, itertools.count(1)
 
     def answer_wrong(client, tensors):

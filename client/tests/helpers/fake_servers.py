@@ -1,4 +1,4 @@
-"""`FakeRecognizer` on real sockets: Triton's gRPC and HTTP endpoints, and a wire that can be cut."""
+"""`FakeBatch` on real sockets: Triton's gRPC and HTTP endpoints, and a wire that can be cut."""
 
 import contextlib
 import json
@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 from client.tests.helpers.certificates import Certificates
+from client.tests.helpers.fake_batch import FakeBatch, read_body, read_request
 from client.tests.helpers.fake_speakers import FakeSpeakers
 from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError
 
@@ -24,17 +25,21 @@ THREADS_NAME = "fake server"
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
-class GrpcServer:
+class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """ModelStreamInfer as Triton serves it: errors in the stream, replies in the order of the requests.
 
-    With `certificates` it uses mutual TLS.
+    `on_request` sees each request to `asr_batch` before it is answered, in its call's thread. With `certificates` it
+    uses mutual TLS.
     """
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
-        self.recognizer = recognizer
-        self.servicer = _Servicer(recognizer)
+        self.recognizer, self.batch, self.speakers = recognizer, FakeBatch(recognizer), FakeSpeakers()
+        self.on_request: Callable[[], object] = lambda: None
+        self.live_calls = 0
+        self.headers: dict[str, str] = {}
+        """Headers of the last call."""
         self._server = grpc.server(ThreadPoolExecutor(16, THREADS_NAME))
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self.servicer, self._server)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
         if certificates:
             own = [(certificates.server_key.read_bytes(), certificates.server.read_bytes())]
             credentials = grpc.ssl_server_credentials(own, certificates.client.read_bytes(), True)
@@ -43,54 +48,40 @@ class GrpcServer:
             self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
 
-    @property
-    def speakers(self) -> FakeSpeakers:
-        """Its model `speakers`."""
-        return self.servicer.speakers
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of the last call."""
-        return self.servicer.headers
-
-    def close(self) -> None:
-        self._server.stop(None).wait()
-
-
-class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
-    def __init__(self, recognizer: FakeRecognizer):
-        self._recognizer = recognizer
-        self.speakers = FakeSpeakers()
-        self.live_calls = 0
-        self.headers: dict[str, str] = {}
-
     def ModelStreamInfer(self, request_iterator, context):  # noqa: N802
         self.live_calls += 1
         self.headers = dict(context.invocation_metadata())
         context.add_callback(self._end_call)
         for request in request_iterator:
             try:
-                model = self.speakers if request.model_name == "speakers" else self._recognizer
-                outputs = _requested(request, model.answer(grpc_request(request)))
+                if request.model_name == "speakers":
+                    outputs = self.speakers.answer(grpc_request(request))
+                else:
+                    assert request.model_name == "asr_batch"
+                    self.on_request()
+                    outputs = self.batch.answer(*read_request(request))
             except RejectionError as error:
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:
                 yield service_pb2.ModelStreamInferResponse(infer_response=grpc_response(outputs))
 
     def ModelConfig(self, request, context):  # noqa: N802
-        if request.name != "asr":
+        if request.name not in ("asr", "asr_batch"):
             context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: {request.name!r} is not found")
         response = service_pb2.ModelConfigResponse()
-        for name, value in self._recognizer.server_parameters.items():
+        for name, value in self.batch.recognizer.server_parameters.items():
             response.config.parameters[name].string_value = value
         return response
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
 
     def _end_call(self) -> None:
         self.live_calls -= 1
 
 
 def grpc_request(request) -> ReceivedRequest:
-    assert request.model_name in ("asr", "speakers")
+    assert request.model_name == "speakers"
     (tensor,), (audio,) = request.inputs, request.raw_input_contents
     assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("AUDIO", "FP32", [1, len(audio) // 4])
     parameters = {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in request.parameters.items()}
@@ -100,14 +91,6 @@ def grpc_request(request) -> ReceivedRequest:
 def _request(parameters: dict[str, object], audio: bytes) -> ReceivedRequest:
     sequence = [parameters.pop(f"sequence_{name}") for name in ("id", "start", "end")]
     return ReceivedRequest(sequence[0], np.frombuffer(audio, np.float32), *sequence[1:], parameters)
-
-
-def _requested(request, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs that a request names, all without names. As Triton, rejects it for one that there is not."""
-    names = [output.name for output in request.outputs] or [*outputs]
-    if missing := [name for name in names if name not in outputs]:
-        raise RejectionError(f"unexpected inference output '{missing[0]}' for model 'asr'")
-    return {name: outputs[name] for name in names}
 
 
 def grpc_response(outputs: dict[str, np.ndarray]):
@@ -125,12 +108,15 @@ def _raw(values: np.ndarray) -> bytes:
 
 
 class HttpServer:
-    """POST v2/models/asr/infer with binary tensors. With `certificates` it uses mutual TLS."""
+    """POST v2/models/asr_batch/infer with binary tensors. With `certificates` it uses mutual TLS."""
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
         self.recognizer = recognizer
         self.speakers = FakeSpeakers()
-        members = {"recognizer": recognizer, "speakers": self.speakers, "latest_headers": {}}
+        self.statuses: list[int] = []
+        """Statuses of the next POSTs, which a proxy answers in the server's place."""
+        members = {"batch": FakeBatch(recognizer), "speakers": self.speakers, "latest_headers": {}}
+        members["statuses"] = self.statuses
         self._handler = type("Handler", (_Handler,), members)
         self._server = _QuietHttpServer(("127.0.0.1", 0), self._handler)
         if certificates:
@@ -163,24 +149,32 @@ class _QuietHttpServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    recognizer: FakeRecognizer
+    batch: FakeBatch
     speakers: FakeSpeakers
+    statuses: list[int]
     latest_headers: dict[str, str]
 
     def do_GET(self) -> None:
-        if self.path == "/v2/models/asr/config":
-            values = {name: {"string_value": value} for name, value in self.recognizer.server_parameters.items()}
+        if self.path in ("/v2/models/asr/config", "/v2/models/asr_batch/config"):
+            offered = self.batch.recognizer.server_parameters
+            values = {name: {"string_value": value} for name, value in offered.items()}
             self._reply(200, json.dumps({"name": "asr", "parameters": values}).encode(), None)
             return
         self._reply(200 if self.path == "/v2/health/live" else 404, b"", None)
 
     def do_POST(self) -> None:
-        assert self.path in ("/v2/models/asr/infer", "/v2/models/speakers/infer")
-        model = self.speakers if "speakers" in self.path else self.recognizer
+        assert self.path in ("/v2/models/asr_batch/infer", "/v2/models/speakers/infer")
         type(self).latest_headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.statuses:
+            self._reply(self.statuses.pop(0), b"<html></html>", None)
+            return
         try:
-            outputs = model.answer(_http_request(body, int(self.headers[_HEADER_LENGTH])))
+            header_length = int(self.headers[_HEADER_LENGTH])
+            if "speakers" in self.path:
+                outputs = self.speakers.answer(_http_request(body, header_length))
+            else:
+                outputs = self.batch.answer(*read_body(body, header_length))
         except RejectionError as error:
             self._reply(error.status, json.dumps({"error": str(error)}).encode(), None)
         else:

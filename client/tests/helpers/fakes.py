@@ -1,19 +1,21 @@
 """A server without a network, which keeps the contract of the Triton model `asr`, and an in-memory connection."""
 
 import json
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock_client.client import Client
-from penstock_client.errors import ClientError, StreamId
+from penstock_client.errors import ClientError, StreamClosedError, StreamId
 from penstock_client.protocol import Request, Result
-from penstock_client.replies import parse_reply, stream_error
-from penstock_client.transport.async_channel import AsyncChannel
+from penstock_client.replies import parse_results, stream_error
 from penstock_client.transport.blocking import BlockingConnection
+from penstock_client.transport.signal import AsyncSignal
 
 WORD_SAMPLES = 800
 WORD_MS = 50
@@ -42,7 +44,7 @@ SERVER_PARAMETERS = {
     "idle_s": "30", "max_beam_size": "4", "max_boosted_phrases": "2000", "has_language_model": "false",
     "has_internal_language_model": "true",
 }  # fmt: skip
-"""What `asr` says of a server, beside what this version knows."""
+"""Parameters of the served model, with more than this version knows."""
 
 
 class FakeRecognizer:
@@ -154,6 +156,16 @@ def outputs(
     }
 
 
+def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], np.ndarray | None]) -> list[Result]:
+    """The results that outputs [1, k] hold. Raises ProtocolError."""
+
+    def values(name: str) -> list[Any] | None:
+        output = as_numpy(name)
+        return None if output is None else output.ravel().tolist()
+
+    return parse_results(stream_id, values)
+
+
 def expected(samples: np.ndarray) -> Result:
     """The reply to all samples at once."""
     return parse_reply("s", outputs(0, samples.size, True).get)[0]
@@ -188,35 +200,52 @@ def in_memory(connection: FakeConnection) -> Client:
     return Client("memory:1", connection=BlockingConnection(lambda: connection))
 
 
-class FakeTransport(AsyncChannel):
+class FakeTransport:
     def __init__(self, recognizer: FakeRecognizer, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, "memory", timeout_s)
-        with self.update() as session:
-            session.connected()
-        self._recognizer = recognizer
-        self._stream_id = stream_id
+        self._recognizer, self._stream_id = recognizer, stream_id
         self.sent_s: list[float] = []
         self.closes = 0
+        self._results: deque[Result] = deque()
+        self._failure: ClientError | None = None
+        self._is_answered = False
+        self._changed = AsyncSignal()
+        self.name = str(stream_id)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_answered and not self._results
 
     async def send(self, request: Request) -> None:
-        await super().send(request)
-        while (request := self.session.next_request()) is not None:  # also polls
-            self._exchange(request)
-
-    def _exchange(self, request: Request) -> None:
-        self.sent_s.append(time.monotonic())
+        if self._failure:
+            raise self._failure
+        sent_s = time.monotonic()
+        self.sent_s.append(sent_s)
         samples = np.frombuffer(request.audio, "<f4")
         received = ReceivedRequest(self._stream_id, samples, request.is_start, request.is_end, dict(request.parameters))
         try:
-            results = parse_reply(self._stream_id, self._recognizer.answer(received).get)
-            with self.update() as session:
-                session.deliver(*results)
+            (result,) = parse_reply(self._stream_id, self._recognizer.answer(received).get)
+            self._results.append(result.after(time.monotonic() - sent_s))
+            self._is_answered |= request.is_end
         except RejectionError as error:
-            with self.update() as session:
-                session.fail(stream_error(self._stream_id, str(error)))
+            self._failure = stream_error(self._stream_id, str(error))
         except ClientError as error:
-            with self.update() as session:
-                session.fail(error)
+            self._failure = error
+        self._changed.give()
+
+    async def receive(self, wait_s: float | None) -> Result | None:
+        deadline_s = time.monotonic() + (math.inf if wait_s is None else wait_s)
+        while not self._results and not self._is_answered:
+            if self._failure:
+                raise self._failure
+            if (left_s := deadline_s - time.monotonic()) <= 0:
+                return None
+            await self._changed.wait(left_s)
+        return self._results.popleft() if self._results else None
+
+    def cancel(self) -> None:
+        if not self._is_answered:
+            self._failure = self._failure or StreamClosedError(self._stream_id, "the stream was closed")
+        self._changed.give()
 
     async def close(self) -> None:
         self.closes += 1

@@ -51,7 +51,7 @@ async def read(stream, results):
 
 
 def told(results):
-    """What a caller shows: words with their times, and the segments."""
+    """Words with their times and segments, for a caller to show."""
     words = [(word.text, word.start_ms, word.end_ms) for result in results for word in result.new_words]
     finals = [
         (one.segment, one.text, round(one.end_s, 4), one.answers_finalize, one.is_last)
@@ -61,19 +61,16 @@ def told(results):
     return words, finals
 
 
-def played(*servers, lost=None, **arguments):
+async def played(*servers, lost=None, **arguments):
     """The results of `play` with these servers, of which `lost` names those that are lost before a block."""
 
     async def lose(stream, i):
         for server in (lost or {}).get(i, ()):
             await asyncio.to_thread(server.close)
 
-    async def run():
-        async with connected(*servers) as client:
-            return await play(client, **({"before_block": lose} | arguments))
-
-    return asyncio.run(run())
+    async with connected(*servers) as client:
+        return await play(client, **({"before_block": lose} | arguments))
 
 
-def undisturbed(servers, **arguments):
-    return told(played(servers(), **arguments))
+async def undisturbed(servers, **arguments):
+    return told(await played(servers(), **arguments))

@@ -30,7 +30,7 @@ class Recording(NamedTuple):
     """Codes of its remarks; where it is damaged, the rest may be cut, too."""
     start_s: float = 0.0
     talks: float | None = None
-    """How often, or how much of it, the talk is in it; None: as much as FFmpeg decodes."""
+    """Times that the talk is in it; None: as much as FFmpeg decodes."""
 
     @property
     def tools(self) -> set[str]:

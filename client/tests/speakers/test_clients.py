@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, connected
-from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, eventually
 from client.tests.helpers.speaking import AUDIO, EXPECTED, ON, serving
 from penstock_client import (
@@ -25,6 +24,9 @@ from penstock_client import (
 )
 from penstock_client.options import for_file
 from penstock_client.speakers.probabilities import Probabilities
+
+pytestmark = pytest.mark.anyio
+
 
 FULL = "STREAM_LIMIT: .*all slots are taken"
 
@@ -59,7 +61,7 @@ CLIENTS = {
     "threads": (GrpcServer, _threads),
     "http": (HttpServer, lambda *given: _threads(*given, protocol="http")),
     "asyncio": (GrpcServer, lambda *given: asyncio.run(_asyncio(*given))),
-    "batched": (BatchServer, lambda *given: asyncio.run(_batched(*given))),
+    "batched": (GrpcServer, lambda *given: asyncio.run(_batched(*given))),
 }
 
 
@@ -75,7 +77,7 @@ def test_every_client_names_the_speaker_of_each_word(name):
     assert [word.text for word in without.words] == [word.text for word in transcript.words]
     sent = np.concatenate([request.samples for request in server.speakers.requests])
     assert np.array_equal(sent, AUDIO)
-    recognizer = server.batch.recognizer if kind is BatchServer else server.recognizer
+    recognizer = server.batch.recognizer if kind is GrpcServer else server.recognizer
     assert not any("speakers" in request.parameters for request in recognizer.requests)
 
 
@@ -125,8 +127,9 @@ def test_a_model_without_a_free_slot_rejects_the_stream():
             assert client.transcribe(AUDIO, options=ON).words[0].speaker == 1
 
 
-def test_streams_start_where_their_speakers_are_told_apart():
-    async def run(without, full):
+async def test_streams_start_where_their_speakers_are_told_apart():
+    with serving(GrpcServer) as without, serving(GrpcServer) as full:
+        without.speakers.is_served = False
         urls = [f"127.0.0.1:{server.port}" for server in (without, full)]
         async with BatchedClient(urls, timeout_s=WAIT_S) as client:
             for _ in range(3):
@@ -140,10 +143,6 @@ def test_streams_start_where_their_speakers_are_told_apart():
             with pytest.raises(SpeakersNotServedError):
                 await client.open_stream(ON)
             assert [server.down_until_s for server in client._servers] == [0, 0]
-
-    with serving(BatchServer) as without, serving(BatchServer) as full:
-        without.speakers.is_served = False
-        asyncio.run(run(without, full))
 
 
 def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():

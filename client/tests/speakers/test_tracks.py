@@ -10,34 +10,26 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, connected, until
-from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer, eventually
 from client.tests.helpers.fake_speakers import voices
-from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, RejectionError
 from client.tests.helpers.speaking import AT_ONCE, AUDIO, EXPECTED, ON, held, serving, speakers_of, told
 from penstock_client import ConnectionLostError, ConnectionOptions, Result
-from penstock_client.connection import Endpoint
 from penstock_client.options import SpeakerSettings
-from penstock_client.protocol import Request
 from penstock_client.speakers import track as tracks
-from penstock_client.speakers.link import SpeakingConnection
 from penstock_client.speakers.track import SpeakerTrack, Waits
 
+pytestmark = pytest.mark.anyio
 
-def test_words_of_live_audio_do_not_wait_for_a_model_that_is_behind(caplog):
-    async def run(server):
-        with held(server) as goes_on:
-            async with connected(server) as client, await client.open_stream(ON) as stream:
-                stream.track._opened_s -= 3600
-                await stream.push(voices(*[1] * 620))  # 62 s, at once
-                await stream.finish()
-                results = await told(stream)
-                goes_on.set()
-                await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
-                return results
 
-    with serving(BatchServer) as server:
-        results = asyncio.run(run(server))
+async def test_words_of_live_audio_do_not_wait_for_a_model_that_is_behind(caplog):
+    with serving(GrpcServer) as server, held(server) as goes_on:
+        async with connected(server) as client, await client.open_stream(ON) as stream:
+            stream.track._opened_s -= 3600
+            await stream.push(voices(*[1] * 620))  # 62 s, at once
+            await stream.finish()
+            results = await told(stream)
+            goes_on.set()
+            await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
     assert results[-1].is_last and "more than a minute behind; the words go on without speakers" in caplog.text
 
 
@@ -51,72 +43,60 @@ def test_silence_leaves_no_probabilities_behind(is_final):
     assert track._probabilities.end_ms == 3_600_000
 
 
-def test_audio_after_a_failure_of_the_speaker_model_is_not_kept():
+async def test_audio_after_a_failure_of_the_speaker_model_is_not_kept():
     async def exchange(stream_id, requests):
         await anext(requests)
         yield 0, np.zeros((0, 8), np.float32)
         raise ConnectionLostError(stream_id, "the model has ended")
 
-    async def run():
-        track = SpeakerTrack(exchange, SpeakerSettings(None, "low_latency"), WAIT_S, ConnectionOptions())
-        await track.open()
-        while not track.is_ended:
-            await asyncio.sleep(0)
-        audio = voices(1)
-        kept = weakref.ref(audio)
-        await track.send(audio)
-        del audio
-        assert kept() is None
-        await track.close()
-
-    asyncio.run(run())
+    track = SpeakerTrack(exchange, SpeakerSettings(None, "low_latency"), WAIT_S, ConnectionOptions())
+    await track.open()
+    while not track.is_ended:
+        await asyncio.sleep(0)
+    audio = voices(1)
+    kept = weakref.ref(audio)
+    await track.send(audio)
+    del audio
+    assert kept() is None
+    await track.close()
 
 
-def test_a_segment_that_ends_before_its_look_ahead_gets_what_is_known():
+async def test_a_segment_that_ends_before_its_look_ahead_gets_what_is_known():
     """Without more audio nothing more is decided: the final result does not wait for it for ever."""
 
-    async def run(server):
+    with serving(GrpcServer) as server:
         async with connected(server) as client, await client.open_stream(ON) as stream:
             stream.track._waits = Waits(0.0, math.inf)
             await stream.end_segment(AUDIO)  # 800 ms, of which 480 are decided
             first = await anext(stream.__aiter__())
             await stream.finish()
-            return first, [result async for result in stream]
-
-    with serving(BatchServer) as server:
-        first, rest = asyncio.run(run(server))
+            rest = [result async for result in stream]
     assert first.is_final and first.word_speakers == (1, 1, 1, 1, 1, 1, *[2] * 10)
     assert rest[-1].is_last
 
 
-def test_interim_results_do_not_wait():
-    async def run(server):
+async def test_interim_results_do_not_wait():
+    with serving(GrpcServer) as server:
         async with connected(server) as client, await client.open_stream(ON) as stream:
             server.speakers.answer = None  # whatever it would be asked
             await stream.push(AUDIO[:1600])
-            return await anext(stream.__aiter__())
-
-    with serving(BatchServer) as server:
-        result = asyncio.run(run(server))
+            result = await anext(stream.__aiter__())
     assert not result.is_final and [word.speaker for word in result.new_words] == [None]
 
 
-def test_a_stream_that_is_closed_ends_at_the_speaker_model_too():
-    async def run(server):
+async def test_a_stream_that_is_closed_ends_at_the_speaker_model_too():
+    with serving(GrpcServer) as server:
         async with connected(server) as client:
             stream = await client.open_stream(ON)
             await stream.push(AUDIO)
             stream.cancel()
             await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
-
-    with serving(BatchServer) as server:
-        asyncio.run(run(server))
         assert server.speakers.requests[-1].is_end
 
 
 class TestFailuresOfStreams:
-    def test_a_connection_that_is_lost_while_the_speaker_model_accepts(self):
-        async def run(server):
+    async def test_a_connection_that_is_lost_while_the_speaker_model_accepts(self):
+        with serving(GrpcServer) as server:
             async with connected(server) as client:
                 (own,) = client._servers
                 tracked = own._speakers.track
@@ -136,15 +116,15 @@ class TestFailuresOfStreams:
                 stream = await client.open_stream(ON)
                 assert not stream._link.is_lost
                 await stream.finish(AUDIO)
-                return await told(stream)
+                assert speakers_of(await told(stream)) == EXPECTED
 
-        with serving(BatchServer) as server:
-            assert speakers_of(asyncio.run(run(server))) == EXPECTED
-
-    def test_a_stream_that_moves_leaves_the_speaker_model_of_its_server(self, caplog, waits):
+    async def test_a_stream_that_moves_leaves_the_speaker_model_of_its_server(self, caplog, waits):
         """Else its server waits for it when it stops."""
 
-        async def run(first, second):
+        with serving(GrpcServer) as first, serving(GrpcServer) as second:
+            for server in (first, second):
+                server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
+            waits(Waits(0.0, math.inf))
             async with connected(first, max_replay_s=60) as client, connected(second) as other:
                 stream = await client.open_stream(ON)
                 await stream.end_segment(AUDIO)
@@ -152,20 +132,14 @@ class TestFailuresOfStreams:
                 await other.move_here(stream)
                 await asyncio.to_thread(eventually, lambda: not first.speakers.audio)
                 await stream.finish(AUDIO)
-                return before, await told(stream)
-
-        with serving(BatchServer) as first, serving(BatchServer) as second:
-            for server in (first, second):
-                server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
-            waits(Waits(0.0, math.inf))
-            before, after = asyncio.run(run(first, second))
+                after = await told(stream)
             assert first.speakers.requests[-1].is_end and not second.speakers.requests
         assert before.word_speakers[:6] == (1,) * 6 and set(after[-1].word_speakers) == {None}
         warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert len(warnings) == 1 and "moved to the server at" in warnings[0] and "without speakers" in warnings[0]
 
-    def test_a_finish_that_is_cancelled_ends_the_speakers_too(self):
-        async def run(server):
+    async def test_a_finish_that_is_cancelled_ends_the_speakers_too(self):
+        with serving(GrpcServer) as server:
             async with connected(server) as client, await client.open_stream(ON) as stream:
                 is_sending = asyncio.Event()
 
@@ -178,13 +152,10 @@ class TestFailuresOfStreams:
                 await is_sending.wait()
                 finishing.cancel()
                 await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
-
-        with serving(BatchServer) as server:
-            asyncio.run(run(server))
             assert server.speakers.requests[-1].is_end
 
-    def test_a_stream_that_is_closed_after_its_words_sends_no_more_audio_for_speakers(self):
-        async def run(server):
+    async def test_a_stream_that_is_closed_after_its_words_sends_no_more_audio_for_speakers(self):
+        with serving(GrpcServer) as server:
             with held(server) as goes_on:
                 async with connected(server) as client, await client.open_stream(ON) as stream:
                     for _ in range(8):
@@ -194,106 +165,83 @@ class TestFailuresOfStreams:
                     stream.cancel()
                     goes_on.set()
                     await asyncio.to_thread(eventually, lambda: not server.speakers.audio)
-
-        with serving(BatchServer) as server:
-            asyncio.run(run(server))
             assert sum(request.samples.size for request in server.speakers.requests) < 8 * len(AUDIO)
 
-    def test_the_end_of_a_closed_stream_needs_no_replies(self):
+    async def test_the_end_of_a_closed_stream_needs_no_replies(self):
         async def exchange(stream_id, requests):
             await anext(requests)
             yield 0, np.zeros((0, 8), np.float32)
             async for request in requests:
                 sent.append(request)
 
-        async def run():
-            track = SpeakerTrack(exchange, SpeakerSettings(None, "low_latency"), WAIT_S, ConnectionOptions())
-            await track.open()
-            for count in (1, 2):
-                await track.send(AUDIO)
-                await until(lambda: len(sent) == count)  # noqa: B023
-            await track.close()
-
         sent = []
-        asyncio.run(run())
+        track = SpeakerTrack(exchange, SpeakerSettings(None, "low_latency"), WAIT_S, ConnectionOptions())
+        await track.open()
+        for count in (1, 2):
+            await track.send(AUDIO)
+            await until(lambda: len(sent) == count)  # noqa: B023
+        await track.close()
         assert [request.is_end for request in sent] == [False, False, True]
 
-    def test_a_read_that_is_cancelled_loses_no_words(self):
-        async def run(server):
-            with held(server) as goes_on:
-                async with connected(server) as client, await client.open_stream(ON) as stream:
-                    await stream.finish(AUDIO)
-                    reading = asyncio.create_task(told(stream))
-                    await until(lambda: stream.track._is_pressed)
-                    reading.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await reading
-                    goes_on.set()
-                    return await told(stream)
-
-        with serving(BatchServer) as server:
-            assert speakers_of(asyncio.run(run(server))) == EXPECTED
+    async def test_a_read_that_is_cancelled_loses_no_words(self):
+        with serving(GrpcServer) as server, held(server) as goes_on:
+            async with connected(server) as client, await client.open_stream(ON) as stream:
+                await stream.finish(AUDIO)
+                reading = asyncio.create_task(told(stream))
+                await until(lambda: stream.track._is_pressed)
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
+                goes_on.set()
+                assert speakers_of(await told(stream)) == EXPECTED
 
 
 class TestWaits:
-    def test_live_words_are_not_late_and_those_that_are_not_known_have_no_speaker(self, waits):
-        async def run(server):
-            with held(server, after=len(AUDIO)):
-                async with connected(server) as client, await client.open_stream(ON) as stream:
-                    stream.track._opened_s -= 3600
-                    await stream.push(AUDIO)  # of its 800 ms 480 are decided
-                    await until(lambda: stream.track._probabilities.end_ms == 480)
-                    await stream.end_segment(AUDIO)
-                    await stream.finish(AUDIO)
-                    return [result for result in await told(stream) if result.is_final]
-
+    async def test_live_words_are_not_late_and_those_that_are_not_known_have_no_speaker(self, waits):
         waits(AT_ONCE)
-        with serving(BatchServer) as server:
-            first, last = asyncio.run(run(server))
+        with serving(GrpcServer) as server, held(server, after=len(AUDIO)):
+            async with connected(server) as client, await client.open_stream(ON) as stream:
+                stream.track._opened_s -= 3600
+                await stream.push(AUDIO)  # of its 800 ms 480 are decided
+                await until(lambda: stream.track._probabilities.end_ms == 480)
+                await stream.end_segment(AUDIO)
+                await stream.finish(AUDIO)
+                first, last = [result for result in await told(stream) if result.is_final]
         assert first.word_speakers == (1, 1, 1, 1, 1, 1, 2, 2, 2, *[None] * 23)
         assert set(last.word_speakers) == {None}
 
-    def test_words_of_audio_that_came_faster_than_live_wait_for_the_model(self, waits):
-        async def run(server):
-            with held(server) as goes_on:
-                async with connected(server) as client, await client.open_stream(ON) as stream:
-                    for _ in range(4):
-                        await stream.push(AUDIO)
-                    await stream.end_segment()
-                    await until(lambda: stream.is_answered)
-                    reading = asyncio.create_task(told(stream))
-                    await until(lambda: stream.track._is_pressed or reading.done())
-                    await stream.push(AUDIO)
-                    goes_on.set()
-                    await stream.finish()
-                    return [result for result in await reading if result.is_final]
-
+    async def test_words_of_audio_that_came_faster_than_live_wait_for_the_model(self, waits):
         waits(AT_ONCE)
-        with serving(BatchServer) as server:
-            first, last = asyncio.run(run(server))
+        with serving(GrpcServer) as server, held(server) as goes_on:
+            async with connected(server) as client, await client.open_stream(ON) as stream:
+                for _ in range(4):
+                    await stream.push(AUDIO)
+                await stream.end_segment()
+                await until(lambda: stream.is_answered)
+                reading = asyncio.create_task(told(stream))
+                await until(lambda: stream.track._is_pressed or reading.done())
+                await stream.push(AUDIO)
+                goes_on.set()
+                await stream.finish()
+                first, last = [result for result in await reading if result.is_final]
         assert first.word_speakers == tuple(4 * EXPECTED) and last.word_speakers == tuple(EXPECTED)
 
-    def test_words_that_waited_for_others_are_not_late_twice(self, waits, monkeypatch):
+    async def test_words_that_waited_for_others_are_not_late_twice(self, waits, monkeypatch):
         now_s = 1000.0
         monkeypatch.setattr(tracks, "time", SimpleNamespace(monotonic=lambda: now_s))
         waits(Waits(math.inf, 3.0))
 
-        async def run(server):
-            nonlocal now_s
-            with held(server):
-                async with connected(server) as client, await client.open_stream(ON) as stream:
-                    stream.track._opened_s -= 3600
-                    await stream.end_segment(AUDIO)
-                    await stream.finish(AUDIO)
-                    await until(lambda: stream.is_over)
-                    reading = asyncio.create_task(told(stream))
-                    await until(lambda: stream.track._is_pressed)
-                    now_s += 3.0
-                    stream.track._changed.give()
-                    return await reading
-
-        with serving(BatchServer) as server:
-            assert asyncio.run(run(server))[-1].is_last
+        with serving(GrpcServer) as server, held(server):
+            async with connected(server) as client, await client.open_stream(ON) as stream:
+                stream.track._opened_s -= 3600
+                await stream.end_segment(AUDIO)
+                await stream.finish(AUDIO)
+                await until(lambda: stream.is_over)
+                reading = asyncio.create_task(told(stream))
+                await until(lambda: stream.track._is_pressed)
+                now_s += 3.0
+                stream.track._changed.give()
+                assert (await reading)[-1].is_last
 
     def test_a_step_of_files_may_take_long(self, monkeypatch):
         monkeypatch.setattr(tracks, "_REPLY_S", -5.0)
@@ -321,32 +269,9 @@ class TestWaits:
         assert asyncio.run(run("file")) is None
         assert asyncio.run(run("low_latency")).code == "REPLY_TIMEOUT"
 
-    @pytest.mark.parametrize(("mode", "limits"), [("file", [10.0, 310.0]), ("low_latency", [10.0])])
-    def test_a_file_through_a_gateway_waits_for_its_speakers_there(self, mode, limits):
-        async def run(server):
-            inner = FakeConnection(FakeRecognizer())
-            connection = SpeakingConnection(inner, Endpoint(f"127.0.0.1:{server.port}"))
-            transport = connection.open_transport("a", 10.0, SpeakerSettings(None, mode))
-            reading = asyncio.create_task(transport.receive(None))
-            await transport.send(Request(AUDIO.tobytes(), True, True))
-            assert (await reading).is_final and transport.is_complete
-            assert [each.session._timeout_s for each in inner.transports] == limits
-            await transport.close()
-            await connection.close()
-
-        def reject(request):
-            raise RejectionError("MODEL_NOT_FOUND: no model speakers")
-
-        with serving(GrpcServer) as server:
-            server.speakers.answer = reject
-            asyncio.run(run(server))
-
     @pytest.mark.parametrize(("idle_s", "keep_alive_s"), [("30", 5.0), ("3", 1.0), ("none", 5.0)])
-    def test_a_silent_stream_is_kept_open_as_its_server_needs_it(self, idle_s, keep_alive_s):
-        async def run(server):
+    async def test_a_silent_stream_is_kept_open_as_its_server_needs_it(self, idle_s, keep_alive_s):
+        with serving(GrpcServer) as server:
+            server.batch.recognizer.server_parameters["idle_s"] = idle_s
             async with connected(server) as client, await client.open_stream(ON) as stream:
                 assert stream.track._keep_alive_s == keep_alive_s
-
-        with serving(BatchServer) as server:
-            server.batch.recognizer.server_parameters["idle_s"] = idle_s
-            asyncio.run(run(server))

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, connected, until
-from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer
 from client.tests.helpers.fake_speakers import voices
 from client.tests.helpers.fakes import RejectionError
 from client.tests.helpers.speaking import ON, held, serving
 from penstock_client import (
-    AsyncClient,
     BatchedClient,
     ClientError,
     ConnectionLostError,
@@ -25,6 +23,9 @@ from penstock_client.connection import Endpoint
 from penstock_client.options import SpeakerSettings
 from penstock_client.speakers.link import SpeakerLink
 from penstock_client.speakers.track import SpeakerTrack
+
+pytestmark = pytest.mark.anyio
+
 
 OF_FILE = ON.replace(speaker_mode="file")
 MINUTE = np.tile(voices(1), 610)
@@ -39,7 +40,7 @@ async def accepting(stream_id, requests):
 
 
 class TestWordsOfAFile:
-    """Its audio waits for the model `speakers`: the words' stream must not seem idle to its server."""
+    """Audio waits for the model `speakers`: the words' stream must not seem idle to its server."""
 
     async def _kept_open(self, sending, track, goes_on, received):
         track._keep_alive_s = 0.01
@@ -50,55 +51,34 @@ class TestWordsOfAFile:
         goes_on.set()
         await sending
 
-    def test_over_asr_batch(self):
-        async def run(server, goes_on):
+    async def test_over_asr_batch(self):
+        with serving(GrpcServer) as server, held(server) as goes_on:
             async with connected(server, max_unanswered_s=20) as client, await client.open_stream(OF_FILE) as stream:
                 sending = asyncio.create_task(stream.push(MINUTE))
                 await self._kept_open(sending, stream.track, goes_on, lambda: len(server.batch.batches))
                 await stream.finish()
-                return [result async for result in stream]
-
-        with serving(BatchServer) as server, held(server) as goes_on:
-            results = asyncio.run(run(server, goes_on))
-        assert results[-1].is_final and set(results[-1].word_speakers) == {1}
-
-    def test_over_asr(self):
-        async def run(server, goes_on):
-            async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S) as client:
-                stream = client.open_stream(options=OF_FILE)
-                sending = asyncio.create_task(stream.send(MINUTE))
-                track = stream._transport._track
-                await until(lambda: track._is_open)
-                await self._kept_open(sending, track, goes_on, lambda: len(server.recognizer.requests))
-                await stream.finish()
-                return [result async for result in stream]
-
-        with serving(GrpcServer) as server, held(server) as goes_on:
-            results = asyncio.run(run(server, goes_on))
+                results = [result async for result in stream]
         assert results[-1].is_final and set(results[-1].word_speakers) == {1}
 
 
 @pytest.mark.parametrize(("mode", "code"), [("file", None), ("low_latency", "REPLY_TIMEOUT")])
-def test_a_file_whose_words_are_slow_keeps_its_speakers(mode, code):
-    """Its audio comes no faster than in real time, which does not make it live."""
+async def test_a_file_whose_words_are_slow_keeps_its_speakers(mode, code):
+    """A file's audio may come no faster than in real time; that does not make it live."""
 
-    async def run():
-        looked = asyncio.Event()
+    looked = asyncio.Event()
 
-        async def look():
-            looked.set()
+    async def look():
+        looked.set()
 
-        track = SpeakerTrack(accepting, SpeakerSettings(None, mode), WAIT_S, ConnectionOptions())
-        await track.open()
-        track._opened_s, track._keep_alive_s, track.keep_open = track._opened_s - 3600, 0.01, look
-        sending = asyncio.create_task(track.send(MINUTE))
-        await asyncio.wait([sending, asyncio.create_task(looked.wait())], return_when=asyncio.FIRST_COMPLETED)
-        failure = track._failure
-        sending.cancel()
-        await track.close(0)
-        return failure and failure.code
-
-    assert asyncio.run(run()) == code
+    track = SpeakerTrack(accepting, SpeakerSettings(None, mode), WAIT_S, ConnectionOptions())
+    await track.open()
+    track._opened_s, track._keep_alive_s, track.keep_open = track._opened_s - 3600, 0.01, look
+    sending = asyncio.create_task(track.send(MINUTE))
+    await asyncio.wait([sending, asyncio.create_task(looked.wait())], return_when=asyncio.FIRST_COMPLETED)
+    failure = track._failure
+    sending.cancel()
+    await track.close(0)
+    assert (failure and failure.code) == code
 
 
 class TestStartsOfFiles:
@@ -110,10 +90,10 @@ class TestStartsOfFiles:
         await asyncio.Event().wait()
         yield
 
-    def test_of_a_server_that_hangs(self):
+    async def test_of_a_server_that_hangs(self):
         """While another one lives, the stream starts there."""
 
-        async def run(hung, other):
+        with serving(GrpcServer) as hung, serving(GrpcServer) as other:
             async with BatchedClient([f"127.0.0.1:{each.port}" for each in (hung, other)], timeout_s=WAIT_S) as client:
                 first = client._servers[0]._speakers
                 first._endpoint = replace(first._endpoint, timeout_s=0.01)
@@ -129,17 +109,14 @@ class TestStartsOfFiles:
                 stream = await client.open_stream(OF_FILE)
                 await stream.finish(voices(1))
                 assert set([result async for result in stream][-1].word_speakers) == {1}
-                return asked, client._servers[0].down_until_s
-
-        with serving(BatchServer) as hung, serving(BatchServer) as other:
-            asked, down_until_s = asyncio.run(run(hung, other))
+                down_until_s = client._servers[0].down_until_s
         assert asked == 3 and down_until_s and other.speakers.modes == ["file"]
 
     @pytest.mark.parametrize("lives", [True, False])
-    def test_of_a_client_of_asr(self, lives):
-        """It asks what the server offers."""
+    async def test_of_a_client_of_asr(self, lives):
+        """A link asks for the server's offer."""
 
-        async def run(server):
+        with serving(GrpcServer) as server:
             endpoint = Endpoint(f"127.0.0.1:{server.port}", timeout_s=2 * WAIT_S)
             link = SpeakerLink(endpoint)
             if not lives:
@@ -158,14 +135,12 @@ class TestStartsOfFiles:
                 await opening
             await link.close()
 
-        with serving(GrpcServer) as server:
-            asyncio.run(run(server))
 
+async def test_a_stream_that_is_closed_between_two_attempts_to_open_makes_no_other():
+    """The server still knows the stream then."""
 
-def test_a_stream_that_is_closed_between_two_attempts_to_open_makes_no_other():
-    """Its server still knows it then."""
-
-    async def run(server):
+    with serving(GrpcServer) as server:
+        server.speakers.max_streams = 0
         options = ConnectionOptions(wait_for_slot_s=WAIT_S)
         link = SpeakerLink(Endpoint(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, options=options))
         track = link.track(SpeakerSettings(None, "file"))
@@ -180,25 +155,27 @@ def test_a_stream_that_is_closed_between_two_attempts_to_open_makes_no_other():
             await opening
         assert not link.has(track) and len(server.speakers.requests) == attempts and not server.speakers.audio
 
-    with serving(GrpcServer) as server:
-        server.speakers.max_streams = 0
-        asyncio.run(run(server))
 
-
-def test_a_track_that_is_closed_before_it_was_opened_is_not_kept():
+async def test_a_track_that_is_closed_before_it_was_opened_is_not_kept():
     track = SpeakerTrack(accepting, SpeakerSettings(None, "file"), WAIT_S, ConnectionOptions())
     assert not track.is_ended
     track.cancel()
     assert track.is_ended
     with pytest.raises(StreamClosedError):
-        asyncio.run(track.open())
+        await track.open()
 
 
 @pytest.mark.parametrize("code", ["STREAM_LIMIT", "SERVER_DRAINING", "AUDIO_MEMORY_FULL"])
-def test_a_stream_whose_words_have_no_room_has_its_speakers_on_another_server(code):
-    """It would move there without them."""
+async def test_a_stream_whose_words_have_no_room_has_its_speakers_on_another_server(code):
+    """The stream would move there without them."""
 
-    async def run(full, other):
+    def reject(request):
+        raise RejectionError(f"{code}: not here")
+
+    with serving(GrpcServer) as full, serving(GrpcServer) as other:
+        for server in (full, other):
+            server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
+        full.batch.recognizer.before_answer = reject
         urls = [f"127.0.0.1:{server.port}" for server in (full, other)]
         async with BatchedClient(urls, timeout_s=WAIT_S) as client:
             stream = await client.open_stream(OF_FILE)
@@ -211,35 +188,10 @@ def test_a_stream_whose_words_have_no_room_has_its_speakers_on_another_server(co
             assert caught.value.code == code and not caught.value.of_speakers
             assert [server.down_until_s for server in client._servers] == [0, 0]
 
-    def reject(request):
-        raise RejectionError(f"{code}: not here")
-
-    with serving(BatchServer) as full, serving(BatchServer) as other:
-        for server in (full, other):
-            server.batch.recognizer.server_parameters["penstock_fingerprint"] = "same"
-        full.batch.recognizer.before_answer = reject
-        asyncio.run(run(full, other))
-
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_a_stream_that_is_closed_while_a_step_runs_ends_at_the_speaker_model_over_http(steps):
-    """Its next request would wait for the reply; the end does not. The step is that of the start, or of audio."""
-
-    async def run(server):
-        link = SpeakerLink(Endpoint(f"127.0.0.1:{server.port}", "http", timeout_s=WAIT_S))
-        track = link.track(SpeakerSettings(None, "low_latency"))
-        opening = asyncio.create_task(track.open())
-        if steps:
-            await opening
-            await track.send(voices(1, 1, 1, 1, 1))
-        await until(lambda: len(received) == steps + 1)
-        await track.close(0)
-        await until(lambda: received[-1].is_end)
-        await asyncio.wait([opening])
-        goes_on.set()
-        await until(lambda: not server.speakers.audio)
-        await link.close()
-
+async def test_a_stream_that_is_closed_while_a_step_runs_ends_at_the_speaker_model_over_http(steps):
+    """The next request would wait for the reply; the end does not. The step is that of the start, or of audio."""
     with serving(HttpServer) as server:
         answer, in_order, goes_on, received = server.speakers.answer, threading.Lock(), threading.Event(), []
 
@@ -251,7 +203,19 @@ def test_a_stream_that_is_closed_while_a_step_runs_ends_at_the_speaker_model_ove
 
         server.speakers.answer = wait
         try:
-            asyncio.run(run(server))
+            link = SpeakerLink(Endpoint(f"127.0.0.1:{server.port}", "http", timeout_s=WAIT_S))
+            track = link.track(SpeakerSettings(None, "low_latency"))
+            opening = asyncio.create_task(track.open())
+            if steps:
+                await opening
+                await track.send(voices(1, 1, 1, 1, 1))
+            await until(lambda: len(received) == steps + 1)
+            await track.close(0)
+            await until(lambda: received[-1].is_end)
+            await asyncio.gather(opening, return_exceptions=True)
+            goes_on.set()
+            await until(lambda: not server.speakers.audio)
+            await link.close()
         finally:
             goes_on.set()
     assert [request.is_end for request in received] == [*[False] * (steps + 1), True]

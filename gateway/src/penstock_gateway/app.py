@@ -1,4 +1,4 @@
-"""Where protocols register: routes of the HTTP port and services of the gRPC port."""
+"""Registration of protocols: routes of the HTTP port and services of the gRPC port."""
 
 import grpc
 from fastapi import APIRouter, FastAPI
@@ -15,24 +15,17 @@ from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http import api as http_api
 from penstock_gateway.http.api import GatewayOf
-from penstock_gateway.kserve import errors as kserve_errors
-from penstock_gateway.kserve import service as kserve
-from penstock_gateway.kserve.routes import router as kserve_router
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
 from penstock_gateway.riva import service as riva
 from penstock_gateway.rpc import health as grpc_health
-from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor, max_message_bytes, shown_error
+from penstock_gateway.rpc.api import OPTIONS, KeyInterceptor, max_message_bytes
 from penstock_gateway.tracing import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
-The WebSocket `/v1/realtime`, KServe below `/v2` and the gRPC APIs are in docs/gateway.md."""
-_PROTOCOLS = {
-    riva.SERVICE: (riva.PROTOCOL, shown_error),
-    kserve.SERVICE: (kserve.PROTOCOL, kserve_errors.shown_error),
-}
+The WebSocket `/v1/realtime` and the gRPC API are in docs/gateway.md."""
 _OPEN_SERVICES = (grpc_health.SERVICE,)
 _start = APIRouter()
 _health = APIRouter(prefix="/health", tags=["health"])
@@ -90,7 +83,7 @@ def build_app(gateway: Gateway) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.gateway = gateway
-    for router in (_start, _health, openai_router, realtime_router, kserve_router):
+    for router in (_start, _health, openai_router, realtime_router):
         app.include_router(router)
     if gateway.config.serves_captions:
         app.routes.extend(captions.routes())
@@ -99,10 +92,9 @@ def build_app(gateway: Gateway) -> FastAPI:
 
 def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
-    interceptors = [RequestIdInterceptor(), KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)]
+    interceptors = [RequestIdInterceptor(), KeyInterceptor(gateway, {riva.SERVICE: riva.PROTOCOL}, _OPEN_SERVICES)]
     options = (("grpc.max_receive_message_length", max_message_bytes(gateway.config)), *OPTIONS)
     server = grpc.aio.server(interceptors=interceptors, options=options)
     riva.add_riva_service(gateway, server)
-    kserve.add_kserve_service(gateway, server)
     grpc_health.add_health_service(gateway, server)
     return server

@@ -7,11 +7,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.connection import Endpoint
-from penstock_client.declaration import About, Options
+from penstock_client.declaration import About, Listen, Options
+from penstock_client.listening import LOOPBACK, is_loopback
 from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState, WindowSizes
 
-LOOPBACK = "127.0.0.1"
-_LOOPBACKS = (LOOPBACK, "::1", "localhost")
 DNS, FILE = "dns:", "file:"
 """Before a name with several addresses, and before the path of a file with a HOST:PORT in each line."""
 _MAX_PORT = 65_535
@@ -22,7 +21,7 @@ class ReplicaGroup:
     """Servers that serve the same model with the same context."""
 
     name: str
-    """What clients write as the model; "" for the name that the servers give."""
+    """Name that clients write as the model; "" for the name that the servers give."""
     addresses: tuple[str, ...]
     """host:port of each server's gRPC port, dns:name:port or file:path."""
 
@@ -74,6 +73,7 @@ class Config(Options):
 
     model_config = ConfigDict(validate_default=True)  # a default may be text
     prefix: ClassVar[str] = "PENSTOCK_GATEWAY_"
+    replaced: ClassVar[dict[str, str]] = {"host": "listen", "metrics_host": "metrics_listen"}
 
     replicas: Annotated[
         tuple[ReplicaGroup, ...],
@@ -84,13 +84,11 @@ class Config(Options):
             "or file:PATH",
         ),
     ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
-    http_port: _Port = Field(8080, description="port of HTTP and Realtime; 0: any free port")
-    grpc_port: _Port = Field(50051, description="port of gRPC; 0: any free port")
-    metrics_port: _Port = Field(8081, description="port of the metrics, without keys; 0: any free port")
-    metrics_host: Annotated[str, About("ADDRESS")] = Field(LOOPBACK, description="address of the metrics")
-    host: Annotated[str, About("ADDRESS")] = Field(
-        LOOPBACK, description="address to listen on; beyond loopback only with --keys"
-    )
+    http_port: _Port = Field(8080, description="port of HTTP and Realtime; 0: any free one")
+    grpc_port: _Port = Field(50051, description="port of gRPC; 0: any free one")
+    metrics_port: _Port = Field(8081, description="port of the metrics, without keys; 0: any free one")
+    metrics_listen: Listen = Field(LOOPBACK, description="address of the metrics")
+    listen: Listen = Field(LOOPBACK, description="address of the ports of clients; beyond loopback only with --keys")
     keys: _File = Field(None, description="API keys and their quotas: lines NAME SHA256 MAX_STREAMS")
     secret: Annotated[str | None, About("FILE", unset="random", accepted="a file")] = Field(
         None, description="key that signs client secrets, at least 32 bytes; several gateways share it"
@@ -108,36 +106,37 @@ class Config(Options):
         None, description="decoder at the end of a segment"
     )
     longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
-        30, description="length after which any short pause ends a segment; 0: streams are not moved"
+        30,
+        description="length after which any short pause ends a segment; 0: never, and live streams cannot move",
     )
     live_window: Annotated[
         Literal["live"] | WindowSizes | None,
         About(
             "NAME",
             unset="off",
-            page="gateway.md#offline-models",
+            page="gateway_operations.md#offline-models",
             accepted="live (10,2,2), or LEFT,CHUNK,RIGHT in seconds",
         ),
     ] = Field(None, description="window for live audio to offline models")
     replay_mib: Annotated[int, Field(ge=1, le=65_536), About("MIB")] = Field(
-        1024, description="memory of a process for the audio kept for moves, in MiB"
+        1024, description="memory for audio kept for moves, in MiB"
     )
     riva_boost_scale: Annotated[float, Field(ge=0, le=1), About("SCALE")] = Field(
         0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )
     strict: bool = Field(False, description="reject request fields that have no effect here")
-    captions: bool = Field(True, description="serve the captions page; by default only on loopback")
+    captions: bool = Field(True, description="serve the captions page; beyond loopback the default is 0")
     max_file_minutes: Annotated[float, Field(ge=1, le=1440), About("MINUTES")] = Field(
         240, description="longest uploaded recording"
     )
     max_upload_mb: Annotated[int, Field(ge=10, le=2000), About("MB")] = Field(
-        200, description="largest upload, and compressed audio of a gRPC stream, in MB"
+        200, description="largest upload or compressed audio of a gRPC stream, in MB"
     )
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
-        2.5, description="time without a reply after which a server is lost, unless a probe succeeds"
+        2.5, description="time without a reply until a server is probed, and lost if that fails"
     )
     idle_seconds: Annotated[float, Field(ge=1, le=3600), About("S", page="gateway.md#pauses")] = Field(
-        60, description="time without audio after which a live stream frees its slot until audio comes again"
+        60, description="time without audio until a live stream frees its slot"
     )
     drain_seconds: Annotated[int, Field(ge=0, le=3600), About("S")] = Field(
         8, description="time after SIGTERM for live streams to end"
@@ -147,7 +146,7 @@ class Config(Options):
     @property
     def serves_captions(self) -> bool:
         """The page is there: by default on loopback."""
-        return self.captions and ("captions" in self.model_fields_set or self.host in _LOOPBACKS)
+        return self.captions and ("captions" in self.model_fields_set or is_loopback(self.listen))
 
     @property
     def max_upload_bytes(self) -> int:
@@ -159,6 +158,6 @@ class Config(Options):
         """ValueError for options that contradict each other."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key need each other")
-        if self.keys is None and self.host not in _LOOPBACKS:
-            raise ValueError(f"--host {self.host} needs --keys: without keys the gateway listens on loopback only")
+        if self.keys is None and not is_loopback(self.listen):
+            raise ValueError(f"--listen {self.listen} needs --keys: without keys the gateway listens on loopback only")
         return self

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
+KSERVE_NOT_SERVED = "KServe is not served by the gateway; accepted: a server's own ports (8000 HTTP, 8001 gRPC)"
 _MAX_SHOWN_CHARS = 60
+_TRY_AGAIN_LATER = 1013
 _MAX_NAME_CHARS, _MAX_NAMES_CHARS = 90, 1000
 
 
@@ -27,6 +29,7 @@ class ErrorCode(Enum):
     MODEL_NOT_FOUND = ErrorStatus("no replica group has this name", 404, 1008, "NOT_FOUND")
     FILES_ONLY = ErrorStatus("the model takes files, not live audio", 400, 1008, "INVALID_ARGUMENT")
     FIELD_INVALID = ErrorStatus("a field of the request is wrong or not supported", 400, 1008, "INVALID_ARGUMENT")
+    SHAPE_RETIRED = ErrorStatus("the session has the shape of OpenAI's beta or of vLLM", 400, 1008, "INVALID_ARGUMENT")
     SPEAKERS_NOT_SERVED = ErrorStatus(
         "speakers are asked for, and no replica has a speaker model", 400, 1008, "INVALID_ARGUMENT"
     )
@@ -49,7 +52,7 @@ class ErrorCode(Enum):
         4408,
         "DEADLINE_EXCEEDED",
     )
-    STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4010, "OUT_OF_RANGE")
+    STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 1013, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
     OVERLOADED = ErrorStatus("no memory, disk, process, descriptor or connection is left", 503, 1013, "UNAVAILABLE")
     INTERNAL = ErrorStatus("the gateway failed", 500, 1011, "INTERNAL")
@@ -58,6 +61,13 @@ class ErrorCode(Enum):
     def status(self) -> ErrorStatus:
         """Meaning and status codes."""
         return self.value
+
+    @property
+    def is_passing(self) -> bool:
+        """True where a new connection may succeed. An open WebSocket is then closed without an `error` event, which
+        some clients take for the end of the call.
+        """
+        return self.status.websocket == _TRY_AGAIN_LATER
 
 
 class GatewayError(Exception):
@@ -69,7 +79,6 @@ class GatewayError(Exception):
         message: str,
         param: str | None = None,
         retry_after_s: float | None = None,
-        server_code: str | None = None,
     ):
         super().__init__(message)
         self.code = code
@@ -79,12 +88,10 @@ class GatewayError(Exception):
         """The field that was wrong, in the protocol's own name."""
         self.retry_after_s = retry_after_s
         """Seconds after which a new attempt makes sense; None if it does not."""
-        self.server_code = server_code
-        """The server's code of the same error, such as STREAM_LIMIT, where it is known."""
 
     def again(self) -> "GatewayError":
         """The same error without a traceback, to be kept: a traceback keeps all that its frames hold, such as audio."""
-        return GatewayError(self.code, self.message, self.param, self.retry_after_s, self.server_code)
+        return GatewayError(self.code, self.message, self.param, self.retry_after_s)
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"

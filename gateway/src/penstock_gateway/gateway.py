@@ -28,9 +28,11 @@ class Gateway:
     messages: Budget = field(
         default_factory=lambda: Budget("memory for a message", limits.MAX_UNARY_BYTES, limits.MAX_WAIT_S)
     )
-    """The memory for messages of unary gRPC calls and large bodies of KServe."""
+    """The memory for messages of unary gRPC calls and large messages of WebSockets."""
     connections: KeyLimit = field(default_factory=lambda: KeyLimit("connections", lambda streams: 4 * streams + 8))
     """Calls, requests and WebSockets."""
+    beginning: KeyLimit = field(default_factory=lambda: KeyLimit("calls without a message", lambda streams: streams))
+    """Streams of Riva before their first message."""
     uploads: KeyLimit = field(default_factory=lambda: KeyLimit("uploads", lambda streams: 2 * streams))
     """From the first byte of a body to the end of its reply."""
     _rejections: RateLimit = field(default_factory=lambda: RateLimit(limits.REJECTIONS_PER_S))

@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,7 +29,9 @@ _current: ContextVar["tuple[str | None, str | None]"] = ContextVar("request", de
 log = logging.getLogger(__name__)
 PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_END_S = 0.8  # with a collector that is down, the end of the process is at most one second later
 _tracer: Any = None
+_exporter: Any = None
 
 
 def current_request_id() -> str | None:
@@ -37,7 +40,7 @@ def current_request_id() -> str | None:
 
 
 def current_trace_parent() -> str | None:
-    """Its header `traceparent`, if it has one."""
+    """Header `traceparent` of the request, if it has one."""
     return _current.get()[1]
 
 
@@ -89,11 +92,13 @@ def _values(metadata: Iterable[tuple[str, Any]]) -> tuple[str | None, str | None
 
 
 def configure_tracing(environment: Mapping[str, str] = os.environ) -> None:
-    """Sends spans to the collector that the environment names. Call it once per process."""
+    """Sends spans to the collector that the environment names, until `end_tracing`. Call it once per process."""
+    global _exporter
     endpoint = next((name for name in _ENDPOINTS if environment.get(name)), None)
     if endpoint is None:
         return
     try:
+        import requests
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -104,9 +109,68 @@ def configure_tracing(environment: Mapping[str, str] = os.environ) -> None:
         )
         return
     name = environment.get("OTEL_SERVICE_NAME", "penstock-gateway")
-    provider = TracerProvider(resource=Resource.create({"service.name": name, "service.version": __version__}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    resource = Resource.create({"service.name": name, "service.version": __version__})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    session = None
+    if not any("CREDENTIAL_PROVIDER" in name for name in environment):  # it makes a session of its own
+        session = requests.Session()
+        session.hooks["response"].append(_check_status)
+    _exporter = _Exporter(OTLPSpanExporter(session=session))
+    _exporter.processor = BatchSpanProcessor(_exporter)
+    provider.add_span_processor(_exporter.processor)
     record_spans(provider)
+
+
+def _check_status(response: Any, *_: object, **__: object) -> None:
+    """OSError for a redirect, which OpenTelemetry takes for success."""
+    if 300 <= response.status_code < 400:
+        raise OSError(f"status {response.status_code}, to {response.headers.get('location', 'nowhere')}")
+
+
+def end_tracing(limit_s: float = _END_S) -> None:
+    """Sends the last spans. A collector that is down or slow delays the end of the process by at most `limit_s`."""
+    if _exporter is None:
+        return
+    last = threading.Thread(target=_exporter.processor.shutdown, daemon=True)
+    last.start()
+    last.join(limit_s)
+    if last.is_alive():
+        _exporter.note_loss(f"the collector has not accepted the last ones within {limit_s:g} s")
+
+
+class _Exporter(logging.Handler):
+    """Logs one line when traces are lost and one when they are delivered again, instead of OpenTelemetry's own lines.
+
+    OpenTelemetry logs each attempt, and reports the reason only there.
+    """
+
+    def __init__(self, exporter: Any):
+        super().__init__(logging.WARNING)
+        self._exporter, self.shutdown, self.processor = exporter, exporter.shutdown, None
+        self._is_losing, self._lines = False, list[str]()
+        for name in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal"):
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = [self], False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+        if record.name.startswith("opentelemetry.sdk"):  # its queue is full, although exports may succeed
+            self.note_loss(self._lines[-1])
+
+    def export(self, spans: Sequence[Any]) -> Any:
+        self._lines.clear()
+        result = self._exporter.export(spans)
+        if result.name != "SUCCESS":
+            self.note_loss(next(iter(self._lines), "no reason is known"))
+        elif self._is_losing:
+            self._is_losing = False
+            log.info("traces are delivered again")
+        return result
+
+    def note_loss(self, reason: str) -> None:
+        if not self._is_losing:
+            self._is_losing = True
+            log.warning("traces are lost: %s", reason)
 
 
 def record_spans(provider: Any) -> None:

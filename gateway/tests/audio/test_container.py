@@ -1,13 +1,16 @@
+import asyncio
 import errno
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import aclosing
 
 import numpy as np
+import psutil
 import pytest
 import soundfile
 import soxr
@@ -15,7 +18,7 @@ import soxr
 from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_gateway.audio import container, decode_worker
 from penstock_gateway.audio.container import DecodedRecording, in_memory
-from penstock_gateway.audio.decode_worker import MAX_CPU_S
+from penstock_gateway.audio.decode_worker import MAX_QUIET_CPU_S
 from penstock_gateway.errors import ErrorCode, GatewayError
 
 RATE_HZ = 16_000
@@ -109,7 +112,7 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
     decoders = container.Decoders()
     monkeypatch.setattr(container, "DECODERS", decoders)
     monkeypatch.setattr(container.sys, "executable", "/bin/false")
-    with pytest.raises(GatewayError, match=r"too much memory or time|ends at once"):
+    with pytest.raises(GatewayError, match=r"was lost|ends at once"):
         await decoded(sound_file(TONE, 44_100, "FLAC"))
     monkeypatch.undo()
     decoders.stop()
@@ -118,7 +121,11 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
 @pytest.mark.anyio
 @pytest.mark.parametrize("written", [b"", b"\1\0", b"\1" + bytes(12), bytes(12), bytes(12) + b"{"])
 async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monkeypatch, written):
-    monkeypatch.setattr(container.DECODERS, "send", lambda order, recording, pipe: os.write(pipe, written))
+    def answer(order, recording, pipe, control):
+        os.write(pipe, written)
+        os.write(control, b"0")
+
+    monkeypatch.setattr(container.DECODERS, "send", answer)
     with pytest.raises(GatewayError, match="too much memory or time") as error:
         await decoded(sound_file(TONE, 44_100, "FLAC"))
     assert error.value.code is ErrorCode.AUDIO_INVALID
@@ -169,6 +176,40 @@ async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monke
     decoders.stop()
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("spare", [3, 4])
+async def test_a_fork_without_descriptors_is_not_an_error_of_its_recording(decoders, spare):
+    data = sound_file(TONE, 44_100, "FLAC")
+    assert_tone(await decoded(data))
+    await asyncio.wait_for(decoders.forks(0), 60)
+    process = psutil.Process(decoders.pid)
+    limit = process.num_fds() + spare  # the order has three
+    before = process.rlimit(psutil.RLIMIT_NOFILE, (limit, process.rlimit(psutil.RLIMIT_NOFILE)[1]))
+    with pytest.raises(GatewayError, match=r"^OVERLOADED: no recording can be decoded: Too many open files$"):
+        await decoded(data)
+    process.rlimit(psutil.RLIMIT_NOFILE, before or process.rlimit(psutil.RLIMIT_NOFILE)[1:] * 2)
+    assert_tone(await decoded(data))
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "AIFF"])
+@pytest.mark.parametrize("place", [0, 30_000])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_file_that_the_system_does_not_read_is_not_an_error_of_its_recording(monkeypatch, form, place, number):
+    monkeypatch.setattr(decode_worker, "_limit_cpu", lambda: None)  # this process is no fork
+
+    class Broken(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell() >= place:
+                raise OSError(number, os.strerror(number), "/var/tmp/secret")
+            return super().read(size)
+
+    noise = np.random.default_rng(0).normal(0, 0.1, 5 * RATE_HZ)
+    with pytest.raises(OSError) as error:
+        order = {"rate_hz": RATE_HZ, "max_seconds": 60.0}
+        decode_worker.write_samples(order, Broken(sound_file(noise, RATE_HZ, form)), io.BytesIO())
+    assert error.value.errno == number
+
+
 def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
     def fail():
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -180,10 +221,10 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
         for _ in range(2):
             source, sink = os.pipe()
             with open("/dev/null") as recording, open(sink) as pipe:
-                socket.send_fds(ours, [b"{}"], [recording.fileno(), pipe.fileno()])
+                socket.send_fds(ours, [b"{}"], [recording.fileno(), pipe.fileno(), recording.fileno()])
             answers.append(source)
         ours.shutdown(socket.SHUT_WR)
-        decode_worker.run_orders(theirs)
+        decode_worker.run_orders(theirs, {})
     for source in answers:
         with open(source, "rb") as pipe:
             answer = pipe.read()
@@ -191,23 +232,154 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
         assert json.loads(answer[12:])["failure"]["code"] == "OVERLOADED"
 
 
+@pytest.fixture
+def decoders(monkeypatch):
+    """A process of its own, and what waits until it has this number of forks."""
+    decoders = container.Decoders()
+    monkeypatch.setattr(container, "DECODERS", decoders)
+
+    async def forks(count):
+        while len(found := psutil.Process(decoders.pid).children()) != count:
+            await asyncio.sleep(0.01)
+        return found
+
+    decoders.forks = forks
+    yield decoders
+    decoders.stop()
+
+
 @pytest.mark.anyio
-async def test_a_reader_that_stops_ends_the_process():
+async def test_a_reader_that_stops_ends_the_process(decoders):
     data = sound_file(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
     async with aclosing(DecodedRecording(in_memory(data), "a", RATE_HZ, 3600).blocks()) as blocks:
         async for block in blocks:
             assert block.size
-            break  # leaving the block waits for the process
+            break
+    await asyncio.wait_for(decoders.forks(0), 60)
+
+
+NO_DATA = b"#!AMR\n" + b"\x7c" * 3_000_000
+"""Frames without speech, which take minutes of CPU time and give no samples."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("moment", ["at once", "when ordered", "in the middle"])
+async def test_a_client_that_leaves_ends_a_process_that_writes_nothing(decoders, moment):
+    for _ in range(2 * container.MAX_PROCESSES):
+        waiting = asyncio.create_task(decoded(NO_DATA))
+        if moment != "at once":
+            await asyncio.sleep(0)
+        if moment == "in the middle":
+            await asyncio.wait_for(decoders.forks(1), 60)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    processes = container._processes.get(asyncio.get_running_loop())
+    while processes and processes.used["a"]:
+        await asyncio.sleep(0.01)
+    if moment != "at once":
+        assert not await asyncio.wait_for(decoders.forks(0), 60)
+
+
+@pytest.mark.anyio
+async def test_processes_of_clients_that_left_keep_their_places_until_they_have_ended(decoders):
+    waiting = asyncio.create_task(decoded(NO_DATA))
+    await asyncio.sleep(0)
+    while decoders.pid is None:
+        await asyncio.sleep(0.01)
+    (fork,) = await asyncio.wait_for(decoders.forks(1), 60)
+    os.kill(decoders.pid, signal.SIGSTOP)  # it does not report the end
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    processes = container._processes[asyncio.get_running_loop()]
+    assert processes.used["a"] == 1
+    os.kill(decoders.pid, signal.SIGCONT)
+    while processes.used["a"]:
+        await asyncio.sleep(0.01)
+    assert not fork.is_running()
+
+
+@pytest.mark.anyio
+async def test_a_process_that_the_system_kills_is_not_an_error_of_its_recording(decoders):
+    waiting = asyncio.create_task(decoded(NO_DATA))
+    await asyncio.sleep(0)
+    (fork,) = await asyncio.wait_for(decoders.forks(1), 60)
+    fork.kill()
+    with pytest.raises(GatewayError, match="was lost") as error:
+        await waiting
+    assert error.value.code is ErrorCode.OVERLOADED
+
+
+@pytest.mark.anyio
+async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, caplog):
+    data = sound_file(TONE, 44_100, "FLAC")
+    assert_tone(await decoded(data))
+    before = decoders.pid
+    os.kill(before, signal.SIGSTOP)
+    decoders.max_answer_s = 0.1
+    for error in await asyncio.gather(decoded(data), decoded(data), return_exceptions=True):
+        assert error.code is ErrorCode.OVERLOADED
+    assert "another one replaces it" in caplog.text
+    assert_tone(await decoded(data))
+    assert decoders.pid != before
+
+
+@pytest.mark.anyio
+async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, monkeypatch):
+    monkeypatch.setattr(container, "MAX_ANSWER_S", 0.1)
+    waiting = asyncio.create_task(decoded(NO_DATA))
+    await asyncio.sleep(0)
+    (fork,) = await asyncio.wait_for(decoders.forks(1), 60)
+    os.kill(decoders.pid, signal.SIGSTOP)
+    fork.kill()
+    with pytest.raises(GatewayError, match="was lost"):
+        await asyncio.wait_for(waiting, 60)
+    assert not container._processes[asyncio.get_running_loop()].used["a"]
+
+
+@pytest.mark.anyio
+async def test_forks_end_with_the_process(decoders):
+    waiting = asyncio.create_task(decoded(NO_DATA))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(decoders.forks(1), 60)
+    decoders.stop()
+    with pytest.raises(GatewayError, match="was lost"):  # both have closed their socket
+        await waiting
+
+
+def test_process_1_of_a_container_reaps_what_it_inherits():
+    program = """if True:
+        import asyncio, os, psutil
+        from gateway.tests.audio.test_container import NO_DATA, RATE_HZ, TONE, container, decoded, sound_file
+        async def main():
+            waiting = asyncio.create_task(decoded(NO_DATA))
+            await asyncio.sleep(0)
+            while not (forks := psutil.Process(container.DECODERS.pid).children()):
+                await asyncio.sleep(0.01)
+            os.kill(container.DECODERS.pid, 9)
+            while forks[0].ppid() != 1:
+                await asyncio.sleep(0.01)
+            forks[0].kill()
+            await asyncio.gather(waiting, return_exceptions=True)
+            while psutil.pid_exists(forks[0].pid):
+                await asyncio.gather(decoded(sound_file(TONE, RATE_HZ, "FLAC")), return_exceptions=True)
+        asyncio.run(main())"""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system gives no namespace of processes")
+    done = subprocess.run([*apart, sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert not done.returncode, done.stderr
 
 
 def test_the_process_of_a_recording_is_limited():
-    """A fork may use MAX_CPU_S and writes no file; the process that forks has no limit."""
+    """A fork may use MAX_QUIET_CPU_S without a block and writes no file; the process that forks has no limit."""
     program = """if True:
-        import os, resource, sys
+        import os, resource, socket
         from penstock_gateway.audio import decode_worker
         def write_samples(order, data, out):
             out.write(repr([resource.getrlimit(r)[0] for r in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)]).encode())
         decode_worker.write_samples = write_samples
-        decode_worker._run({}, os.open("/dev/null", os.O_RDONLY), 1)"""
+        pair = socket.socketpair()
+        decode_worker._run({}, os.open("/dev/null", os.O_RDONLY), 1, pair[0])"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == [MAX_CPU_S, 0]
+    assert json.loads(done.stdout) == [MAX_QUIET_CPU_S, 0]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import soundfile
 
+from gateway.tests.helpers.browser import browser
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey, KeyRing
-from scripts.browser import browser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 RATE_HZ = 16_000
@@ -26,7 +26,7 @@ SAVED = """new Promise((resolve) => {
   };
   document.getElementById("save").onclick();
 })"""
-"""What Save would write."""
+"""Text that Save would write."""
 TIME = r"\d\d:\d\d:\d\d,\d{3}"
 NO_MODELS = ["Failed to load resource: the server responded with a status of 404 (Not Found)"]
 """A gateway of these tests may have no /v1/models."""
@@ -172,18 +172,6 @@ async def test_a_blocked_microphone(captions):
         assert "The microphone is blocked" in await page.text("message-text")
         assert await page.evaluate("document.getElementById('microphone').ariaPressed") == "false"
         assert problems(page) == []
-
-
-async def test_a_full_server_and_then_room(captions, recording, streams):
-    streams.max_streams = 0
-    async with running(captions) as served, browser(recording(0.1, 30.0)) as page:
-        await page.open(f"{served.url}/captions")
-        await page.click("microphone")
-        await page.wait("document.getElementById('message-text').textContent === 'The server is full.'")
-        assert await page.text("status") == "Reconnecting"
-        streams.max_streams = 1
-        await page.wait("document.getElementById('interim').textContent.includes('w0 w1')")
-        assert await page.evaluate("document.getElementById('message').hidden")
 
 
 async def test_a_lost_stream_loses_no_word(captions, recording, streams):

@@ -1,9 +1,10 @@
 """Runs the clients of other projects, unchanged, against a real server and gateway: `make client-compat`.
 
 The packages of NVIDIA and OpenAI and the plugins of LiveKit and Pipecat are those of locks/compat.txt, in an
-environment of their own; tritonclient and penstock-client are those of this environment. NVIDIA's scripts come from
-`--riva-scripts`, the folder scripts/asr of a checkout of github.com/nvidia-riva/python-clients; without it their rows
-are left out. Prints a table and ends with status 1 if the words of a row differ from those of `penstock_client`.
+environment of their own. wyoming_openai, of locks/wyoming.txt, has another one (`--wyoming-python`). NVIDIA's scripts
+come from `--riva-scripts`, the folder scripts/asr of a checkout of github.com/nvidia-riva/python-clients. Rows of what
+is not named are left out. Prints a table and ends with status 1 if the words of a row differ from those of
+`penstock_client`.
 """
 
 import argparse
@@ -24,9 +25,9 @@ import soundfile
 import soxr
 
 from gateway.tests.compat.riva_scripts import run_scripts
-from loadtest.fresh_gateway import RunningGateway
 from penstock_client import Client
 from penstock_gateway.audio.container import DecodedRecording, in_memory
+from trials.server.gateway import RunningGateway
 from trials.server.running import running_gateway, running_server
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +90,7 @@ async def _decoded(path: Path) -> np.ndarray:
 
 
 def direct_words(folder: Path, url: str) -> dict[str, str]:
-    """What `penstock_client` recognizes in each file, by its ending."""
+    """Words that `penstock_client` recognizes in each file, by its ending."""
     words = {}
     with Client(url) as client:
         for path in sorted(folder.glob("recording*")):
@@ -139,7 +140,7 @@ def served() -> Iterator[tuple[str, RunningGateway]]:
         servers.close()
 
 
-def rows(python: str, scripts: Path | None) -> Iterator[Row]:
+def rows(python: str, scripts: Path | None, wyoming_python: str | None) -> Iterator[Row]:
     """All calls."""
     with tempfile.TemporaryDirectory() as name, served() as (url, gateway):
         folder = Path(name)
@@ -150,8 +151,9 @@ def rows(python: str, scripts: Path | None) -> Iterator[Row]:
             "openai": run_calls(python, "openai_calls.py", f"http://{gateway.http}", name, mute),
             "riva.client": run_calls(python, "riva_calls.py", gateway.grpc, gateway.http, name, mute),
             "voice agents": run_calls(python, "agent_calls.py", gateway.grpc, gateway.http, name, mute, count),
-            "KServe": run_calls(sys.executable, "kserve_calls.py", gateway.grpc, gateway.http, name),
         }
+        if wyoming_python is not None:
+            calls["wyoming_openai"] = run_calls(wyoming_python, "wyoming_calls.py", f"http://{gateway.http}", name)
         if scripts is not None:
             calls["Riva's scripts"] = run_scripts(python, scripts, folder, gateway.grpc, gateway.http)
         for client, found in calls.items():
@@ -163,17 +165,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", type=Path, required=True, help="interpreter of the environment of locks/compat.txt")
     parser.add_argument("--riva-scripts", type=Path, help="folder scripts/asr of a checkout of python-clients")
+    parser.add_argument("--wyoming-python", type=Path, help="interpreter of the environment of locks/wyoming.txt")
     args = parser.parse_args()
     scripts = args.riva_scripts and args.riva_scripts.absolute()
     counts = {True: 0, False: 0}
-    for row in rows(str(args.python.absolute()), scripts):
+    wyoming = args.wyoming_python and str(args.wyoming_python.absolute())
+    for row in rows(str(args.python.absolute()), scripts, wyoming):
         counts[row.is_right] += 1
         print(f"{'pass' if row.is_right else 'FAIL'}  {row.client:15} {row.call:54} {row.found}", flush=True)
         if not row.is_right:
             print(f"      expected {row.expected}")
     print(f"{counts[True]} passed, {counts[False]} failed")
     if args.riva_scripts is None:
-        print("left out: NVIDIA's scripts, which need RIVA_SCRIPTS (docs/gateway.md)")
+        print("left out: NVIDIA's scripts, which need RIVA_SCRIPTS (docs/interoperability.md)")
+    if args.wyoming_python is None:
+        print("left out: wyoming_openai, which needs WYOMING_PYTHON, a Python 3.12")
     sys.exit(bool(counts[False]))
 
 

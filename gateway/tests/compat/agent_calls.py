@@ -75,7 +75,7 @@ Call = Callable[[Any, Parts, Told], Awaitable[None]]
 
 
 async def livekit_call(plugin: livekit.STT, parts: Parts, told: Told) -> None:
-    """What an AgentSession does with a plugin that streams."""
+    """Does what an AgentSession does with a plugin that streams."""
     async with plugin.stream() as stream:
 
         async def read() -> None:
@@ -145,7 +145,7 @@ async def calls(grpc: str, http: str, parts: Parts, words: int) -> AsyncIterator
 
 
 async def result(name: str, call: Call, plugin: Any, parts: Parts, told: Told) -> dict[str, str]:
-    """What is printed of a call."""
+    """Makes the printed row of a call."""
     try:
         await asyncio.wait_for(call(plugin, parts, told), DEADLINE_S)
         found = {"words": " ".join(told.words)}

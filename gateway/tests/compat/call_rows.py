@@ -1,4 +1,4 @@
-"""What is printed of calls; imports nothing but the standard library, for each environment that makes calls."""
+"""Printed rows of calls; imports nothing but the standard library, for each environment that makes calls."""
 
 import json
 from collections.abc import Callable

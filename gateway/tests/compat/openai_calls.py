@@ -65,39 +65,20 @@ def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[],
     named["realtime server_vad"] = lambda: realtime(client, audio, vad)
     named["realtime commit"] = lambda: realtime(client, audio, None)
     named["realtime server_vad with a mute"] = lambda: realtime(client, audio, vad, mute_s)
-    named["realtime, beta"] = lambda: realtime(client, audio, vad, is_beta=True)
     return named
 
 
-def realtime(
-    client: OpenAI, audio: bytes, turn_detection: dict | None, mute_s: float | None = None, is_beta: bool = False
-) -> str:
+def realtime(client: OpenAI, audio: bytes, turn_detection: dict | None, mute_s: float | None = None) -> str:
     """Sends audio over the WebSocket, and with a mute again; returns the words of its segments."""
-    query = {"intent": "transcription"}
-    connect = client.realtime.connect(extra_query=query)
-    if is_beta:
-        address = str(client.base_url).replace("http", "ws", 1)  # else it takes wss
-        beta = client.with_options(websocket_base_url=address).beta
-        connect = beta.realtime.connect(model=MODEL, extra_query=query)
-    with connect as connection:
-        configure(connection, turn_detection, is_beta)
+    with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        form = {"type": "audio/pcm", "rate": 24_000}
+        settings = {"format": form, "transcription": {"model": MODEL}, "turn_detection": turn_detection}
+        connection.session.update(session={"type": "transcription", "audio": {"input": settings}})
         found = segment(connection, audio, turn_detection is None)
         if mute_s is not None:
             time.sleep(mute_s)
             found += " " + segment(connection, audio, turn_detection is None)
     return found
-
-
-def configure(connection: Any, turn_detection: dict | None, is_beta: bool) -> None:
-    """The session: transcription of PCM at 24 kHz."""
-    transcription = {"model": MODEL}
-    if is_beta:
-        fields = {"input_audio_format": "pcm16", "input_audio_transcription": transcription}
-        connection.transcription_session.update(session=fields | {"turn_detection": turn_detection})
-        return
-    form = {"type": "audio/pcm", "rate": 24_000}
-    settings = {"format": form, "transcription": transcription, "turn_detection": turn_detection}
-    connection.session.update(session={"type": "transcription", "audio": {"input": settings}})
 
 
 def segment(connection: Any, audio: bytes, commits: bool) -> str:

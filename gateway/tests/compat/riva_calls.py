@@ -73,7 +73,7 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
 
 
 async def realtime(address: str, recording: Path) -> str:
-    """What `realtime_asr_client.py` does with a file."""
+    """Does what `realtime_asr_client.py` does with a file."""
     parser = add_connection_argparse_parameters(argparse.ArgumentParser())
     parser = add_asr_config_argparse_parameters(parser, True, True, True)
     args = add_realtime_config_argparse_parameters(parser).parse_args(["--server", address])

@@ -25,7 +25,7 @@ class Ports(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a call has brought, in the terms of no protocol."""
+    """Outcome of a call, in the terms of no protocol."""
 
     texts: list[str] = field(default_factory=list)
     """The final segments, without blanks around them."""
@@ -59,13 +59,11 @@ class Call:
     """One call. `options`: the protocol's own, such as those in `wrong`."""
 
     protocol = ""
-    """In metrics and logs."""
+    """Name in metrics and logs."""
     is_live = True
-    """Its audio is recognized as it arrives; else at its end."""
-    has_keys = has_words = tells_retry = tells_rest = True
-    """It sends an API key; brings the times of words; says when to try again; has its text before a limit's error."""
-    leaves_at_once = True
-    """Its stream ends with its connection; else by silence."""
+    """The call's audio is recognized as it arrives; else at its end."""
+    has_words = tells_rest = True
+    """The call brings the times of words; has its text before a limit's error."""
     large_samples = 0
     """Audio of one message above its limit, for a gateway with --max-upload-mb 10."""
     wrong: ClassVar[tuple[dict[str, Any], ...]] = ()
@@ -78,6 +76,8 @@ class Call:
     """The same of an offline model."""
     speakers: ClassVar[dict[str, Any]] = {"speakers": "on"}
     """Options that ask for speakers."""
+    endpoints: ClassVar[dict[str, Any]] = {}
+    """Options with which segments end in pauses."""
 
     def __init__(self, ports: Ports, key: str | None = KEY, model: str = "", **options: Any):
         self.ports, self.model, self.options = ports, model, options
@@ -120,14 +120,14 @@ class Call:
         return await call.ended()
 
     @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
-        """What the outcome of an error may be: (code, status). `server_code`: KServe's, if any."""
+    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+        """Possible outcomes of an error: (code, status)."""
         return {(code.name, code.status.grpc)}
 
     @classmethod
     def has_retry(cls, outcome: Outcome, code: ErrorCode) -> bool:
         """Whether this error says when to try again; a socket that is open or closed has no field for it."""
-        return cls.tells_retry and outcome.status in (code.status.http, code.status.grpc)
+        return outcome.status in (code.status.http, code.status.grpc)
 
     async def _run(self) -> None:
         raise NotImplementedError

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_offline import OfflineRecognizer
+from client.tests.helpers.fake_servers import GrpcServer
 from gateway.tests.contract.call import Ports
 from gateway.tests.helpers.running import Running, running
 from gateway.tests.stream.conftest import fleet, metrics, open_streams, servers, until  # noqa: F401
@@ -64,7 +64,7 @@ def serve(open_streams, metrics, monkeypatch):  # noqa: F811
 @pytest.fixture
 def offline():
     """A server of an offline model."""
-    server = BatchServer(OfflineRecognizer())
+    server = GrpcServer(OfflineRecognizer())
     yield server
     server.close()
 

@@ -13,18 +13,11 @@ from typing import Any, ClassVar
 
 import grpc
 import httpx2
-import numpy as np
-import tritonclient.grpc.aio as triton_grpc
-import tritonclient.http.aio as triton_http
 import websockets
-from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.contract.call import END_SEGMENT, RATE_HZ, WAIT_S, Call, pcm
-from penstock_client import AsyncClient, ClientError, StreamOptions, Transcript
-from penstock_client.replies import parse_reply
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.kserve.errors import code_of, status_of
+from penstock_gateway.errors import ErrorCode
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
@@ -109,7 +102,7 @@ class RivaFile(RivaStream):
     unused_of_files: ClassVar = {}
 
     @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
         """A message that is too large has gRPC's own error."""
         own = {("SERVER", code.status.grpc)} if code is ErrorCode.TOO_LARGE else set()
         return super().errors(code) | own
@@ -127,7 +120,7 @@ class OpenAIFile(Call):
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
         return {(code.name, code.status.http)}
 
     async def _run(self) -> None:
@@ -167,7 +160,7 @@ class OpenAIStream(OpenAIFile):
     has_words = False
 
     @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
         return {(code.name, code.status.http), (code.name, 200)}
 
     async def _read(self, response: Any) -> None:
@@ -187,15 +180,17 @@ class Realtime(Call):
     empty_end = "INPUT_AUDIO_BUFFER_COMMIT_EMPTY"
     wrong: ClassVar = (
         {"format": {"type": "audio/opus"}}, {"format": {"type": "audio/pcm", "rate": 0}},
-        {"input_audio_format": "pcm16"},  # the beta's
+        {"sample_rate": 8000},
     )  # fmt: skip
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
     speakers: ClassVar = {"transcription": {"speakers": 2}}
+    endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 
     @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
+    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
         """Statuses of the handshake, of the close, and None: of an event behind which the socket stays open."""
-        return {(code.name, status) for status in (code.status.http, code.status.websocket, None)}
+        statuses = code.status.http, code.status.websocket, *[None] * (not code.is_passing)
+        return {(code.name, status) for status in statuses}
 
     async def _run(self) -> None:
         url = f"ws://{self.ports.http}/v1/realtime?intent=transcription"
@@ -253,7 +248,7 @@ class Realtime(Call):
                         for word in event.get("words", [])
                     ]
                     self.outcome.speakers += [_number(word) for word in event.get("words", [])]
-                    self._unanswered -= 1
+                    self._unanswered = max(0, self._unanswered - 1)
                 elif event["type"] == "error":
                     error = event["error"]
                     self.outcome.fail(None, f"{error['code'].upper()}: {error['message']}")
@@ -266,99 +261,9 @@ class Realtime(Call):
             self.outcome.status = socket.close_code
         except websockets.ConnectionClosed as closed:
             self.outcome.status = closed.rcvd.code if closed.rcvd else None
+            if self.outcome.status == 1013:
+                assert self.outcome.code in ("", self.empty_end), "an error event before the close"
+                self.outcome.fail(closed.rcvd.code, closed.rcvd.reason)
 
 
-class KServeGrpc(Call):
-    """Requests to `asr`: one for each part, of which the last has the end, and polls until all audio is recognized."""
-
-    protocol, tells_retry, tells_rest, large_samples = "kserve", False, False, 1 << 20
-    module, status_field = triton_grpc, 0
-    leaves_at_once = False
-    wrong: ClassVar = ({"lm_weight": 2.5}, {"speakers": 1})
-
-    @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
-        error = GatewayError(code, "", server_code=server_code)
-        return {(code_of(error), status_of(error)[cls.status_field])}
-
-    async def _run(self) -> None:
-        address = self.ports[1 - self.status_field]
-        transcript = Transcript()
-        async with self.module.InferenceServerClient(address) as client:
-            try:
-                samples, has_begun, has_ended = 0, False, False
-                silence = np.zeros(0, np.float32)
-                while not has_ended:
-                    part = await self._parts.get()
-                    has_ended = part is None or (self._has_end and self._parts.qsize() == 1)
-                    part = silence if part is None else part
-                    samples += len(part)
-                    await self._infer(client, transcript, part, sequence_start=not has_begun, sequence_end=has_ended)
-                    has_begun = True
-                while transcript.audio_processed_s < np.float32(samples / RATE_HZ):
-                    await self._infer(client, transcript, silence)
-            except InferenceServerException as error:
-                status = str(error.status()).removeprefix("StatusCode.")
-                self.outcome.fail(int(status) if status.isdigit() else status, error.message())
-        self._read(transcript)
-
-    def _read(self, transcript: Transcript) -> None:
-        self.outcome.texts = [segment.text for segment in transcript.segments if segment.is_final]
-        self.outcome.words = [(word.text, word.start_ms, word.end_ms) for word in transcript.words]
-        self.outcome.speakers = [word.speaker for word in transcript.words]
-
-    async def _infer(self, client: Any, transcript: Transcript, samples: np.ndarray, **sequence: bool) -> None:
-        audio = self.module.InferInput("AUDIO", [1, len(samples)], "FP32")
-        audio.set_data_from_numpy(samples.astype(np.float32)[None])
-        options = self.options if sequence.get("sequence_start") else {}
-        options = options | ({"finalize": True} if samples is END_SEGMENT else {})
-        reply = await client.infer(
-            self.model or "asr", [audio], sequence_id=f"stream {id(self)}", headers=self.headers,
-            parameters=options or None, **sequence,
-        )  # fmt: skip
-        for result in parse_reply("", reply.as_numpy):
-            transcript.add(result)
-
-
-class KServeHttp(KServeGrpc):
-    """The same over HTTP, with binary tensors."""
-
-    module, status_field, large_samples = triton_http, 1, 4 << 20
-
-
-class NativeGrpc(Call):
-    """The client of Penstock, which sends no API key: by ModelStreamInfer."""
-
-    protocol, has_keys, tells_retry, tells_rest = "kserve", False, False, False
-    transport = "grpc"
-    wrong: ClassVar = ({"lm_weight": 2.5},)
-
-    @classmethod
-    def errors(cls, code: ErrorCode, server_code: str | None = None) -> set[tuple[str, Any]]:
-        return {(code_of(GatewayError(code, "", server_code=server_code)), None)}
-
-    async def _run(self) -> None:
-        address = self.ports.grpc if self.transport == "grpc" else self.ports.http
-        async with (
-            AsyncClient(address, self.transport, timeout_s=WAIT_S, model=self.model or "asr") as client,
-            client.open_stream(options=StreamOptions(**self.options)) as stream,
-        ):
-            try:
-                async for part in self._audio():
-                    await (stream.finalize() if part is END_SEGMENT else stream.send(part))
-                    await stream.poll()
-                await stream.finish()
-                async for _ in stream:
-                    pass
-            except ClientError as error:
-                self.outcome.fail(None, f"{error.code}: {error}")
-            KServeGrpc._read(self, stream.transcript)
-
-
-class NativeHttp(NativeGrpc):
-    """The same over HTTP."""
-
-    transport, leaves_at_once = "http", False
-
-
-ALL = [RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime, KServeGrpc, KServeHttp, NativeGrpc, NativeHttp]
+ALL = [RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime]

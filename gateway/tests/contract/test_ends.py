@@ -1,18 +1,27 @@
-"""How a stream ends: by its client, by a limit of time, with its gateway or with its server."""
+"""Ends of a stream: by its client, by a limit of time, with its gateway or with its server."""
 
 import asyncio
+import contextlib
+import json
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import websockets
 
 from client.tests.helpers.fake_fleet import speech
+from gateway.tests.contract.call import RATE_HZ, pcm
 from gateway.tests.contract.drivers import ALL, Realtime
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.process import serving
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S
+from penstock_gateway.stream import replica_stream
 
 pytestmark = pytest.mark.anyio
 LIVE = [driver for driver in ALL if driver.is_live]
 KEEP_ALIVE_S = 10.0
+ITEM = "conversation.item.input_audio_transcription"
 
 
 async def watch(served, after_s, is_over=lambda: True):
@@ -23,12 +32,6 @@ async def watch(served, after_s, is_over=lambda: True):
         if is_over():
             return
         await asyncio.sleep(0.005)
-
-
-async def stop(served):
-    """The end of a drain."""
-    served.streams.drain()
-    await served.streams.finish()
 
 
 @pytest.mark.parametrize("driver", ALL)
@@ -42,9 +45,6 @@ async def test_a_client_that_leaves_frees_its_stream(fleet, serve, until, gate, 
         call.end()
         await until(lambda: served.opened)
         await call.cancel()
-        if not driver.leaves_at_once:
-            may_go_on.set()
-            await watch(served, MAX_IDLE_S + 1, lambda: not served.streams.live)
         await until(lambda: not served.streams.live)
         may_go_on.set()
         await until(lambda: not server.batch.streams)
@@ -70,9 +70,8 @@ async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, of
     [
         (lambda served: watch(served, MAX_IDLE_S + 1), ErrorCode.STREAM_IDLE),
         (lambda served: watch(served, MAX_AGE_S + 1), ErrorCode.STREAM_TOO_OLD),
-        (stop, ErrorCode.STREAM_LOST),
     ],
-    ids=["idle", "age", "drain"],
+    ids=["idle", "age"],
 )
 @pytest.mark.parametrize("driver", LIVE)
 async def test_a_limit_ends_a_stream_after_its_text(fleet, serve, until, driver, end, code):
@@ -83,12 +82,53 @@ async def test_a_limit_ends_a_stream_after_its_text(fleet, serve, until, driver,
         await until(lambda: any(samples for _, samples, _ in server.batch.rows))
         await end(served)
         await until(lambda: not served.streams.live)
-        if not driver.tells_rest:
-            call.end()  # the next request gets the error
         outcome = await call.ended()
         assert (outcome.code, outcome.status) in driver.errors(code)
-        assert outcome.text == "w1 w2 w3" * driver.tells_rest
+        assert outcome.text == "w1 w2 w3"
         assert not server.batch.streams
+
+
+async def test_a_drain_of_the_gateway_loses_no_word_of_an_open_session(fleet, serve):
+    """Also one with ends in pauses, with other settings, and one that was silent."""
+    turn, form = np.concatenate([speech(1), np.zeros(16_000, np.float32)]), {"type": "audio/pcm", "rate": RATE_HZ}
+    async with serve(fleet()) as served, contextlib.AsyncExitStack() as stack:
+        url = f"ws://{served.ports.http}/v1/realtime"
+        sockets = [await stack.enter_async_context(websockets.connect(url)) for _ in range(2)]
+        for keywords in ([], ["rubout"], []):
+            for socket in sockets[bool(keywords) :]:
+                transcription = {"keywords": keywords, "delay": "low"}
+                session = {"audio": {"input": {"format": form, "transcription": transcription}}}
+                await socket.send(json.dumps({"type": "session.update", "session": session}))
+                await socket.send(pcm(turn))
+                while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != f"{ITEM}.completed":
+                    assert event["type"] != "error"
+                assert event["transcript"] == "w1"
+            served.streams.drain()
+        with pytest.raises(websockets.InvalidStatus):
+            await websockets.connect(url)
+        await served.streams.finish()
+        for socket in sockets:
+            with pytest.raises(websockets.ConnectionClosedError, match=r"1013.*STREAM_LOST: the gateway"):
+                while json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] != "error":
+                    pass
+
+
+async def test_a_drain_waits_for_a_session_between_two_streams(fleet, serve, until, monkeypatch):
+    """Audio of another form needs another stream, which begins with it."""
+    monkeypatch.setattr(serving, "_POLL_S", 0.0)
+    async with serve(fleet()) as served:
+        async with websockets.connect(f"ws://{served.ports.http}/v1/realtime") as socket:
+            await socket.send(pcm(speech(1)))
+            await until(lambda: served.streams.live)
+            stop = SimpleNamespace(asked_again=asyncio.Event())
+            draining = asyncio.create_task(serving.drain(served.streams, 3600.0, stop))
+            session = {"audio": {"input": {"format": {"type": "audio/pcmu"}}}}
+            await socket.send(json.dumps({"type": "session.update", "session": session}))
+            await until(lambda: not served.streams.live)
+            for _ in range(9):
+                await asyncio.sleep(0)
+            assert not draining.done()
+        await asyncio.wait_for(draining, 60)
 
 
 @pytest.mark.parametrize("driver", ALL)
@@ -102,8 +142,6 @@ async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, dri
             call.end()
         await until(lambda: served.opened)
         served.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone", retry_after_s=2.0))
-        if not driver.tells_rest:
-            call.end()
         outcome = await call.ended()
         assert outcome.retry_after == "2" or not driver.has_retry(outcome, ErrorCode.STREAM_LOST)
         assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_LOST)
@@ -111,9 +149,9 @@ async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, dri
         await until(lambda: not server.batch.streams)
 
 
-@pytest.mark.parametrize("driver", [driver for driver in LIVE if driver.tells_rest])
+@pytest.mark.parametrize("driver", LIVE)
 async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, until, driver):
-    """Its slot is given back meanwhile."""
+    """The call's slot is given back meanwhile."""
     only = fleet(max_streams=1)
     async with serve(only) as served:
         call = driver(served.ports)
@@ -127,7 +165,22 @@ async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, un
     assert outcome.text.split() == [f"w{i}" for i in range(1, 81)]
 
 
-@pytest.mark.parametrize("driver", [driver for driver in LIVE if driver.tells_rest])
+@pytest.mark.parametrize("driver", LIVE)
+async def test_a_turn_ends_where_no_message_comes(fleet, serve, until, driver, monkeypatch):
+    """Also one whose audio completes no chunk."""
+    monkeypatch.setattr(replica_stream, "LATE_S", 1.0)
+    async with serve(fleet()) as served:
+        call = driver(served.ports, **driver.endpoints)
+        for turns, samples in enumerate((speech(1, 2), speech(3)), start=1):
+            call.send(samples)
+            await until(lambda: served.opened and served.opened[0]._has_audio)
+            await watch(served, 1.9, lambda turns=turns: len(call.outcome.texts) == turns)
+        call.send(speech(4))
+        call.end()
+        assert (await call.ended()).texts == ["w1 w2", "w3", "w4"]
+
+
+@pytest.mark.parametrize("driver", LIVE)
 async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve, until, driver):
     """With its text. The call that has the slot goes on."""
     only = fleet(max_streams=1)

@@ -3,14 +3,11 @@
 import httpx2
 import numpy as np
 import pytest
-import tritonclient.grpc.aio as grpc_triton
-from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.fake_offline import SEGMENT, whole
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.contract.drivers import OpenAIFile, Realtime
 from penstock_gateway.config import ReplicaGroup
-from penstock_gateway.kserve import sequences
 
 pytestmark = pytest.mark.anyio
 SAMPLES = 3 * SEGMENT + 1000
@@ -61,68 +58,6 @@ async def test_a_model_that_detects_languages_accepts_them(serve, offline, recog
         assert response.json()["error"]["message"] == "language is 'ja'; accepted: de, en, pt-BR"
         assert (await upload(client, response_format="verbose_json")).json()["language"] == ""
     assert not any("language" in request.parameters for request in recognizer.requests)
-
-
-@pytest.fixture
-async def triton(serve, offline):
-    """tritonclient's, of gRPC."""
-    async with serve(offline) as served, grpc_triton.InferenceServerClient(served.sockets.grpc_address) as client:
-        yield client
-
-
-def kserve_inputs(samples, **parameters):
-    """The arguments of tritonclient's `infer`."""
-    tensor = grpc_triton.InferInput("AUDIO", [1, len(samples)], "FP32")
-    tensor.set_data_from_numpy(samples[None])
-    return {"model_name": "asr", "inputs": [tensor], "sequence_id": 7, **parameters}
-
-
-async def step(triton, samples=NOISE[:0], **parameters):
-    """IS_FINAL, AUDIO_PROCESSED and TEXT of the response to a request, with an entry for each segment."""
-    result = await triton.infer(**kserve_inputs(samples, **parameters))
-    return [result.as_numpy(name)[0].tolist() for name in ("IS_FINAL", "AUDIO_PROCESSED", "TEXT")]
-
-
-async def code(awaitable):
-    """That of a rejection."""
-    with pytest.raises(InferenceServerException) as caught:
-        await awaitable
-    return caught.value.message().partition(":")[0]
-
-
-async def test_a_kserve_client_polls_a_file_of_several_requests(triton, recognizer):
-    for part, start in zip(np.array_split(NOISE, 4), (True, False, False, False), strict=True):
-        assert await step(triton, part, sequence_start=start) == [[False], [0.0], [b""]]
-    found = [await step(triton, sequence_end=True)]
-    while not (found[-1][0][-1] and found[-1][1][-1] == np.float32(SAMPLES / 16_000)):
-        found.append(await step(triton))
-    entries = [entry for each in found for entry in zip(*each, strict=True)]
-    processed = [seconds for _, seconds, _ in entries]
-    assert processed == sorted(processed)
-    assert [text.decode() for is_final, _, text in entries if is_final] == TEXTS
-    assert await code(step(triton)) == "STREAM_NOT_OPEN"
-    assert not recognizer.received and not recognizer.cancelled
-
-
-async def test_a_kserve_client_cancels_a_file_by_a_second_end(triton, recognizer, until):
-    recognizer.step_of = lambda name: 0
-    await step(triton, NOISE, sequence_start=True)
-    assert (await step(triton, sequence_end=True))[0] == [False]
-    assert await code(step(triton, NOISE)) == "REQUEST_INVALID"
-    assert (await step(triton))[0] == [False]
-    assert await step(triton, sequence_end=True) == [[True], [np.float32(SAMPLES / 16_000)], [b""]]
-    assert await code(step(triton)) == "STREAM_NOT_OPEN"
-    await until(lambda: recognizer.cancelled)
-    assert not recognizer.received
-
-
-async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recognizer, until, monkeypatch):
-    monkeypatch.setattr(sequences, "MAX_SILENT_S", 0.05)
-    recognizer.step_of = lambda name: 0
-    await step(triton, NOISE, sequence_start=True)
-    await step(triton, sequence_end=True)
-    await until(lambda: recognizer.cancelled)
-    assert await code(step(triton)) == "STREAM_NOT_OPEN"
 
 
 async def test_without_keys_files_may_hold_all_of_the_audio(serve, offline, recognizer):

@@ -5,17 +5,18 @@ Every 100 ms frame with a sample above 0.01 is one word: "w0", "w1", ... counted
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from penstock_client import Alternative, Word
+from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event, Final, Partial
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, upstream_options
 
 FRAME_SAMPLES = 1600
 FRAME_MS = 100
@@ -43,6 +44,7 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
+        self.remarks: list[Remark] = []
         self.room = asyncio.Event()
         """`push` waits for it: clear it to see backpressure."""
         self.room.set()
@@ -70,9 +72,18 @@ class FakeStream:
             frame, self._pending = self._pending[:FRAME_SAMPLES], self._pending[FRAME_SAMPLES:]
             self._hear(bool(np.abs(frame).max() > 0.01))
 
+    def note(self, remarks: Iterable[Remark]) -> None:
+        self.remarks += (each for each in remarks if each not in self.remarks)
+
     async def end_segment(self) -> None:
         self._check()
         self._end(forced=True)
+
+    async def change(self, options: LiveStreamOptions, forced: bool) -> None:
+        self._check()
+        self.options = options
+        if forced or options.endpoint_silence_ms:
+            self._end(forced=forced)
 
     async def finish(self) -> None:
         self._check()
@@ -140,6 +151,7 @@ class FakeStreams:
 
     def __init__(self, max_streams: int = 64):
         self.opened: list[FakeStream] = []
+        self.sessions: set[object] = set()
         self.groups = (GROUP,)
         self.max_streams = max_streams
         self.open_error: GatewayError | None = None
@@ -148,6 +160,9 @@ class FakeStreams:
         if model in ("", GROUP.name, "whisper-1"):
             return GROUP
         raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
+
+    def check(self, options: LiveStreamOptions) -> None:
+        upstream_options(options, None)
 
     def check_room(self, key: ApiKey) -> None:
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
@@ -160,3 +175,16 @@ class FakeStreams:
         self.check_room(key)
         self.opened.append(FakeStream(options, key, protocol))
         return self.opened[-1]
+
+    async def change(
+        self, stream: FakeStream, options: LiveStreamOptions, forced: bool = False
+    ) -> dict[str, object] | None:
+        """Does `ReplicaStreams.change`."""
+        before, after = asdict(stream.options), asdict(options) | {"in_session": stream.options.in_session}
+        changes = {name: value for name, value in after.items() if value != before[name]}
+        keeps_rule = bool(before["endpoint_silence_ms"]) == bool(after["endpoint_silence_ms"])
+        if not keeps_rule or changes.keys() - {"phrases", "endpoint_silence_ms", "language"}:
+            return None
+        if changes:
+            await stream.change(replace(options, in_session=stream.options.in_session), forced)
+        return changes

@@ -27,7 +27,7 @@ class Client:
             return kind(f"/{SERVICE}/{name}", response_deserializer=response.FromString)
 
         self.stream = method(channel.stream_stream, "StreamingRecognize", riva.StreamingRecognizeResponse)
-        self.threaded_channel = threaded_channel
+        self.channel, self.threaded_channel = channel, threaded_channel
         self._threaded = method(threaded_channel.stream_stream, "StreamingRecognize", riva.StreamingRecognizeResponse)
         self._recognize = method(channel.unary_unary, "Recognize", riva.RecognizeResponse)
         self._config = method(

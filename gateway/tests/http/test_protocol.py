@@ -1,4 +1,4 @@
-"""What a client can send before an application reads it: headers, connections, messages of a WebSocket per second."""
+"""Input before an application reads it: headers, connections, messages of a WebSocket per second."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,8 @@ async def test_two_authorizations_are_rejected(make_gateway):
     async with running(make_gateway(RING)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         header = ("authorization", "Bearer sk-test")
         assert (await client.get("/v1/models", headers=[header])).status_code == 200
-        assert (await client.get("/v1/models", headers=[header, header])).status_code == 401
+        rejected = await client.get("/v1/models", headers=[header, header])
+        assert (rejected.status_code, rejected.json()["error"]["type"]) == (401, "invalid_request_error")
         assert (await client.get(PATH, headers=[header, header])).status_code == 401
 
 
@@ -193,6 +194,20 @@ BROKEN = {
     "half a ping": (b"\x09\x80", b"", 1002),
     "length": (b"\x81\xff" + (2**63 - 1).to_bytes(8, "big"), b"", 1009),
 }
+
+
+async def test_a_large_text_is_audio_in_ascii(gateway):
+    large = "x" * limits.LARGE_FRAME_BYTES
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await socket.send(f'{{"type": "session.update", "session": {{"instructions": "\\ud83d\\ude00{large}"}}}}')
+        while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
+            pass
+        assert event["error"]["code"] == "too_large"
+        await socket.send(large + "\U0001f600")
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            while True:
+                await asyncio.wait_for(socket.recv(), 60)
+    assert closed.value.rcvd.code == 1009
 
 
 @pytest.mark.parametrize(("head", "data", "code"), BROKEN.values(), ids=BROKEN)

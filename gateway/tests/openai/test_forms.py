@@ -55,7 +55,6 @@ async def test_the_part_file_is_a_file_with_any_file_name_or_none(gateway, part,
     [
         ([file_part('name="file"'), file_part('name="file"; filename="b"')], "Too many files"),
         ([file_part("name=\"file\"; filename*=UTF-8''a"), file_part('name="file"')], "Too many files"),
-        ([file_part('name="model"', LARGE), file_part('name="file"')], "Part exceeded maximum size"),
         ([file_part('filename="a.wav"')], '"name" must be provided'),
         ([file_part('name="audio"')], "file is missing"),
         ([file_part('name="file"', b"")], "the audio is empty"),
@@ -68,7 +67,23 @@ async def test_a_form_without_one_file_says_why(gateway, parts, message):
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
     assert response.json()["error"]["code"] in ("field_invalid", "audio_invalid")
-    assert not gateway.recordings.used_by("anonymous")
+    assert not gateway.recordings.used["anonymous"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [file_part('name="model"', LARGE), file_part('name="file"')],
+        [file_part('name="file"'), *[file_part('name="prompt"', b"x" * 600_000 + "\U0001f600".encode())] * 2],
+        [file_part(f'name="{"a" * 4000}"', b"")] * 300,
+        [file_part('name="a"', b"", more=f"X: {'a' * 4000}\r\n")] * 300,
+    ],
+    ids=["one text", "texts", "names", "headers"],
+)
+async def test_all_fields_of_a_form_have_a_limit(gateway, parts):
+    response = await post(gateway, *parts)
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
+    assert response.json()["error"]["message"] == "the fields of the form have more than 1,048,576 bytes"
 
 
 async def test_other_fields_may_have_extended_names(gateway):

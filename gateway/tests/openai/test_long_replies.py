@@ -86,7 +86,7 @@ async def test_a_document_begins_with_whitespace(gateway, streams, stall, place,
         assert response.headers["penstock-ignored"] == "prompt"
         assert json.loads(await read_after(response, "   ", go_on))["text"] == WORDS
     assert streams.opened[0].is_cancelled
-    assert not gateway.recordings.used_by("anonymous")
+    assert not gateway.recordings.used["anonymous"]
 
 
 @pytest.mark.parametrize("place", ["decoding", "recognition"])
@@ -96,7 +96,7 @@ async def test_a_stream_has_comments(gateway, streams, stall, place):
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["penstock-ignored"] == "prompt"
-        assert gateway.recordings.used_by("anonymous")
+        assert gateway.recordings.used["anonymous"]
         text = await read_after(response, 3 * COMMENT, go_on)
     events = [json.loads(line.removeprefix("data: ")) for line in text.replace(COMMENT, "").split("\n\n") if line]
     assert events[-1]["text"] == "".join(event["delta"] for event in events[:-1]) == WORDS
@@ -145,7 +145,7 @@ async def test_a_client_that_disconnects_behind_keep_alives_ends_its_job(gateway
                 await anext(parts)
                 while place == "recognition" and not streams.opened:
                     await asyncio.sleep(0.005)
-        while gateway.recordings.used_by("anonymous"):
+        while gateway.recordings.used["anonymous"]:
             await asyncio.sleep(0.005)
         assert all(stream.is_cancelled for stream in streams.opened)
         assert len(streams.opened) == (place == "recognition")

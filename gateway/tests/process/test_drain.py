@@ -10,12 +10,12 @@ import httpx2
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer, word
 from gateway.tests.contract.call import Ports
 from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
-from loadtest.fresh_gateway import fresh_gateway
 from penstock_gateway.errors import ErrorCode
+from trials.server.gateway import fresh_gateway
 
 pytestmark = pytest.mark.anyio
 DRIVERS = (RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime)
@@ -26,7 +26,7 @@ def replica():
     """A server that is slow, so that a file lasts longer than the drain."""
     recognizer = FakeRecognizer()
     recognizer.before_answer = lambda _: time.sleep(0.05)
-    server = BatchServer(recognizer)
+    server = GrpcServer(recognizer)
     yield f"127.0.0.1:{server.port}"
     server.close()
 

@@ -18,7 +18,7 @@ import grpc
 import pytest
 from websockets.sync.client import connect
 
-from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_gateway.process import serving
 from penstock_gateway.process.main import main
@@ -32,21 +32,24 @@ FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
 @pytest.fixture
 def replica():
-    server = BatchServer(FakeRecognizer())
+    server = GrpcServer(FakeRecognizer())
     yield f"127.0.0.1:{server.port}"
     server.close()
 
 
 @contextlib.contextmanager
 def started(*words):
-    """A gateway, and its HTTP and metrics ports."""
+    """A gateway, and its HTTP and metrics ports. All ports accept connections once its log has their addresses."""
     command = [*COMMAND, *FREE_PORTS, *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
-            line = process.stderr.readline()
-            found = re.search(r"gateway at http://127\.0\.0\.1:(\d+) .* metrics at port (\d+)", line)
-            assert found, line + process.stderr.read()
-            yield process, int(found[1]), int(found[2])
+            lines = iter(process.stderr.readline, "")
+            address = r"gateway at http://127\.0\.0\.1:(\d+) .* 127\.0\.0\.1:(\d+) .* metrics at port (\d+)"
+            found = next(filter(None, (re.search(address, line) for line in lines)))
+            http_port, grpc_port, metrics_port = map(int, found.groups())
+            for port in (http_port, grpc_port, metrics_port):
+                socket.create_connection(("127.0.0.1", port)).close()
+            yield process, http_port, metrics_port
         finally:
             process.terminate()
             process.stderr.read()
@@ -71,7 +74,9 @@ def test_it_serves_until_a_signal(replica):
     with started("--replicas", replica) as (process, http_port, metrics_port):
         status, body = get(http_port, "/health/ready")
         assert (status, json.loads(body)) == (200, {"status": "ready", "models": ["fake"]})
-        assert "penstock_gateway_replicas_up" in get(metrics_port, "/metrics")[1]
+        page = get(metrics_port, "/metrics")[1]
+        assert "penstock_gateway_replicas_up" in page and "penstock_gateway_build_info{version=" in page
+        assert "penstock_gateway_certificate_not_after_timestamp_seconds{" not in page
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
@@ -118,6 +123,13 @@ def run(*words):
     return subprocess.run([*COMMAND, *FREE_PORTS, *words], capture_output=True, text=True, timeout=60)
 
 
+def test_numpy_starts_no_threads():
+    """On many cores they would take several times the CPU time of one for each part of audio."""
+    program = "import penstock_gateway.process.main, numpy, os; print(len(os.listdir('/proc/self/task')))"
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == "1\n"
+
+
 def test_wrong_flags_and_files_are_named(tmp_path, replica, monkeypatch, capsys):
     """Before the gateway starts."""
     monkeypatch.setattr(serving, "run_gateway", lambda *_: pytest.fail("it has started"))
@@ -127,6 +139,8 @@ def test_wrong_flags_and_files_are_named(tmp_path, replica, monkeypatch, capsys)
     secret.write_bytes(b"short")
     for words, named in (
         (["--replicas", "nowhere"], "SETTING_INVALID: --replicas"),
+        (["--listen", "localhost"], "--listen is 'localhost'; accepted: an IP address of this machine"),
+        (["--metrics-listen", "2001:db8::77"], "--metrics-listen is '2001:db8::77'; accepted: an IP address of this"),
         (["--keys", str(keys)], "line 1"),
         (["--keys", str(tmp_path / "none")], f"SETTING_INVALID: --keys is '{tmp_path}/none': no such file"),
         (["--secret", str(secret)], f"SETTING_INVALID: --secret is '{secret}': has 5 bytes; accepted: 32 or more"),

@@ -1,4 +1,4 @@
-"""Random client events in all dialects: no exception, every commit answered, deltas that add up to the transcripts."""
+"""Random client events in all dialects: no exception, each item in order, deltas that add up to the transcripts."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ from gateway.tests.helpers.fake_streams import FakeStreams, speech
 from gateway.tests.helpers.running import running
 from penstock_client import Word
 from penstock_gateway.config import Config
-from penstock_gateway.realtime.dialect import Audio, Configure, EndSegment, Finish
+from penstock_gateway.realtime.dialect import AppendAudio, Configure, EndSegment, Finish
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.stream.events import Final, Partial
 
@@ -49,7 +49,6 @@ RIVA = {
 }
 OTHERS = {
     "openai": [UPDATE, CLEAR],
-    "vllm": [{"type": "session.update", "model": "fake-asr"}, COMMIT | {"final": True}],
     "riva": [RIVA, APPEND | {"runtime_config": {"force_eou": "true"}}, {"type": "input_audio_buffer.done"}],
 }
 OTHER_CONNECTIONS = 4
@@ -114,18 +113,16 @@ class Connection:
         self.events = list(self.protocol.opened())
         self._stream = None
         self.is_configured = False
-        self.ends = 0
 
     def send(self, message):
         for action in self.protocol.receive(message):
             if isinstance(action, dict):
                 self.events.append(json.loads(encode(action)))
-            elif isinstance(action, Audio):
+            elif isinstance(action, AppendAudio):
                 assert self.is_configured
                 self._stream = self._stream or Stream(self._rng)
                 self.receive(*self._stream.push())
             elif isinstance(action, EndSegment):
-                self.ends += 1
                 self.receive((self._stream or Stream(self._rng)).end(forced=True))
             else:
                 assert isinstance(action, Configure | Finish)
@@ -157,10 +154,10 @@ def check_openai(events):
         assert found == ["input_audio_buffer.committed", "conversation.item.added", f"{ITEM}.completed"]
 
 
-def run(seed, events):
-    rng = random.Random(seed)
+def test_random_events():
+    rng = random.Random(0)
     sent = 0
-    while sent < events:
+    while sent < 4_000:
         dialect = rng.choice(list(OTHERS))
         connection = Connection(rng)
         if dialect != "openai":
@@ -174,16 +171,6 @@ def run(seed, events):
             sent += 1
         if dialect == "openai":
             check_openai(connection.events)
-    assert sent >= events
-
-
-def test_random_events():
-    run(seed=0, events=4_000)
-
-
-@pytest.mark.nightly
-def test_many_random_events():
-    run(seed=1, events=100_000)
 
 
 @pytest.mark.nightly
@@ -205,32 +192,15 @@ async def test_random_messages_on_sockets_leave_a_neighbour_alone(gateway, caplo
 
         others = [asyncio.create_task(disturb()) for _ in range(OTHER_CONNECTIONS)]
         async with websockets.connect(f"{served.ws_url}/v1/realtime", max_queue=None) as socket:  # also reads pings
-            await socket.send(json.dumps({"type": "session.update", "model": "fake-asr"}))
+            await socket.send(json.dumps(RIVA | {"session": {"input_audio_params": {"sample_rate_hz": 16_000}}}))
             audio = (speech(0.1) * 32767).astype("<i2").tobytes()
             for _ in range(100):
                 await socket.send(json.dumps(APPEND | {"audio": base64.b64encode(audio).decode()}))
                 await asyncio.sleep(0.02)
             await asyncio.gather(*others)
-            await socket.send(json.dumps(COMMIT | {"final": True}))
-            while (event := json.loads(await socket.recv()))["type"] != "transcription.done":
+            await socket.send(json.dumps({"type": "input_audio_buffer.done"}))
+            while not (event := json.loads(await socket.recv())).get("is_last_result"):
                 assert event["type"] != "error"
-    assert event["text"].split() == [f"w{i}" for i in range(100)]
+    assert event["transcript"].split() == [f"w{i}" for i in range(100)]
     assert "Traceback" not in caplog.text
     assert not [record for record in caplog.records if record.exc_info]
-
-
-def test_every_accepted_commit_of_openai_is_answered_once():
-    rng = random.Random(2)
-    for _ in range(50):
-        connection = Connection(rng)
-        commits = 0
-        for _ in range(40):
-            event = rng.choice([APPEND, COMMIT])
-            before, ends = len(connection.events), connection.ends
-            connection.send(json.dumps(event))
-            if event is COMMIT:
-                commits += 1
-                kinds = Counter(found["type"] for found in connection.events[before:])
-                assert kinds["error"] == 1 - (connection.ends - ends)
-                assert kinds[f"{ITEM}.completed"] == connection.ends - ends
-        assert commits

@@ -10,7 +10,7 @@ from penstock_client import Word
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, Audio, Configure
+from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, AppendAudio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.options import LiveStreamOptions
@@ -45,7 +45,18 @@ def test_a_token_of_the_handshake_chooses_the_dialect_and_its_first_event(protoc
 def test_the_first_client_event_chooses_the_dialect():
     protocol = RealtimeProtocol(FakeStreams(), Config())
     assert protocol.opened()[0]["type"] == "session.created"
-    assert update(protocol)[-1]["type"] == "transcription_session.updated"
+    configure, updated = update(protocol, input_audio_params={}, turn_detection=None)
+    assert (configure.audio, updated["penstock_ignored"]) == (RawFormat("s16le", 16_000), ["turn_detection"])
+
+
+def test_fields_of_the_beta_have_no_effect_and_are_named():
+    protocol = RealtimeProtocol(FakeStreams(), Config())
+    beta = {"turn_detection": {"type": "server_vad"}, "input_audio_noise_reduction": {}, "include": []}
+    configure, updated = update(protocol, input_audio_format="pcm16", recognition_config={}, **beta)
+    assert configure == append(RealtimeProtocol(FakeStreams(), Config(), is_riva=True))[0]
+    assert updated["penstock_ignored"] == list(beta)
+    strict = RealtimeProtocol(FakeStreams(), Config(strict=True), is_riva=True)
+    assert error(update(strict, **beta))["param"] == "session.turn_detection"
 
 
 def test_words_have_the_tag_of_their_speaker(protocol):
@@ -91,8 +102,8 @@ def test_defaults(protocol):
     assert configure == Configure(
         RawFormat("s16le", 16_000), LiveStreamOptions(model="fake-asr", endpoint_silence_ms=800)
     )
-    assert audio == Audio(b"abcd")
-    assert append(protocol) == [Audio(b"abcd")]
+    assert audio == AppendAudio(b"abcd")
+    assert append(protocol) == [AppendAudio(b"abcd")]
 
 
 @pytest.mark.parametrize(("name", "encoding"), [("pcm16", "s16le"), ("g711_ulaw", "mulaw"), ("g711_alaw", "alaw")])
@@ -104,7 +115,7 @@ def test_formats(protocol, name, encoding):
 
 def test_a_commit_is_confirmed_and_means_nothing(protocol):
     append(protocol)
-    (first,) = send(protocol, "input_audio_buffer.commit")
+    (first,) = send(protocol, "input_audio_buffer.commit", final=True)
     assert first["type"] == "input_audio_buffer.committed"
     assert first["item_id"] != first["previous_item_id"]
 
@@ -131,7 +142,7 @@ def test_deltas_have_the_whole_text_and_completed_the_words(protocol):
 def test_a_forced_end_behind_the_audio(protocol, runtime, is_end):
     append(protocol)
     actions = append(protocol, runtime_config=runtime)
-    assert actions == [Audio(b"abcd"), *([END_SEGMENT] if is_end else [])]
+    assert actions == [AppendAudio(b"abcd"), *([END_SEGMENT] if is_end else [])]
 
 
 def test_a_forced_end_of_silence_is_answered(protocol):
@@ -191,7 +202,7 @@ def test_a_wrong_field_is_named_and_changes_nothing(protocol, session):
     assert update(protocol, voice="a", endpointing_config={"stop_history": 5})[-1]["penstock_ignored"] == [
         "voice", "endpointing_config.stop_history",
     ]  # fmt: skip
-    assert append(protocol) == [Audio(base64.b64decode(AUDIO))]
+    assert append(protocol) == [AppendAudio(base64.b64decode(AUDIO))]
 
 
 def test_names_of_ignored_fields_are_bounded(protocol):
@@ -206,5 +217,6 @@ def test_names_of_ignored_fields_are_bounded(protocol):
 
 
 def test_a_lost_stream(protocol):
-    (event,) = protocol.failed(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
-    assert event["error"]["code"] == "stream_lost"
+    assert protocol.failed(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone")) == []
+    (event,) = protocol.failed(GatewayError(ErrorCode.AUDIO_INVALID, "samples are not finite"))
+    assert event["error"]["code"] == "audio_invalid"

@@ -6,7 +6,8 @@ from gateway.tests.helpers.fake_streams import FakeStreams
 from gateway.tests.helpers.realtime_events import append, error, send, update
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
-from penstock_gateway.realtime.dialect import Audio
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.realtime.dialect import END_SEGMENT, AppendAudio
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 
 INTERIM = "item.input_audio_transcription.interim"
@@ -33,8 +34,7 @@ INTERIM = "item.input_audio_transcription.interim"
         ({"audio": {"input": {"sampleRate": 8000}}}, "session.audio.input.sampleRate"),
         *(({"audio": {"input": {"transcription": {"speakers": each}}}}, "session.audio.input.transcription.speakers")
           for each in (1, 9, True, "two", [])),
-        ({"input_audio_format": "opus"}, "session.input_audio_format"),
-        ({"input_audio_format": "pcm16", "audio": {}}, "session.input_audio_format"),
+        ({"output_audio_format": "pcm16"}, "session.output_audio_format"),
         ({f"f{i}": 1 for i in range(40)}, "session.f32"),
     ],
 )  # fmt: skip
@@ -44,7 +44,7 @@ def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protoco
     assert "accepted: " in found["message"]
     assert error(append(protocol))["param"] == param
     update(protocol)
-    assert append(protocol) == [Audio(bytes(4800))]
+    assert append(protocol) == [AppendAudio(bytes(4800))]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,61 @@ def test_fields_without_an_effect_are_errors_of_a_strict_gateway(protocol, field
     assert update(strict, noise_reduction=None, transcription={"prompt": ""})[-1]["type"] == "session.updated"
 
 
+BETA = {"input_audio_format": "pcm16", "input_audio_transcription": {"model": "whisper-1"}}
+RETIRED = [
+    *(("transcription_session.update", fields, "transcription_session.update", "session.update with session.audio.")
+      for fields in ({}, {"session": {}}, {"session": None}, {"session": 5}, {"session": BETA},
+                     {"session": {"turn_detection": None}}, {"session": {"type": "transcription", "audio": {}}})),
+    *(("session.update", {"session": {"type": "transcription", "audio": {}, name: value}}, f"session.{name}",
+       f"session.audio.input.{current}")
+      for name, value, current in [("input_audio_format", "pcm16", "format"), ("input_audio_format", "opus", "format"),
+                                   ("input_audio_transcription", {"model": "whisper-1"}, "transcription"),
+                                   ("input_audio_noise_reduction", None, "noise_reduction"),
+                                   ("turn_detection", None, "turn_detection")]),
+    *(("session.update", fields, "model", "session.audio.input.transcription.model")
+      for fields in ({"model": "fake-asr"}, {"model": 5}, {"model": "", "session": {}})),
+    *(("input_audio_buffer.commit", {"final": value}, "final", "session.update") for value in (True, False, "yes")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize(("kind", "fields", "param", "current"), RETIRED)
+def test_a_retired_shape_ends_the_connection_and_the_error_names_the_current_one(
+    protocol, kind, fields, param, current, has_begun
+):
+    if has_begun:
+        append(protocol)
+    with pytest.raises(GatewayError) as caught:
+        send(protocol, kind, **fields, event_id="client_7")
+    found = error([protocol.rejected(caught.value)])
+    assert (found["code"], found["param"], found["event_id"]) == ("shape_retired", param, "client_7")
+    assert found["message"].startswith(f"{param} is ") and current in found["message"].partition("accepted: ")[2]
+
+
 @pytest.mark.parametrize(
-    "message", ["", "no", "[]", "3", '{"type": 5}', '{"type": "response.create"}', "[" * 99999, b"\xff\xfe"]
+    "message", ["", "no", "[]", "3", '{"type": 5}', '{"type": "response.create"}', "[" * 99999, b'{"type": 5}']
 )
 def test_a_message_that_is_no_event_is_an_error(protocol, message):
     found = error(protocol.receive(message))
     assert found["type"] == "invalid_request_error"
     assert found["message"].startswith(f"{found['param']} is ")
+
+
+def test_a_binary_message_is_audio_of_the_format_of_the_session(protocol):
+    configured, audio = protocol.receive(b"{\xff\xfe")
+    assert (configured.audio.sample_rate_hz, audio) == (24_000, AppendAudio(b"{\xff\xfe"))
+    assert [action for action in protocol.receive(b'{"type": "input_audio_buffer.commit"}')] == [END_SEGMENT]
+
+
+@pytest.mark.parametrize("wrong", [{"language": "fr"}, {"model": "nothing"}, {"keywords": [" "]}])
+def test_a_wrong_field_of_a_later_update_leaves_the_session_as_it_was(protocol, wrong):
+    """But audio of another form would be read wrongly."""
+    update(protocol, {"keywords": ["rubout"]})
+    assert error(update(protocol, wrong))["param"]
+    assert append(protocol) == [AppendAudio(bytes(4800))]
+    assert "200" in error(update(protocol, {"keywords": ["a" * 201]}))["message"]  # known to no field's type
+    assert append(protocol) == [AppendAudio(bytes(4800))]
+    assert error(update(protocol, format={"rate": 44100})) and error(append(protocol))
 
 
 @pytest.mark.parametrize("audio", [None, 5, "a", "a===", "####", "é", "AAAA\n"])

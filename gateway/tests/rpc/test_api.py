@@ -1,4 +1,4 @@
-"""What all services of the gRPC port have in common: no message is read before the key is right."""
+"""Common rules of all services of the gRPC port: no message is read before the key is right."""
 
 import asyncio
 import hashlib
@@ -8,14 +8,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.running import running
-from loadtest.fresh_gateway import fresh_gateway
 from penstock_gateway import app
+from penstock_gateway.errors import KSERVE_NOT_SERVED
 from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.rpc.api import OPTIONS
 from penstock_gateway.security.keys import ApiKey, KeyRing
+from trials.server.gateway import fresh_gateway
 
 Code = grpc.StatusCode
 KEY = ("authorization", "Bearer sk-test")
@@ -34,7 +35,7 @@ def peak_bytes(process_id):
 
 @pytest.fixture
 def replica():
-    server = BatchServer(FakeRecognizer())
+    server = GrpcServer(FakeRecognizer())
     yield f"127.0.0.1:{server.port}"
     server.close()
 
@@ -87,6 +88,8 @@ async def test_an_unknown_method_is_unimplemented_and_health_needs_no_key(make_g
     async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         for method, metadata in (("/other.Service/Method", (KEY,)), ("/grpc.health.v1.Health/Method", ())):
             assert await channel.unary_unary(method)(b"", metadata=metadata).code() is Code.UNIMPLEMENTED
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"", metadata=(KEY,))
+        assert (await call.code(), await call.details()) == (Code.UNIMPLEMENTED, KSERVE_NOT_SERVED)
 
 
 @pytest.mark.anyio
@@ -104,4 +107,19 @@ async def test_a_connection_without_calls_is_closed(make_gateway, monkeypatch, l
         reader, writer = await asyncio.open_connection("127.0.0.1", served.grpc_port)
         writer.write(sent)
         await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+
+
+@pytest.mark.anyio
+async def test_pings_are_all_answered(make_gateway):
+    """gRPC's own limit of them would take minutes for these."""
+    settings, ping, count = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), bytes((0, 0, 8, 6)) + bytes(13), 20_000
+    async with running(make_gateway(RING)) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.grpc_port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + ping * count)
+        while count:
+            head = await asyncio.wait_for(reader.readexactly(9), 60)
+            await reader.readexactly(int.from_bytes(head[:3], "big"))
+            assert head[3] != 7, "GOAWAY"
+            count -= head[3:5] == bytes((6, 1))
         writer.close()

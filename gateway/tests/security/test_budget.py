@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security import budget as budget_module
 from penstock_gateway.security.budget import Budget, KeyLimit, Turns
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
@@ -24,7 +25,7 @@ async def test_a_key_has_half_and_waits_for_more():
 
 
 @pytest.mark.anyio
-async def test_who_waits_too_long_is_rejected():
+async def test_a_request_that_waits_too_long_is_rejected():
     budget = Budget("decoder", 2, 0.01)
     async with budget.taken("a", 1):
         with pytest.raises(GatewayError, match="no decoder within") as caught:
@@ -33,6 +34,42 @@ async def test_who_waits_too_long_is_rejected():
         assert caught.value.retry_after_s
     async with budget.taken("a", 1), budget.taken(ANONYMOUS.name, 1):
         pass
+
+
+@pytest.mark.anyio
+async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch):
+    monkeypatch.setattr(budget_module, "_ARRIVAL_S", -1.0)
+    budget, ended = Budget("memory", 400, 60), asyncio.Event()
+    async with budget.taken("b", 100), budget.taken("c", 100):
+        holding = budget.taken("a", 200)
+        await holding.__aenter__()
+        with budget.arriving("b", lambda: pytest.fail("it has less")), budget.arriving("a", ended.set):
+            with budget.growing("b") as resize, pytest.raises(GatewayError, match="there is no memory left"):
+                resize(10)
+            assert not ended.is_set(), "the key has some"
+            waiting = asyncio.create_task(budget.taken("d", 100).__aenter__())
+            await asyncio.wait_for(ended.wait(), 60)
+        await holding.__aexit__(None, None, None)
+        await asyncio.wait_for(waiting, 60)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("keys", "size"), [("aa", 150), ("abc", 160)], ids=["share", "all"])
+async def test_what_grows_until_all_wait_for_each_other_ends_only_the_last(keys, size):
+    budget, ended = Budget("room", 400, 60), []
+
+    async def grow(key):
+        with budget.growing(key) as resize:
+            for taken in range(0, size, 10):
+                await budget.grow(resize, key, taken, taken + 10)
+                await asyncio.sleep(0)
+
+    for one in asyncio.as_completed([grow(key) for key in keys]):
+        try:
+            ended.append(await one)
+        except GatewayError as error:
+            ended.append(error.code)
+    assert sorted(map(str, ended)) == sorted([str(ErrorCode.STREAMS_EXHAUSTED), *["None"] * (len(keys) - 1)])
 
 
 def test_uploads_follow_from_the_streams_of_a_key():

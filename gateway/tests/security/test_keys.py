@@ -174,30 +174,33 @@ def test_a_key_has_quotas_and_a_last_day(tmp_path):
 def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(tmp_path, caplog):
     path = tmp_path / "keys"
     path.write_text(f"shop {digest('a')} 4")
-    ring = KeyRing.read(path)
+    ring, problems = KeyRing.read(path), []
 
     def refresh():
         for _ in range(3):
-            ring.refresh()
+            ring.file.refresh()
 
+    ring.file.on_rejection = lambda: problems.append(ring.file.problem)
     path.write_text(f"\ufeffshop {digest('a')} 4\nlab {digest('b')} 40", encoding="utf-8")
     refresh()
     assert ring.authenticate("b").name == "lab" and ring.authenticate("a").name == "shop"
     path.write_text("shop\n")
     refresh()
-    assert caplog.text.count("line 1") == 1
+    path.write_text("other\n")
+    refresh()
+    assert caplog.text.count("line 1") == 2
     path.unlink()
     refresh()
     os.mkfifo(path)
     refresh()
     assert ring.authenticate("b").name == "lab"
-    kept = [text for text in caplog.messages if "the keys stay as they are" in text]
-    assert len(kept) == 3
+    kept = [text for text in caplog.messages if "keys: the last right content stays in use" in text]
+    assert len(kept) == len(problems) == 4
     assert f"it is a FIFO; accepted: a regular file: '{path}'" in kept[-1]
     path.unlink()
     path.write_text(f"lab {digest('b')} 4000")
     refresh()
-    assert ring.authenticate("b").max_streams == 4000
+    assert ring.authenticate("b").max_streams == 4000 and not ring.file.problem
     assert rejected(ring.authenticate, "a") is ErrorCode.INVALID_API_KEY
 
 
@@ -208,11 +211,11 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path):
     ring = KeyRing.read(path)
     for written in range(1, 4):
         path.write_text("".join(lines[:written]))
-        ring.refresh()
+        ring.file.refresh()
         assert [ring.authenticate(name).name for name in "abc"] == ["a", "b", "c"]
     path.write_text(lines[0])
-    ring.refresh()
-    ring.refresh()
+    ring.file.refresh()
+    ring.file.refresh()
     assert rejected(ring.authenticate, "b") is ErrorCode.INVALID_API_KEY
 
 

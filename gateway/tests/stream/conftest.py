@@ -3,10 +3,11 @@ import time
 
 import pytest
 
-from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_fleet import fleet_maker
+from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_gateway.config import Config, ReplicaGroup
+from penstock_gateway.stream import replica_stream
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.metrics import Metrics
 from penstock_gateway.stream.replica_streams import ReplicaStreams
@@ -17,10 +18,10 @@ def servers():
     """Makes servers: each a word per 50 ms of audio."""
     with contextlib.ExitStack() as stack:
 
-        def make(max_streams: int = 8, **parameters: str) -> BatchServer:
+        def make(max_streams: int = 8, **parameters: str) -> GrpcServer:
             recognizer = FakeRecognizer(max_streams)
             recognizer.server_parameters |= {"max_streams": str(max_streams), **parameters}
-            server = BatchServer(recognizer)
+            server = GrpcServer(recognizer)
             stack.callback(server.close)
             return server
 
@@ -45,8 +46,9 @@ def metrics():
 
 
 @pytest.fixture
-def open_streams(metrics):
+def open_streams(metrics, monkeypatch):
     """`async with open_streams(server, ...)`: the streams of a gateway on these servers, as one group."""
+    monkeypatch.setattr(replica_stream, "LATE_S", 3600.0)  # a machine may stall
 
     @contextlib.asynccontextmanager
     async def make(*servers, groups=None, admission=None, **options):

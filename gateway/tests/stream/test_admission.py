@@ -34,13 +34,13 @@ def test_a_key_holds_half_of_the_audio_of_each_group():
     holds[0].add(6)
     holds[1].add(4)
     error = rejected(holds[1].add, 1)
-    assert (error.code, error.server_code) == (ErrorCode.STREAMS_EXHAUSTED, "AUDIO_MEMORY_FULL")
+    assert error.code is ErrorCode.STREAMS_EXHAUSTED
     hold(SHOP, group=1).add(10)
     hold(LAB).add(10)
     holds[0].give_back()
     holds[1].add(6)
     error = rejected(holds[1].add, 1)
-    assert (error.code, error.server_code, error.retry_after_s) == (ErrorCode.TOO_LARGE, "AUDIO_TOO_LONG", None)
+    assert (error.code, error.retry_after_s) == (ErrorCode.TOO_LARGE, None)
     assert (admission.held(SHOP, 0), admission.held(SHOP, 1), admission.held(LAB, 0)) == (10, 10, 10)
     hold(SHOP, memory_s=0.0).add(10)  # servers of an earlier version do not say
     hold(ANONYMOUS).add(30)

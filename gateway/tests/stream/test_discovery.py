@@ -75,7 +75,8 @@ async def test_a_file_system_that_takes_long_holds_up_no_other_work(tmp_path, mo
 async def test_a_broken_file_changes_nothing_and_is_named_once(tmp_path, caplog, text):
     file = tmp_path / "replicas"
     file.write_text("a:1\n")
-    found = Discovery([f"file:{file}"])
+    noted = []
+    found = Discovery([f"file:{file}"], note_file=lambda *note: noted.append(note))
     assert await found.addresses(0.0) == ["a:1"]
     if text is None or callable(text):
         file.unlink()
@@ -91,6 +92,7 @@ async def test_a_broken_file_changes_nothing_and_is_named_once(tmp_path, caplog,
         file.rename(tmp_path / "other")
     file.write_text("b:2\n")
     assert [await found.addresses(now_s) for now_s in (4.0, 5.0)] == [["a:1"], ["b:2"]]
+    assert noted.count((f"file:{file}", False)) == 1 and noted[-1] == (f"file:{file}", True)
 
 
 async def test_a_name_is_queried_every_five_seconds(caplog):
@@ -161,6 +163,17 @@ async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path
             file.write_text(other.url)
         for group in streams._groups:
             await until(lambda group=group: [each.address for each in group.candidates()] == [other.url])
+
+
+async def test_a_wrong_file_shows_in_the_metrics_from_the_start(fleet, open_streams, tmp_path, until):
+    server, file = fleet(), tmp_path / "replicas"
+    file.write_text("nonsense")
+    async with open_streams(groups=(ReplicaGroup("", (f"file:{file}",)),)) as streams:
+        value = partial(streams._metrics.registry.get_sample_value, labels={"file": f"file:{file}"})
+        assert value("penstock_gateway_file_reload_successful") == 0
+        file.write_text(server.url)
+        await until(lambda: value("penstock_gateway_file_reload_successful") == 1)
+        assert value("penstock_gateway_file_rejections_total") == 1
 
 
 async def _fail(text):

@@ -75,7 +75,7 @@ async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
 
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
-    """Those that wait are rescued if their replica is lost meanwhile."""
+    """Streams that wait are rescued if their replica is lost meanwhile."""
     with (
         contextlib.closing(FleetServer(max_streams=9)) as first,
         contextlib.closing(FleetServer(max_streams=9)) as second,
@@ -131,7 +131,7 @@ async def test_a_replica_that_started_again_takes_streams(drained):
 
 @pytest.mark.parametrize("has_room", [True, False])
 async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypatch, metrics, has_room):
-    """It goes on at the other one when audio comes; where that is full, its text so far and the code are told."""
+    """The stream goes on at the other one when audio comes; where that is full, its text so far and the code follow."""
     monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
     streams, first, second, (other, parked) = drained
     place = streams._streams[parked]

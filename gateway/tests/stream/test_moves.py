@@ -78,7 +78,7 @@ async def test_a_lost_replica_costs_no_word(fleet, open_streams, until, metrics,
 
 
 async def test_a_replica_whose_replies_cannot_be_read_counts_as_down(fleet, open_streams, until, caplog):
-    """One that does not accept a stream, and one that has accepted it."""
+    """A replica that does not accept a stream, and one that has accepted it."""
     async with open_streams(fleet()) as streams:
         expected = told(await play(streams, until))
     first, second, third = fleet(max_streams=20), fleet(max_streams=12), fleet()
@@ -139,14 +139,14 @@ async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_strea
 
 
 async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
-    """Its options are those of a direct client, which ends no segments."""
+    """The stream's options end no segments."""
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
     monkeypatch.setattr(replicas, "MAX_UNANSWERED_S", 0.5)
     monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second, longest_segment_s=5) as streams:
         with pytest.raises(GatewayError, match="the server of the stream failed"):
-            await play(streams, until, closing(first, 20), is_as_direct=True)
+            await play(streams, until, closing(first, 20), endpoint_silence_ms=0, extra={"endpoint_longest_s": 0})
         assert not second.batch.starts
         assert [replica.address for replica in streams._groups[0].candidates()] == [second.url]
 

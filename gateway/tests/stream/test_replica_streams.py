@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import re
 
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 from client.tests.helpers.fakes import word
 from gateway.tests.helpers.stream_calls import audio, events_of, named, opened, rejection
 from penstock_client import Word
+from penstock_client.audio.pcm import Remark
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.stream import replicas
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final, Partial
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -50,13 +53,21 @@ async def test_a_segment_without_audio_has_a_final(server, open_streams):
     assert [(event.forced, event.is_last) for event in events] == [(True, False), (True, False), (False, True)]
 
 
-async def test_a_stream_as_a_direct_one_has_only_its_own_options(server, open_streams):
-    async with open_streams(server, endpoint_state="carry") as streams:
-        stream = await opened(streams, is_as_direct=True, extra={"n_best": 2, "decoder": "alsd"})
+async def test_a_loop_of_words_is_counted_once_and_logged(server, open_streams, metrics, monkeypatch, caplog):
+    monkeypatch.setattr("client.tests.helpers.fakes.word", lambda index: "no")
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        stream.start_s = 5.0
+        stream.note([Remark("cut", 1.0, 2.0)])
+        stream.note([Remark("cut", 1.0, 3.0)])
+        for _ in range(40):
+            await stream.push(audio(1))
         await stream.finish()
-        answers = [answer async for answer in stream.answers()]
-    assert server.batch.recognizer.requests[0].parameters == {"n_best": 2, "decoder": "alsd"}
-    assert (stream.rows, [len(answer.results) for answer in answers]) == (2, [0, 1])
+        await events_of(stream)
+    assert stream.remarks == [Remark("cut", 1.0, 3.0), Remark("repeated", 5.0, 0.0)]
+    value = metrics.registry.get_sample_value
+    assert [value("penstock_gateway_remarks_total", {"code": code}) for code in ("cut", "repeated")] == [1, 1]
+    assert "repeats itself at 5.00 s" in caplog.text
 
 
 async def test_options_reach_the_server(server, open_streams):
@@ -82,6 +93,8 @@ async def test_a_server_that_tells_its_alphabet_fits_phrases_to_it(servers, open
     server = servers(alphabet="abc")
     async with open_streams(server, strict=strict) as streams:
         assert streams.groups[0].unwritable(["Cäb", "24"]) == ["24"]
+        with pytest.raises(GatewayError, match="cannot write '24'") if strict else contextlib.nullcontext():
+            streams.check(LiveStreamOptions(phrases=[("24", 1.5)]))
         for phrases in ([("Cäb", 1.5)], []):
             stream = await opened(streams, phrases=phrases)
             await stream.finish()
@@ -163,15 +176,6 @@ async def test_a_cancelled_stream_has_no_more_events(server, open_streams):
         assert all(isinstance(event, Partial) for event in await reading)
 
 
-async def test_a_stream_that_the_gateway_closes_is_lost(server, open_streams):
-    """Its text is incomplete, so the end of its events must not look like that of a finished stream."""
-    async with open_streams(server) as streams:
-        stream = await opened(streams)
-        await stream.push(audio(1))
-    error = await rejection(events_of(stream))
-    assert (error.code, error.retry_after_s) == (ErrorCode.STREAM_LOST, 2.0)
-
-
 async def test_a_stream_whose_connection_is_closed_is_lost(server, open_streams):
     async with open_streams(server) as streams:
         stream = await opened(streams)
@@ -207,25 +211,11 @@ async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
     async with open_streams(offline, other) as streams:  # the other one has another model, so it does not count
         first, *_ = [await opened(streams, shop, extra={"window": window}) for window in ("live", "10,2,2")]
         error = await rejection(opened(streams, shop, extra={"window": "live"}))
-        assert (error.code, error.server_code) == (ErrorCode.STREAMS_EXHAUSTED, "AUDIO_MEMORY_FULL")
+        assert error.code is ErrorCode.STREAMS_EXHAUSTED
         await first.push(audio(100))  # 5 s of its 14 s
         await first.cancel()
         await opened(streams, shop, extra={"window": "8,4,3"})
         assert streams.live == 2
-
-
-async def test_a_lost_replica_fails_its_streams_and_gets_no_others(servers, open_streams):
-    lost, other = servers(8), servers(4)
-    async with open_streams(lost, other) as streams:
-        stream = await opened(streams)
-        assert len(lost.batch.recognizer.received) == 1
-        lost.close()
-        error = await rejection(events_of(stream))
-        assert (error.code, error.retry_after_s) == (ErrorCode.STREAM_LOST, 2.0)
-        assert (await rejection(stream.push(audio(1)))).code is ErrorCode.STREAM_LOST
-        for _ in range(4):
-            await opened(streams)
-        assert len(other.batch.recognizer.received) == 4
 
 
 async def test_a_replica_that_starts_later_is_found(server, open_streams, monkeypatch, until):
@@ -280,17 +270,6 @@ async def test_a_replica_with_another_model_waits_for_the_probe_of_its_sibling(s
         f"replica {first.address} is up: fake",
         f"replica {other.address} gets no streams: serves fake (70, 1), not fake (70, 6)",
     ]
-
-
-async def test_while_it_drains_no_stream_starts_and_live_ones_end(server, open_streams):
-    async with open_streams(server) as streams:
-        stream = await opened(streams)
-        streams.drain()
-        assert not streams.groups
-        assert (await rejection(opened(streams))).code is ErrorCode.NO_REPLICA
-        await stream.push(audio(2))
-        await stream.finish()
-        assert (await events_of(stream))[-1].is_last
 
 
 async def test_bad_samples_fail_their_stream_alone(server, open_streams):

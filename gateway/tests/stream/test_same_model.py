@@ -1,4 +1,4 @@
-"""Which replicas are alive, and which are the same: probes with an empty stream, and fingerprints."""
+"""Replicas that are alive, and that are the same: probes with an empty stream, and fingerprints."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +17,9 @@ async def group_of(servers):
     made = []
 
     def make(*found):
-        made.append(Group(ReplicaGroup("", tuple(f"127.0.0.1:{server.port}" for server in found)), 60.0))
+        hosts = ("localhost" if each in found[:place] else "127.0.0.1" for place, each in enumerate(found))
+        addresses = tuple(f"{host}:{server.port}" for host, server in zip(hosts, found, strict=True))
+        made.append(Group(ReplicaGroup("", addresses), 60.0))
         return made[-1]
 
     yield make
@@ -33,6 +35,29 @@ async def test_a_replica_is_probed_with_an_empty_stream_that_leaves_none(servers
     assert server.batch.probes == 2
     assert not server.batch.recognizer.received
     assert group.candidates() == group.replicas
+
+
+async def test_addresses_of_one_server_are_one_replica(servers, group_of, caplog):
+    """The first, and the others while it fails."""
+    caplog.set_level("INFO")
+    one, two, old = servers(penstock_server_id="1"), servers(penstock_server_id="2"), servers()
+    group = group_of(one, one, two, old, old)
+    first, spare, *others = group.replicas
+    for _ in range(2):
+        await group.probe()
+        assert {*group.candidates()} == {first, *others}
+    assert [line for line in caplog.messages if "used while" in line] == [
+        f"replica localhost:{one.port} is the server of 127.0.0.1:{one.port}: used while that fails"
+    ]
+    first.note_down("lost")
+    assert {*group.candidates()} == {spare, *others}
+    await group.probe()
+    assert {*group.candidates()} == {first, *others}
+    one.batch.recognizer.server_parameters["penstock_server_id"] = "3"  # another server at one of the addresses
+    await spare.close()
+    spare._probe_client = type(spare._probe_client)(spare.address)
+    await group.probe()
+    assert {*group.candidates()} == {first, spare, *others}
 
 
 async def test_a_replica_with_dead_models_takes_no_streams(servers, group_of):

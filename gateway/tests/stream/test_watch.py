@@ -12,9 +12,10 @@ from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
 from penstock_client.batched import client
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S, MAX_SILENT_S
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey
+from penstock_gateway.security.limits import MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream import replica_stream, replica_streams
+from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import LiveStreamOptions
 
@@ -31,22 +32,6 @@ async def ended(stream):
     return " ".join(text), caught.value.code
 
 
-@pytest.mark.parametrize(
-    ("after_s", "code"), [(MAX_SILENT_S + 1, ErrorCode.STREAM_IDLE), (MAX_AGE_S + 1, ErrorCode.STREAM_TOO_OLD)]
-)
-async def test_a_silent_or_old_stream_tells_its_text_and_then_its_reason(server, open_streams, until, after_s, code):
-    """Silence: of a stream that cannot take its slot again."""
-    async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-        await stream.push(np.full(1600, 0.25, np.float32))
-        await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
-        assert await ended(stream) == (f"{word(0)} {word(1)}", code)
-        with pytest.raises(GatewayError):
-            await stream.push(np.zeros(1, np.float32))
-        assert streams.live == 0
-        await until(lambda: not server.batch.recognizer.received)
-
-
 async def mute(stream):
     """70 s without audio: returns when its slot is given back."""
     while not stream._upstream.is_parked:
@@ -56,7 +41,7 @@ async def mute(stream):
 
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, open_streams, goes_on):
-    """Its audio may go on in the time of the drain."""
+    """The stream's audio may go on in the time of the drain."""
     async with open_streams(fleet()) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.push(speech(1, 2))
@@ -68,6 +53,28 @@ async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, 
         text, code = await ended(stream)
         assert (text.split(), code) == (["w1", "w2", *["w3"] * goes_on], ErrorCode.STREAM_LOST)
     assert streams.live == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"endpoint_silence_ms": 0}, {"is_file": True}])
+async def test_a_segment_ends_a_second_after_its_pause(fleet, open_streams, until, monkeypatch, options):
+    """Ends only if no message comes, and no answer is on its way; once."""
+    now_s = 0.0
+    monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with open_streams(fleet()) as streams:
+        monkeypatch.setattr(replica_stream, "LATE_S", 1.0)
+        stream, ended = await streams.open(LiveStreamOptions(**options), ANONYMOUS, "test"), []
+        streams._tasks[-1].cancel()  # it has another clock
+        for words, seconds in (((1, 2), 1.7), ((), 1.7), ((), 1.9), ((3,), 1.7), ((), 1.9)):
+            await stream.push(speech(*words))
+            rows, now_s = stream._upstream.rows, now_s + seconds
+            for _ in range(3):
+                await stream.watch(now_s, KEEP_ALIVE_S)
+                await until(lambda: stream._upstream.is_answered)
+            ended.append(stream._upstream.rows - rows)
+        await stream.finish()
+        texts = [(event.text, event.forced) async for event in stream.events() if isinstance(event, Final)]
+    segments = ["w1 w2 w3"] if options else ["w1 w2", "w3", ""]
+    assert (ended, texts) == ([0, 0, not options, 0, not options], [(text, False) for text in segments])
 
 
 @pytest.mark.parametrize("silence_ms", [800, 0])
@@ -110,11 +117,26 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
         assert [final.text for final in finals] == ["w1 w2 w3 w4 w5 w6", "w7 w8 w9"]
 
 
-@pytest.mark.parametrize(
-    ("after_s", "code"), [(70, ErrorCode.STREAMS_EXHAUSTED), (MAX_IDLE_S + 1, ErrorCode.STREAM_IDLE)]
-)
-async def test_a_stream_that_has_given_its_slot_back_ends(fleet, open_streams, until, monkeypatch, after_s, code):
-    """With audio, where no other slot is free; or after an hour without any message."""
+async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its_next_audio(fleet, open_streams, until):
+    """The stream counts as soon as the key has room."""
+    key, admission = ApiKey("shop", 1), Admission()
+    async with open_streams(fleet(), admission=admission) as streams:
+        muted = await streams.open(LiveStreamOptions(), key, "test")
+        (place,) = streams._streams.values()
+        await mute(muted)
+        await until(lambda: not admission.live(key))
+        other = await streams.open(LiveStreamOptions(), key, "test")
+        await muted.push(speech(3, 4))
+        assert not list(streams._moves._targets(place))
+        await other.cancel()
+        await until(lambda: not place.is_parked)
+        assert admission.live(key) == 1
+        await muted.finish()
+        assert [event.text async for event in muted.events()][-1] == "w3 w4"
+        assert admission.live(key) == 0
+
+
+async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, open_streams, until, monkeypatch):
     monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
@@ -125,15 +147,14 @@ async def test_a_stream_that_has_given_its_slot_back_ends(fleet, open_streams, u
         await mute(stream)
         await until(lambda: not only.batch.streams and place.replica.has_room)
         await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-        await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
-        if code is ErrorCode.STREAMS_EXHAUSTED:
-            await stream.push(speech(3, 4))
-        text, found = await ended(stream)
-        assert (text.strip(), found, streams.live, place.replica.live) == ("w1 w2", code, 1, 1)
+        await stream.watch(time.monotonic() + 70, KEEP_ALIVE_S)
+        await stream.push(speech(3, 4))
+        text, code = await ended(stream)
+        assert (text.strip(), code, streams.live, place.replica.live) == ("w1 w2", ErrorCode.STREAMS_EXHAUSTED, 1, 1)
 
 
 async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, until, monkeypatch):
-    """Its clock jumps by more than the limit of silence."""
+    """The process's clock jumps by more than the limit of silence."""
     jump_s, looks = 0.0, []
 
     def monotonic():
@@ -167,7 +188,7 @@ async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, o
 
 @pytest.mark.parametrize("window", [None, "live"])
 async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers, open_streams, monkeypatch, window):
-    """It holds memory of an offline model; a live stream does not hold more by them."""
+    """A file holds memory of an offline model; a live stream does not hold more by them."""
     now_s = 0.0
     monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(servers(windows="file,long,live")) as streams:
@@ -192,7 +213,7 @@ async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
 
 @pytest.mark.parametrize("call", ["push", "end_segment"])
 async def test_audio_that_waits_for_the_server_is_not_silence(server, open_streams, call):
-    """As that of a file, while the model `speakers` is behind."""
+    """Audio of a file, for example, while the model `speakers` is behind."""
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         goes_on = asyncio.Event()

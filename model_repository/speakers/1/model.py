@@ -20,7 +20,7 @@ class TritonPythonModel:
         """Builds the stage from the environment (`penstock.serving.settings`)."""
         self.log = ModelLog("speakers")
         triton_io.check_single_instance(args)
-        settings = Settings.from_environment()
+        settings = Settings.from_environment(is_verified=True)
         prepare_process(settings.threads)
         if settings.speakers is None:
             raise SettingError("PENSTOCK_SPEAKERS is not set; accepted: a bundle of a speaker model")

@@ -19,7 +19,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from penstock.cli import command_line
 
-    parser = command_line.build_parser()  # imports the subcommands
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = command_line.build_parser(arguments)  # imports the subcommand
     try:
         if is_interruptible:
             signal.signal(signal.SIGINT, handler)

@@ -48,7 +48,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser(
         "adapt",
-        help="adapt a factorized transducer to a domain, from text",
         description="Trains the internal language model of a factorized transducer on text. All other weights stay. "
         "Every tenth sentence is held out; the step with the best perplexity on them is written.",
     )

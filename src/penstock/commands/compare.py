@@ -10,7 +10,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser(
         "compare",
-        help="compare two reports of evaluate: is the difference of their WER more than chance?",
         description="Compares reports of `penstock evaluate --json` on the same recordings by a paired bootstrap, and "
         "lists the utterances that changed. Runs are paired by context and decoder; a report of one run is compared "
         "with each run of the other.",

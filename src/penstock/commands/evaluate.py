@@ -50,7 +50,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser(
         "evaluate",
-        help="measure word and character error rates on recordings",
         description="Recognizes every utterance of NeMo manifests, once for each context and decoder, and counts word "
         "and character errors. With --url the server's own model, context and decoder are used.",
     )

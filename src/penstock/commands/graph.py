@@ -17,7 +17,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command and its two actions."""
     parser = subparsers.add_parser(
         "graph",
-        help="build or describe a decoding graph",
         description="Decoding graphs of words over CTC labels, for the decoder wfst.",
     )
     parts = parser.add_subparsers(required=True, metavar="ACTION")

@@ -1,20 +1,21 @@
 """`penstock health`: probes a server end to end."""
 
 import argparse
+import os
 import sys
 
 from penstock.errors import SettingError
-from penstock.serving.health import probe
-from penstock.serving.settings import ServeOptions
+from penstock.serving.health import HTTP_PORT, probe
+from penstock_client.listening import ACCEPTED, listen_address, local_host_port
 
-_HTTP_PORT = ServeOptions.option("http_port")
+_PORT, _LISTEN = "PENSTOCK_HTTP_PORT", "PENSTOCK_LISTEN"
+"""Options of the server, whose declaration imports too much for a probe."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser(
         "health",
-        help="probe a running server end to end",
         description="Sends an empty stream through all models; exit status 0 if it is answered, else 1.",
     )
     parser.add_argument(
@@ -22,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--url",
         dest="url",
         metavar="HOST:PORT",
-        help=f"HTTP address (localhost, port {_HTTP_PORT.variable} or {_HTTP_PORT.default})",
+        help=f"HTTP address (that of {_LISTEN} or localhost, port {_PORT} or {HTTP_PORT})",
     )
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="maximum wait, in seconds (5)")
     parser.add_argument(
@@ -46,7 +47,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _own_url() -> str:
     """Address of the server with the same environment, as in a container."""
-    port = _HTTP_PORT.read()
-    if port == 0:
-        raise SettingError(f"{_HTTP_PORT.variable} is 0 (any free port); give the actual port with --http-url")
-    return f"localhost:{port}"
+    port, address = os.environ.get(_PORT) or str(HTTP_PORT), os.environ.get(_LISTEN)
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16):
+        raise SettingError(f"{_PORT} is {port!r}; accepted: a port")
+    if int(port) == 0:
+        raise SettingError(f"{_PORT} is 0 (any free port); give the actual port with --http-url")
+    try:
+        return local_host_port(listen_address(address), port) if address else f"localhost:{port}"
+    except ValueError:
+        raise SettingError(f"{_LISTEN} is {address!r}; accepted: {ACCEPTED}") from None

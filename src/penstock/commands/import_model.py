@@ -20,8 +20,7 @@ _DESCRIPTION = "Converts a checkpoint of NeMo or Transformers to a bundle."
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
-    help_text = "convert a checkpoint to a bundle"
-    _add_arguments(subparsers.add_parser("import", help=help_text, description=_DESCRIPTION))
+    _add_arguments(subparsers.add_parser("import", description=_DESCRIPTION))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +92,7 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
             raise SettingError("--half: of a bundle only large products of the encoder change; accepted: with others")
         if read_json(path / CONFIG_FILE).get("format") == SPEAKERS_FORMAT:
             return convert_to_int8(path, args.directory, args.force)
-        return _import_int8(args, lambda directory: Checkpoint(copytree(path, directory)))
+        return _import_int8(args, lambda directory: Checkpoint(copytree(Checkpoint(path).directory, directory)))
     if path.is_dir() and model_type(path) == SPEAKER_MODEL_TYPE:
         is_int8 = args.precision == "int8"
         return import_speakers(path, args.directory, args.half, args.force, origin, is_int8)

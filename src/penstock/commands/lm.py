@@ -20,7 +20,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command and its two actions."""
     parser = subparsers.add_parser(
         "lm",
-        help="build or compile an n-gram language model",
         description="N-gram language models over the tokens of a checkpoint, or over words.",
     )
     parts = parser.add_subparsers(required=True, metavar="ACTION")

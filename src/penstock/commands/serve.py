@@ -21,14 +21,8 @@ from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information
-from penstock.serving.launch import (
-    ALL_INTERFACES,
-    LOOPBACK,
-    Ports,
-    ServerOptions,
-    claim_all_ports,
-    raise_open_file_limit,
-)
+from penstock.serving.ipv6_ports import ipv6_ports, triton_address
+from penstock.serving.launch import Ports, ServerOptions, claim_all_ports, raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import (
@@ -43,6 +37,7 @@ from penstock.serving.settings import (
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
 from penstock_client.declaration import unknown_variables
+from penstock_client.listening import is_loopback
 from penstock_client.options import LIVE
 
 REJECTED = 2
@@ -64,7 +59,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser(
         "serve",
-        help="serve a checkpoint with Triton Inference Server",
         description="Serves until SIGTERM or SIGINT, then drains live streams. A second signal stops it at once. "
         "Each flag has an environment variable (--max-streams: PENSTOCK_MAX_STREAMS); the flag takes precedence. "
         "Defaults are in brackets.",
@@ -87,9 +81,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"penstock: error: {error}", file=sys.stderr)
         return REJECTED
     with ExitStack() as beside:
+        if triton_address(values.listen) != values.listen:
+            beside.enter_context(ipv6_ports(server.ports.http, server.ports.metrics))
         started = _start_gateway(server, gateway, values, console, beside) if gateway else None
         serve_until_signal(server, console, values.drain_seconds, values.restart, started)
-    return 0
+    return 1 if started and started.has_failed else 0
 
 
 def _warn_about_variables(console: Console) -> None:
@@ -109,7 +105,7 @@ def _start_gateway(
         console.say(f"the gateway has ended with status {status}", "error", status=status)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    gateway = GatewayProcess(server.ports.grpc, options, values.drain_seconds, values.log_format, end)
+    gateway = GatewayProcess(server.url(server.ports.grpc), options, values.drain_seconds, values.log_format, end)
     return beside.enter_context(gateway)
 
 
@@ -118,12 +114,12 @@ def _prepare_server(
 ) -> tuple[TritonServer, GatewayOptions | None]:
     """The server, and the gateway's options with its ports."""
     _check_files(args, values)
-    raise_open_file_limit(values.max_streams + values.all_speaker_streams)
+    files = 1 if triton_address(values.listen) == values.listen else 3  # also the two of `ipv6_ports`
+    raise_open_file_limit(values.max_streams + values.all_speaker_streams, files)
     _check_device(args, values)
-    address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
     others = gateway.ports if gateway else ()
     wanted = Ports(values.http_port, values.grpc_port, values.metrics_port)
-    ports, other_ports = claim_all_ports(wanted, address, others)
+    ports, other_ports = claim_all_ports(wanted, values.listen, others)
     if gateway:
         gateway = gateway._replace(
             ports=[each._replace(port=port) for each, port in zip(others, other_ports, strict=True)]
@@ -140,7 +136,8 @@ def _prepare_server(
     for line in _description(values, served, memory):
         console.say(line)
     _check_memory(values, served, memory, console)
-    _warn_about_wheel(console, install, address)
+    _warn_about_wheel(console, install, values.listen)
+    address = triton_address(values.listen)
     options = ServerOptions(
         repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
     )
@@ -179,7 +176,7 @@ def _check_files(args: argparse.Namespace, values: ServeOptions) -> None:
 
 def _warn_about_wheel(console: Console, install: TritonInstall, address: str) -> None:
     if install.is_wheel:
-        reach = "" if address == LOOPBACK else ", and its ports are open to other machines"
+        reach = "" if is_loopback(address) else ", and its ports are open to other machines"
         console.say(
             "the Triton server of the pip wheel is an old version with published vulnerabilities"
             f"{reach}. Put a current tritonserver on PATH to serve clients that you do not trust.",
@@ -203,7 +200,6 @@ def _load_served(values: ServeOptions) -> _Served:
     paths = {name: os.path.abspath(path) for name in _FILES if (path := getattr(values, name))}
     decoding = values.decoding.replace(**paths)
     checkpoint = Checkpoint(resolve_or_bundled(values.model))
-    checkpoint.verify()
     served_speakers(values)
     check_decoding_files(decoding, checkpoint)
     context = select_served_context(checkpoint, values.context)
@@ -286,7 +282,7 @@ def _description(values: ServeOptions, served: _Served, memory: ServerMemory) ->
 
 
 def _audio(values: ServeOptions, served: _Served) -> str:
-    """How the model takes audio."""
+    """Describes the audio that the model takes."""
     config, context = served.checkpoint.config, served.context
     if context is None:
         return f"offline, files of up to {values.max_file_minutes} min"

@@ -52,7 +52,7 @@ _OF_STREAMS = tuple(
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
-    parser = subparsers.add_parser("transcribe", help="transcribe audio files without a server")
+    parser = subparsers.add_parser("transcribe")
     parser.add_argument(
         "audio", nargs="*", metavar="AUDIO", help="audio files, and directories with audio files; - is standard input"
     )
@@ -236,8 +236,10 @@ def _transcribe(
                     _print(transcript, args.json, is_named=len(jobs) > 1 or transcript.channel is not None)
                 if transcript.error:
                     _note(f"error: {transcript.error}")
-            for remark in transcripts[0].remarks:
-                _note(f"warning: {transcripts[0].audio}: {remark.text}")
+            for line in dict.fromkeys(
+                f"{each.audio}: {remark.text}" for each in transcripts for remark in each.remarks
+            ):
+                _note(f"warning: {line}")
         if results:
             progress.clear()
             _note(f"{progress.summary()} ({note}), {failures} failed; results are in {args.out}")

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 MAX_BEAM_SIZE = 32
 """Hypotheses of a beam search, at most."""
+CTC_LABEL_BONUS = 1.5
+"""Nats that the CTC beam search adds to the language model's log-probability of each label, against deletions."""
 
 
 class BeamSizes(NamedTuple):

@@ -12,7 +12,7 @@ from penstock.linear import Linear
 from penstock.model.config import AttentionContext, EncoderConfig
 
 
-class ChunkRows(NamedTuple):
+class StepStreams(NamedTuple):
     """The streams of one step, [B] int64 each."""
 
     slots: torch.Tensor
@@ -36,7 +36,7 @@ class PageIndex(NamedTuple):
 
 
 def index_pages(
-    halves: torch.Tensor, ages: torch.Tensor, rows: ChunkRows, frames: int, dtype: torch.dtype
+    halves: torch.Tensor, ages: torch.Tensor, rows: StepStreams, frames: int, dtype: torch.dtype
 ) -> PageIndex:
     """Builds the index. Keys stay in the order of their pages: softmax and its sums do not depend on it.
 
@@ -154,8 +154,10 @@ class Attention:
         mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(batch * frames, -1)
         return self._out.add_to(residual, mixed)
 
-    def step_fused(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
-        """As `step`, by a kernel. pages: this layer's of `EncoderState.kv_pages`."""
+    def step_fused(
+        self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: StepStreams
+    ) -> torch.Tensor:
+        """Does `step` in a kernel. pages: this layer's of `EncoderState.kv_pages`."""
         from penstock.kernels.chunk_step import attend_pages  # here, because it imports Triton
 
         qkv = self._qkv(x)  # [B * T, 3 * D]

@@ -13,7 +13,7 @@ import torch
 
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded
-from penstock.graphs.program import Driver, EagerDriver, GraphError, Program, Runner, prepare_or_run_eagerly
+from penstock.graphs.program import CudaGraphError, Driver, EagerDriver, Program, Runner, prepare_or_run_eagerly
 
 BUCKETS = (64, 128, 256, 512, 1024)
 """Batch sizes."""
@@ -67,7 +67,7 @@ class CapturedStep:
 
     @torch.inference_mode()
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
-        """As `StreamingEncoder.step`, for 1 .. `max_batch` rows."""
+        """Does `StreamingEncoder.step` for 1 .. `max_batch` rows."""
         batch = len(slots)
         bucket = self._buckets[min(size for size in self._buckets if size >= batch)]
         bucket.slots[:batch].copy_(slots)
@@ -80,7 +80,7 @@ class CapturedStep:
 
     @torch.inference_mode()
     def _prepare(self, sizes: list[int], driver: Driver) -> None:
-        """Makes the buckets. Overwrites the state. Raises GraphError where a graph is not the network's step."""
+        """Makes the buckets. Overwrites the state. Raises CudaGraphError where a graph is not the network's step."""
         self._buckets: dict[int, _Bucket] = {}
         for size in sizes:
             bucket = self._bucket(size, driver)
@@ -108,14 +108,14 @@ class CapturedStep:
         return _Bucket(slots, mel, valid, encoded, program, driver.prepare(program))
 
     def _check(self, bucket: _Bucket) -> None:
-        """Runs the graph and the network's own step, each from the same random state; raises GraphError if they differ.
+        """Runs the graph and the network's own step, each from the same random state; CudaGraphError if they differ.
 
         Waits for the device. The states need no copy: a seed gives them twice.
         """
         eager = EagerDriver().prepare(bucket.program)
         expected, found = (self._run_randomly(bucket, run) for run in (eager, bucket.run))
         if not torch.equal(found, expected):
-            raise GraphError(f"a step of {len(bucket.slots)} rows differs from the eager one")
+            raise CudaGraphError(f"a step of {len(bucket.slots)} rows differs from the eager one")
 
     def _run_randomly(self, bucket: _Bucket, run: Runner) -> torch.Tensor:
         """Returns the frames [steps, B, T, D] of streams in a state of random values, the same in every call."""

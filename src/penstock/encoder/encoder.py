@@ -62,7 +62,7 @@ class StreamingEncoder:
         # One slot more for the rows that pad a captured step.
         self.state = EncoderState(config, self.context, slots + (driver is not None), device, dtype)
         self.int8 = int8
-        """What was chosen; None in other precisions."""
+        """The choice of products in int8; None in other precisions."""
         self.max_batch = MAX_BATCH
         """Streams of one step."""
         if self.engine == OPENVINO:

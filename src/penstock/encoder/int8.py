@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from penstock import linear
-from penstock.encoder.attention import ChunkRows, PageIndex, index_pages
+from penstock.encoder.attention import PageIndex, StepStreams, index_pages
 from penstock.encoder.modules import Subsampling
 from penstock.encoder.state import EncoderState
 from penstock.frontend.audio_file import read_audio
@@ -133,7 +133,7 @@ def activation_bits() -> int:
 
 
 class Int8Source(MelSource, Protocol):
-    """One whose products may be in int8."""
+    """A checkpoint whose products may be in int8."""
 
     directory: Path
     int8: frozenset[str]
@@ -314,7 +314,7 @@ class SpeechChunks:
             seen, valid = torch.full_like(self._slots, number), torch.full_like(self._slots, mel.shape[1])
             found = subsampling.step(mel, state.columns_of(self._slots), seen == 0, valid)
             state.advance(self._slots, seen, found.columns)
-            rows = ChunkRows(self._slots, seen, found.valid_encoder_frames)
+            rows = StepStreams(self._slots, seen, found.valid_encoder_frames)
             frames, halves = state.context.chunk_encoder_frames, state.halves_of(self._slots)
             self._indices.append(index_pages(halves, state.page_ages(seen), rows, frames, mel.dtype))
             self._frames.append(found.frames)

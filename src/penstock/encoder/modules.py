@@ -82,7 +82,7 @@ class Convolution:
         return self.finish(x, self.mix(window).view(-1, d))
 
     def step_fused(self, x: torch.Tensor, tails: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """As `step`, by a kernel. tails: this layer's of `EncoderState.conv_tails`."""
+        """Does `step` in a kernel. tails: this layer's of `EncoderState.conv_tails`."""
         from penstock.kernels.chunk_step import convolve_chunk  # here, because it imports Triton
 
         has_activation = self._depthwise_norm is None

@@ -136,7 +136,7 @@ class StepGraph:
         return op.gather(self._input(name, list(memory.shape)), rows, _numbers(0))
 
     def _subsample(self, x: Node, masks: list[Node]) -> tuple[Node, list[Node]]:
-        """As `Subsampling`, with channels first: returns [B, T, D] and the next columns."""
+        """Builds `Subsampling`, with channels first: returns [B, T, D] and the next columns."""
         config, layers = self._config, self._config.subsampling_layers
         tensors = self._part("subsampling")
         channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]

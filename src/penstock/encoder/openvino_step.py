@@ -23,7 +23,7 @@ _ANY_BATCH = -1
 
 @functools.cache
 def _core() -> ov.Core:
-    """One for the process, never freed.
+    """The core of the process, never freed.
 
     Each takes a stack for signals and gives back that of the one before, which may have been freed by then: the next
     signal would end the process.
@@ -50,7 +50,7 @@ def plan_batches(chunk_frames: int) -> list[list[int]]:
     return plans
 
 
-class _Run(NamedTuple):
+class _BatchRun(NamedTuple):
     """A compiled model of one batch size B, with the memory of its inputs and outputs."""
 
     request: Any
@@ -69,7 +69,7 @@ class _Run(NamedTuple):
     columns: list[torch.Tensor]
     """[B, F, C] of each subsampling layer."""
 
-    def first(self, batch: int) -> "_Run":
+    def first(self, batch: int) -> "_BatchRun":
         """The memory of the first `batch` streams."""
         if batch == len(self.slots):
             return self
@@ -95,10 +95,10 @@ class OpenVinoStep:
         # Built now, because the file may be gone when a model is compiled; all models share its weights.
         self._model = StepGraph(checkpoint.tensors("encoder."), state, _ANY_BATCH).build()
         self._plans = plan_batches(state.context.chunk_encoder_frames)
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _BatchRun] = {}
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
-        """As `StreamingEncoder.step`."""
+        """Implements `StreamingEncoder.step`."""
         batch, valid, parts, first = slots.shape[0], valid_mel_frames.numpy(), [], 0
         while first < batch:
             for size in self._plans[min(batch - first, BATCH_SIZES[-1])]:
@@ -131,12 +131,12 @@ class OpenVinoStep:
         state.scatter_chunk(slots, rows, run.keys_values, run.tails, run.columns)
         return run.frames.clone()
 
-    def _run(self, size: int) -> _Run:
+    def _run(self, size: int) -> _BatchRun:
         if size not in self._runs:
             self._runs[size] = self._compile(size)
         return self._runs[size]
 
-    def _compile(self, size: int) -> _Run:
+    def _compile(self, size: int) -> _BatchRun:
         """The model of a batch size. It reads the state's memory in place."""
         # Float32 on CPUs that have bfloat16, too; no thread is tied to a core that another process may need.
         options = {
@@ -166,4 +166,4 @@ class OpenVinoStep:
         frames, keys_values, tails, *columns = outputs
         keys_values = keys_values.view(config.n_layers, size * keys_values.shape[1], -1)
         tails = tails.view(config.n_layers, size, *tails.shape[1:])
-        return _Run(request, mel, **numbers, frames=frames, keys_values=keys_values, tails=tails, columns=columns)
+        return _BatchRun(request, mel, **numbers, frames=frames, keys_values=keys_values, tails=tails, columns=columns)

@@ -1,4 +1,4 @@
-"""How exactly the encoder computes: the type of its weights, activations, keys and values.
+"""Precision of the encoder: the type of its weights, activations, keys and values.
 
 Weights are read and folded in float32 and cast last. Log-mel features, logits and scores of searches stay float32.
 """
@@ -130,7 +130,7 @@ def check_storable(checkpoint: Int8Source) -> None:
 
 
 def quantized(tensors: dict[str, torch.Tensor], int8: Int8Choice) -> dict[str, Int8Tensor]:
-    """Those of the tensors that were chosen."""
+    """Quantizes the tensors that were chosen."""
     return {
         name: Int8Tensor(*quantize(tensors[name].float() * factors), factors.clone())
         for name, factors in int8.factors.items()

@@ -18,7 +18,7 @@ class ConvolutionWindows(NamedTuple):
 
 
 class SmallState(NamedTuple):
-    """What a step changes of `slots` [n] but for the chunk's page, which the stream's next chunk overwrites."""
+    """State of `slots` [n] that a step changes, but for the chunk's page, which the stream's next chunk overwrites."""
 
     slots: torch.Tensor
     chunks_seen: torch.Tensor

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.encoder.attention import Attention, ChunkRows, PageIndex, index_pages, relative_positions
+from penstock.encoder.attention import Attention, PageIndex, StepStreams, index_pages, relative_positions
 from penstock.encoder.int8 import Int8Choice, SpeechChunks
 from penstock.encoder.modules import Convolution, FeedForward, Norm, Subsampling, Tensors, subset
 from penstock.encoder.state import EncoderState
@@ -53,9 +53,9 @@ class ConformerLayer:
         return self._norm_out(self._feed_forward2.step(x))
 
     def step_fused(
-        self, x: torch.Tensor, pages: torch.Tensor, conv_tails: torch.Tensor, rows: ChunkRows
+        self, x: torch.Tensor, pages: torch.Tensor, conv_tails: torch.Tensor, rows: StepStreams
     ) -> torch.Tensor:
-        """As `step`, by kernels over this layer's `EncoderState.kv_pages` and `conv_tails`."""
+        """Does `step` in kernels over this layer's `EncoderState.kv_pages` and `conv_tails`."""
         x = self._feed_forward1.step(x)
         x = self._attention.step_fused(self._attention_norm(x), x, pages, rows)
         x = self._convolution.step_fused(x, conv_tails, rows.slots)
@@ -103,7 +103,7 @@ class TorchStep:
             trim_heap()
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
-        """As `StreamingEncoder.step`."""
+        """Implements `StreamingEncoder.step`."""
         state = self._state
         # 1) subsample in time, [B, N, F] -> [B * T, D]
         chunks_seen = state.chunks_seen.index_select(0, slots)
@@ -111,14 +111,14 @@ class TorchStep:
             mel.to(self._dtype), state.columns_of(slots), chunks_seen == 0, valid_mel_frames
         )
         # 2) run the layers; keys and values stay in their pages
-        rows = ChunkRows(slots, chunks_seen, subsampled.valid_encoder_frames)
+        rows = StepStreams(slots, chunks_seen, subsampled.valid_encoder_frames)
         run = self._run_kernels if self.has_kernels else self._run_layers
         x = run(subsampled.frames, rows)
         # 3) write the small states back
         state.advance(slots, chunks_seen, subsampled.columns)
         return Encoded(x.view(len(slots), -1, state.config.d_model), subsampled.valid_encoder_frames)
 
-    def _run_layers(self, x: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
+    def _run_layers(self, x: torch.Tensor, rows: StepStreams) -> torch.Tensor:
         """Maps x [B * T, D] to the same shape; the pages are indexed once for all layers."""
         state = self._state
         index = index_pages(
@@ -135,8 +135,8 @@ class TorchStep:
         state.keep_windows(rows.slots, windows)
         return x
 
-    def _run_kernels(self, x: torch.Tensor, rows: ChunkRows) -> torch.Tensor:
-        """As `_run_layers`, with what the state keeps where it lies."""
+    def _run_kernels(self, x: torch.Tensor, rows: StepStreams) -> torch.Tensor:
+        """Does `_run_layers` on the state in its place."""
         memory = zip(self._layers, self._state.kv_pages, self._state.conv_tails, strict=True)
         for layer, pages, conv_tails in memory:
             x = layer.step_fused(x, pages, conv_tails, rows)

@@ -59,22 +59,23 @@ class SegmentFrames:
 
     def open(self, stream: int, rules: EndpointRules) -> None:
         """A stream begins."""
+        self.change(stream, rules)
+        self.begin(np.array([stream]))
+
+    def change(self, stream: int, rules: EndpointRules) -> None:
+        """The stream goes on with other rules."""
         self.are_on[stream] = rules.is_on
         self._rules[:, stream] = rules.silence_ms, rules.no_speech_ms, rules.longest_s
         self._at_end_tokens[stream] = rules.at_end_tokens
-        self.begin(np.array([stream]))
 
     def begin(self, streams: np.ndarray) -> None:
         """A segment begins in each of `streams` [n]."""
         self.frames[streams] = 0
         self.force(streams)
 
-    def force(self, streams: np.ndarray, stable_end: int = 0) -> None:
-        """A segment begins in each of `streams` [n] whose frames go on: a client has ended the one before.
-
-        stable_end: as in `add`, of a word that goes on.
-        """
-        self._begin_frames[streams], self._stable_end[streams] = self.frames[streams], stable_end
+    def force(self, streams: np.ndarray) -> None:
+        """A segment begins in each of `streams` [n] whose frames go on: a client has ended the one before."""
+        self._begin_frames[streams], self._stable_end[streams] = self.frames[streams], 0
 
     def add(
         self,

@@ -132,8 +132,8 @@ def word_errors(
     return total(row[place] for row, place in zip(counts, chosen, strict=True) if place is not None)
 
 
-class Spoken(NamedTuple):
-    """Who speaks in a recording, as it was found."""
+class FoundSpeakers(NamedTuple):
+    """Speakers of a recording, as they were found."""
 
     turns: Sequence[tuple[int, float, float]]
     """Speaker, start_s, end_s."""
@@ -151,7 +151,9 @@ class SpeakerErrors:
     """None without a reference of who says what."""
 
 
-def speaker_errors(utterance: Utterance, spoken: Spoken, normalizer: Normalizer = NO_NORMALIZER) -> SpeakerErrors:
+def speaker_errors(
+    utterance: Utterance, spoken: FoundSpeakers, normalizer: Normalizer = NO_NORMALIZER
+) -> SpeakerErrors:
     """The errors that the utterance has references for."""
     turns, texts = utterance.turns, utterance.speaker_texts
     times = () if turns is None else tuple(diarization_errors(turns, spoken.turns, each) for each in COLLARS_S)
@@ -159,7 +161,7 @@ def speaker_errors(utterance: Utterance, spoken: Spoken, normalizer: Normalizer 
 
 
 def sum_errors(errors: Iterable[SpeakerErrors | None]) -> SpeakerErrors:
-    """Those of all utterances."""
+    """Sums the errors of all utterances."""
     found = [each for each in errors if each is not None]
     times = zip(*(each.diarization for each in found if each.diarization), strict=True)
     words = [each.words for each in found if each.words is not None]

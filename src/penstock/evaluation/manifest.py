@@ -29,9 +29,9 @@ class Utterance:
     """Line number from 1."""
     speaker: str | None = None
     speaker_texts: Mapping[str, str] = field(default_factory=dict)
-    """What each speaker says, from `segments`."""
+    """Text of each speaker, from `segments`."""
     turns: Sequence[tuple[Hashable, float, float]] | None = None
-    """Who speaks when: speaker, start_s, end_s; not in manifests."""
+    """Turns of the speakers: speaker, start_s, end_s; not in manifests."""
     language: str | None = None
     """`lang`, for models with language prompts."""
     boosted_phrases: tuple[str | tuple[str, float], ...] = ()

@@ -18,7 +18,6 @@ from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, summary_cells, summary_lines
 from penstock.evaluation.runs import RunResult
 from penstock.frontend.audio_file import read_audio
-from penstock.reporting import PLOT_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +32,10 @@ _BIT_RATES = 250_000
 _LENGTHS_S = (0.0, 2.0, 5.0, 10.0, 20.0, 60.0, float("inf"))
 _MAX_LINES = 6
 """More lines in one plot cannot be told apart."""
-_STYLE: Any = {**PLOT_STYLE, "svg.fonttype": "none", "svg.hashsalt": "penstock"}
+_STYLE: Any = {
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#e4e4e4", "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "penstock",
+}  # fmt: skip
 
 
 def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult], swept: str | None = None) -> list[str]:
@@ -149,7 +151,8 @@ def _row(outcome: Any, errors: UtteranceErrors | None) -> dict:
     if errors is None:
         return {"error": outcome.error}
     aligned = [word if word == found else [word, found] for word, found in errors.aligned]
-    return {"edits": errors.words.edits, "words": errors.words.reference_units, "aligned": aligned}
+    remarks = {"remarks": outcome.remarks} if outcome.remarks else {}
+    return {"edits": errors.words.edits, "words": errors.words.reference_units, "aligned": aligned, **remarks}
 
 
 def _worst_first(results: Sequence[RunResult]) -> list[int]:

@@ -44,13 +44,13 @@ class Conditions:
     endpointing: str | None = None
     """The endpoint options of all streams."""
     window: str | None = None
-    """Their option `window`."""
+    """The option `window` of all streams."""
     precision: str | None = None
     """Precision of the encoder; None for a server."""
     joined: str | None = None
     """The rule by which utterances were joined."""
     normalizer: str = NONE
-    """Its name, and the package with its version."""
+    """The normalizer's name, and the package with its version."""
     left_out: Sequence[str] = ()
     """Lines of manifests whose reference has no word after the normalizer, as "file:line"."""
     date: str = field(default_factory=date_utc)
@@ -96,7 +96,7 @@ def _result(result: RunResult) -> dict:
 
 
 def _by_speaker(errors: SpeakerErrors) -> dict:
-    """What there are references for."""
+    """The error rates that there are references for."""
     times = [
         {"collar_s": collar_s, "der": found.rate} | asdict(found)
         for collar_s, found in zip(COLLARS_S, errors.diarization, strict=False)

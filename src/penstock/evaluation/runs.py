@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
-from penstock.evaluation.diarization import SpeakerErrors, Spoken, speaker_errors, sum_errors
+from penstock.evaluation.diarization import FoundSpeakers, SpeakerErrors, speaker_errors, sum_errors
 from penstock.evaluation.errors import NO_NORMALIZER, Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
@@ -115,8 +115,10 @@ class Outcome(NamedTuple):
     text: str
     error: str | None = None
     """Why there is no text."""
-    spoken: Spoken | None = None
+    spoken: FoundSpeakers | None = None
     """With a speaker model."""
+    remarks: tuple[str, ...] = ()
+    """On the audio and its text."""
 
 
 @dataclass(frozen=True)
@@ -263,14 +265,15 @@ def recognize_in_process(
     if diarizer is not None:
         transcriber = SpeakerTranscriber(transcriber, diarizer, MIX)
     for index, (transcript,) in transcribe_files(transcriber, paths, processes, on_audio, order, threads):
-        yield Outcome(index, transcript.text, transcript.error, None if diarizer is None else _spoken(transcript))
+        spoken, remarks = None if diarizer is None else _spoken(transcript), (each.text for each in transcript.remarks)
+        yield Outcome(index, transcript.text, transcript.error, spoken, tuple(remarks))
 
 
-def _spoken(transcript: "FileTranscript") -> Spoken:
+def _spoken(transcript: "FileTranscript") -> FoundSpeakers:
     words: dict[int, list[str]] = {}
     for word, speaker in zip(transcript.words, transcript.speakers, strict=False):
         words.setdefault(speaker, []).append(word.text)
-    return Spoken(transcript.turns or [], {speaker: join_texts(texts) for speaker, texts in words.items()})
+    return FoundSpeakers(transcript.turns or [], {speaker: join_texts(texts) for speaker, texts in words.items()})
 
 
 def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":

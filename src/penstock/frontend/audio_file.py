@@ -80,7 +80,7 @@ class AudioBlocks:
 
     @property
     def remarks(self) -> list[Remark]:
-        """Where samples are missing, and whether the channels cancel in their mix; known when a track is done."""
+        """Gaps in the samples, and channels that cancel in their mix; known when a track is done."""
         return self._reader.remarks
 
     def close(self) -> None:

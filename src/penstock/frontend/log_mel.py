@@ -45,7 +45,7 @@ class LogMel:
 
     @classmethod
     def of(cls, checkpoint: MelSource) -> "LogMel":
-        """That of a bundle; raises CheckpointError as its `tensors`."""
+        """Makes a bundle's log-mel; raises CheckpointError as its `tensors`."""
         tensors = checkpoint.tensors("features.")
         return cls(checkpoint.config.features, tensors["features.window"], tensors["features.mel_filterbank"])
 

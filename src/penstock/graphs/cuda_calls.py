@@ -7,7 +7,7 @@ cuda-bindings the module can be imported, and `IMPORT_ERROR` is set.
 import ctypes
 from typing import Any
 
-from penstock.graphs.program import GraphError
+from penstock.graphs.program import CudaGraphError
 
 IMPORT_ERROR: ImportError | None = None
 
@@ -25,10 +25,10 @@ _HINT = "(the modes `no_while_loops` and `no_graphs` do not need it)"
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Returns what follows the return code: None, a value or a tuple; raises GraphError with the name of an error."""
+    """Returns what follows the return code: None, a value or a tuple; CudaGraphError with the name of an error."""
     code, *values = result
     if code.value != 0:
-        raise GraphError(f"CUDA: {code.name} {_HINT}")
+        raise CudaGraphError(f"CUDA: {code.name} {_HINT}")
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
@@ -41,7 +41,7 @@ def driver_version() -> tuple[int, int]:
 
 
 def compiler_version() -> tuple[int, int]:
-    """Returns the version of NVRTC as (major, minor); raises GraphError without it."""
+    """Returns the version of NVRTC as (major, minor); raises CudaGraphError without it."""
     major, minor = check(nvrtc.nvrtcVersion())
     return major, minor
 
@@ -143,7 +143,7 @@ def pointer_argument(address: int) -> tuple[int, type]:
 def _capture_info(stream: int) -> tuple[Any, list[Any]]:
     status, _, graph, dependencies, *_ = check(driver.cuStreamGetCaptureInfo(stream))
     if status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
-        raise GraphError(f"CUDA: the capture was invalidated: {status.name} {_HINT}")
+        raise CudaGraphError(f"CUDA: the capture was invalidated: {status.name} {_HINT}")
     return graph, dependencies
 
 

@@ -14,7 +14,16 @@ from typing import Any, Protocol
 import torch
 
 from penstock.graphs import cuda_calls
-from penstock.graphs.program import CapturedProgram, GraphError, Program, Runner, Step, While, steps_with_depth, warm_up
+from penstock.graphs.program import (
+    CapturedProgram,
+    CudaGraphError,
+    Program,
+    Runner,
+    Step,
+    While,
+    steps_with_depth,
+    warm_up,
+)
 
 # NVRTC has no CUDA headers here, so the declarations of the device runtime are repeated.
 _SET_CONDITION = rb"""
@@ -51,7 +60,7 @@ class FullGraphDriver:
         self._builder = builder
 
     def prepare(self, program: Program) -> Runner:
-        """Captures the whole program. After a capture that fails inside a loop, GraphError: there can be no other."""
+        """Captures the whole program. After one that fails inside a loop, CudaGraphError: there can be no other."""
         self._builder.warm_up(program)
         with self._builder.graph():
             self._capture(program.body, program.flags)
@@ -96,7 +105,7 @@ class CudaGraphBuilder:
     def graph(self) -> Iterator[None]:
         """Captures what is launched inside."""
         if self._is_broken:
-            raise GraphError("an earlier capture failed inside a loop, and this process cannot capture again")
+            raise CudaGraphError("an earlier capture failed inside a loop, and this process cannot capture again")
         gc.collect()  # freeing memory during a capture could break it
         self._depth, self._graph = 0, None
         stream = self._streams[0].cuda_stream
@@ -136,7 +145,7 @@ class CudaGraphBuilder:
     def finish(self) -> Runner:
         """Instantiates the graph captured last."""
         if self._graph is None:
-            raise GraphError("no graph was captured")
+            raise CudaGraphError("no graph was captured")
         graph, self._graph = self._graph, None
         return _ExecutableGraph(cuda_calls.instantiate(graph), self._device, self._pool)
 

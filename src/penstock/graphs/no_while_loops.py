@@ -12,7 +12,7 @@ import torch
 from penstock.graphs.program import CapturedProgram, Program, Runner, Step, While, steps_with_depth, warm_up
 
 
-class Replay(Protocol):
+class CapturedSteps(Protocol):
     """Captured steps."""
 
     def replay(self) -> Any:
@@ -25,7 +25,7 @@ class Capture(Protocol):
     def warm_up(self, program: Program) -> None:
         """Runs every step, so that libraries load and allocate outside of a capture."""
 
-    def record(self, function: Callable[[], None]) -> Replay:
+    def record(self, function: Callable[[], None]) -> CapturedSteps:
         """Captures what `function` launches, without running it."""
 
     def host_flags(self, flags: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ class _HostLoop(NamedTuple):
     """A loop of the program, its steps replaced by captured ones."""
 
     flag: int
-    body: Sequence[Union[Replay, "_HostLoop"]]
+    body: Sequence[Union[CapturedSteps, "_HostLoop"]]
 
 
 class NoWhileLoopsDriver:
@@ -64,9 +64,9 @@ class NoWhileLoopsDriver:
 
     def _record(
         self, body: tuple[Step | While, ...], flags: torch.Tensor, host_flags: torch.Tensor
-    ) -> list[Replay | _HostLoop]:
+    ) -> list[CapturedSteps | _HostLoop]:
         """The body with each stretch of steps as one replay."""
-        recorded: list[Replay | _HostLoop] = []
+        recorded: list[CapturedSteps | _HostLoop] = []
         for stretch in _stretches(body):
             if isinstance(stretch, While):
                 recorded.append(_HostLoop(stretch.flag, self._record(stretch.body, flags, host_flags)))
@@ -93,7 +93,7 @@ def _stretches(body: tuple[Step | While, ...]) -> list[list[Step] | While]:
     return stretches
 
 
-def _run(body: Sequence[Replay | _HostLoop], read: Callable[[int], bool]) -> None:
+def _run(body: Sequence[CapturedSteps | _HostLoop], read: Callable[[int], bool]) -> None:
     for item in body:
         if isinstance(item, _HostLoop):
             while read(item.flag):
@@ -114,7 +114,7 @@ class TorchCapture:
         """Runs every step on the stream that captures."""
         warm_up([step for _, step in steps_with_depth(program.body)], self._stream)
 
-    def record(self, function: Callable[[], None]) -> Replay:
+    def record(self, function: Callable[[], None]) -> CapturedSteps:
         """Captures `function` into a graph of its own."""
         graph = torch.cuda.CUDAGraph()
         # A capture forbids some calls. thread_local leaves them to other threads, which may be serving.

@@ -18,8 +18,8 @@ Runner = Callable[[], None]
 """Runs a prepared program once, on the current stream."""
 
 CAPTURE_ERRORS = (RuntimeError, OSError, AttributeError, TypeError)
-"""Raised by drivers and bindings: a call that fails (GraphError is a RuntimeError), a missing library, or an interface
-of another version."""
+"""Raised by drivers and bindings: a call that fails (CudaGraphError is a RuntimeError), a missing library, or an
+interface of another version."""
 
 _WARM_UP_ROUNDS = 2
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def steps_with_depth(body: tuple[Step | While, ...], depth: int = 0) -> Iterator
             yield depth, item
 
 
-class GraphError(PenstockError, RuntimeError):
+class CudaGraphError(PenstockError, RuntimeError):
     """A CUDA graph cannot be used, captured or run. The message names what failed and the mode that avoids it.
 
     A RuntimeError, like torch's own errors, because it may be raised in the middle of a step.

@@ -13,7 +13,7 @@ from penstock.errors import SettingError
 from penstock.graphs import cuda_calls
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver, TorchCapture
-from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Program, While
+from penstock.graphs.program import CAPTURE_ERRORS, CudaGraphError, Driver, EagerDriver, Program, While
 
 AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS = "auto", "full_graph", "no_while_loops", "no_graphs"
 MODES = (AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS)
@@ -26,14 +26,14 @@ _OUTER_ROUNDS, _INNER_ROUNDS = 3, 2
 _log = logging.getLogger(__name__)
 
 
-class Choice(NamedTuple):
+class DriverChoice(NamedTuple):
     """A driver, and why it was selected."""
 
     driver: Driver
     reason: str
 
 
-def select_driver(mode: str, device: str | torch.device) -> Choice:
+def select_driver(mode: str, device: str | torch.device) -> DriverChoice:
     """Returns the driver of `mode` on `device` and logs it.
 
     auto takes no_while_loops, and no_graphs without a CUDA device. full_graph must be configured: a WHILE graph that
@@ -82,21 +82,21 @@ def check_mode(mode: str) -> str:
     return mode
 
 
-def _forced(mode: str, device: torch.device) -> Choice:
+def _forced(mode: str, device: torch.device) -> DriverChoice:
     reason = "configured"
     if mode == NO_GRAPHS:
-        return Choice(EagerDriver(), reason)
+        return DriverChoice(EagerDriver(), reason)
     missing = missing_for_graphs(device) or (missing_for_while_nodes() if mode == FULL_GRAPH else None)
     if missing:
         raise SettingError(f"CUDA graphs {mode!r} are not possible on {device}: {missing}")
-    return Choice(_make(mode, device), reason)
+    return DriverChoice(_make(mode, device), reason)
 
 
-def _best(device: torch.device) -> Choice:
+def _best(device: torch.device) -> DriverChoice:
     missing = missing_for_graphs(device)
     if missing:
-        return Choice(EagerDriver(), missing)
-    return Choice(_make(NO_WHILE_LOOPS, device), "a CUDA device; `full_graph` must be configured")
+        return DriverChoice(EagerDriver(), missing)
+    return DriverChoice(_make(NO_WHILE_LOOPS, device), "a CUDA device; `full_graph` must be configured")
 
 
 def _make(mode: str, device: torch.device) -> Driver:
@@ -130,7 +130,7 @@ def missing_for_while_nodes() -> str | None:
 def try_out(driver: Driver, device: torch.device) -> None:
     """Runs a small program of nested loops twice and checks its counters; waits for the device.
 
-    Raises GraphError if a counter is wrong.
+    Raises CudaGraphError if a counter is wrong.
     """
     outer, inner, total = torch.zeros(3, dtype=torch.int64, device=device).unbind()
     flags = torch.zeros(2, dtype=torch.bool, device=device)
@@ -159,4 +159,6 @@ def try_out(driver: Driver, device: torch.device) -> None:
         run()
         counted = (int(outer), int(total))
         if counted != (_OUTER_ROUNDS, _OUTER_ROUNDS * _INNER_ROUNDS):
-            raise GraphError(f"a trial of nested loops counted {counted[0]} and {counted[1]} rounds in `{driver.name}`")
+            raise CudaGraphError(
+                f"a trial of nested loops counted {counted[0]} and {counted[1]} rounds in `{driver.name}`"
+            )

@@ -26,11 +26,11 @@ class JointChoice(NamedTuple):
     label: torch.Tensor
     """int64, the best label by acoustic score."""
     label_score: torch.Tensor
-    """Its log-probability."""
+    """The label's log-probability."""
     duration: torch.Tensor | None
     """int64, index of the best duration into the model's list; None for RNN-T."""
     duration_score: torch.Tensor | None
-    """Its log-probability, or None."""
+    """The duration's log-probability, or None."""
     fused_label: torch.Tensor | None
     """int64, the best label by log-probability plus `extra`; None without `extra`."""
     fused_label_score: torch.Tensor | None

@@ -30,7 +30,7 @@ class FusedPredictor:
             raise ValueError("the first predictor layer, and no other, has its input product in the label table")
         require(weights.projection_weight.device)
         self._label_gates = weights.label_gates.contiguous()
-        self._layers = [_Layer(layer) for layer in weights.layers]
+        self._layers = [_LayerWeights(layer) for layer in weights.layers]
         self._width, self._joint = weights.projection_weight.shape
         self._projection = pad_matrix(product_type(weights.projection_weight), BLOCK_INNER, BLOCK_COLUMNS)
         self._projection_bias = weights.projection_bias
@@ -72,7 +72,7 @@ class FusedPredictor:
         )  # fmt: skip
 
 
-class _Layer:
+class _LayerWeights:
     """The weights of one layer, each gate padded to whole blocks: [H', 4 * H'']."""
 
     def __init__(self, weights: LstmLayerWeights):

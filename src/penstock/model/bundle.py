@@ -1,6 +1,6 @@
 """A bundle: the directory Penstock serves from. Independent of NeMo.
 
-    config.json           ModelConfig, schema version, source, SHA-256 of the other two
+    config.json           ModelConfig, schema version, source, SHA-256 of these values and of the other two
     weights.safetensors   the tensors that `tensor_shapes` names, float32 or float16; those that config.json names in
                           "int8" with a scale per output and a factor per input
     tokenizer.model       SentencePiece
@@ -9,7 +9,6 @@ Reading executes nothing: JSON, safetensors and a SentencePiece protobuf are dat
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from penstock.model.bundle_files import (
     Shapes,
     read_document,
     save_tensors,
-    sha256_of,
+    write_document,
 )
 from penstock.model.config import (
     AttentionContext,
@@ -33,7 +32,7 @@ from penstock.model.config import (
     PromptConfig,
     TransducerConfig,
 )
-from penstock.model.int8_tensors import Int8Tensor, StoredTensors, int8_keys, int8_names, int8_parts
+from penstock.model.int8_tensors import Int8Tensor, StoredBundle, int8_keys, int8_names, int8_parts
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
@@ -41,6 +40,7 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
 FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2, 3
 """The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
 which earlier versions of Penstock would not understand, the third that of bundles in int8."""
+_FILES = (WEIGHTS_FILE, TOKENIZER_FILE)
 
 
 def tensor_shapes(config: ModelConfig) -> Shapes:
@@ -137,40 +137,20 @@ def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
     return shapes | _linear("joint.output", joint, transducer.joint_outputs, True)
 
 
-class Checkpoint:
-    """A bundle opened for reading.
+class Checkpoint(StoredBundle):
+    """A recognizer's bundle opened for reading."""
 
-    `config` and `source` are read immediately, tensors on demand, so that each process loads its own part.
-    """
-
-    def __init__(self, directory: str | Path):
-        self.directory = Path(directory)
-        document = read_document(self.directory, FORMAT, (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION))
-        self.config = _config_from_document(document, self.directory / CONFIG_FILE)
-        self.source: dict[str, str] = document.get("source", {})
-        self._sha256: dict[str, str] = document.get("sha256", {})
-        shapes = encoder_shapes(self.config.encoder)
-        self.int8 = int8_names(document, shapes, "encoder", self.directory / CONFIG_FILE)
-        """Names of the tensors that are stored in int8."""
-        self._stored = StoredTensors(self.directory / WEIGHTS_FILE, self.int8)
-        for name in (WEIGHTS_FILE, TOKENIZER_FILE):
-            if not (self.directory / name).is_file():
-                raise CheckpointError(f"{self.directory}: {name} is missing")
+    def __init__(self, directory: str | Path, is_verified: bool = False):
+        directory = Path(directory)
+        document = read_document(directory, FORMAT, (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION))
+        self.config = _config_from_document(document, directory / CONFIG_FILE)
+        int8 = int8_names(document, encoder_shapes(self.config.encoder), "encoder", directory / CONFIG_FILE)
+        super().__init__(directory, document, _FILES, tensor_shapes(self.config), int8, is_verified)
 
     @property
     def tokenizer_path(self) -> Path:
         """The SentencePiece model."""
         return self.directory / TOKENIZER_FILE
-
-    def checksum(self, name: str) -> str:
-        """SHA-256 of the weights or the tokenizer, as `write_checkpoint` noted it; of the file where it did not."""
-        return self._sha256.get(name) or sha256_of(self.directory / name)
-
-    def verify(self) -> None:
-        """Compares the SHA-256 of both files with config.json; raises CheckpointError naming the first that differs."""
-        for name in (WEIGHTS_FILE, TOKENIZER_FILE):
-            if sha256_of(self.directory / name) != self._sha256.get(name):
-                raise CheckpointError(f"{self.directory / name}: its SHA-256 is not the one in {CONFIG_FILE}")
 
     def choose_precision(self, precision: str, device: str) -> str:
         """The precision, or int8 for a bundle stored so; SettingError for another one with it and for a GPU."""
@@ -183,23 +163,6 @@ class Checkpoint:
         if device.startswith("cuda"):
             raise SettingError(f"{self.directory}: is stored in int8, which needs the CPU, not {device}")
         return "int8"
-
-    def tensors(self, *prefixes: str, as_stored: bool = False) -> "dict[str, torch.Tensor]":
-        """Returns the tensors whose names start with one of `prefixes` (all by default), as float32 on the CPU.
-
-        as_stored: as they are in the file, float32 or float16. They are copies: one tensor that stayed mapped would
-        keep all pages of the file that were read in memory. Those in int8 are float32 in any case.
-        Raises CheckpointError with the name of a tensor that is missing or has another shape or type, and of scales and
-        factors in int8 that are not positive.
-        """
-        shapes = tensor_shapes(self.config)
-        wanted = {n: s for n, s in shapes.items() if not prefixes or n.startswith(prefixes)}
-        tensors = self._stored.read(wanted)
-        return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
-
-    def factors(self, name: str) -> "torch.Tensor":
-        """Returns the factors [in] of a tensor in int8, all 1 where its channels are not smoothed."""
-        return self._stored.factors(name, tensor_shapes(self.config)[name])
 
 
 def write_checkpoint(
@@ -223,10 +186,9 @@ def write_checkpoint(
         "version": _version(config, bool(int8)),
         **int8_keys(int8),
         "source": source,
-        "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
         "model": _model_document(config),
     }
-    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_document(directory, document, _FILES)
     return Checkpoint(directory)
 
 

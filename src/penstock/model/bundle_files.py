@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ Shapes = dict[str, tuple[int, ...]]
 def read_tensors(path: Path, wanted: Shapes, int8: Collection[str] = ()) -> "dict[str, torch.Tensor]":
     """Copies of tensors as they are stored, floating or, those that `int8` names, int8.
 
-    Raises CheckpointError with the name of a tensor that is missing or has another shape or type.
+    Raises CheckpointError with the name of a tensor that is missing, is not finite or has another shape or type.
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -41,6 +43,8 @@ def read_tensors(path: Path, wanted: Shapes, int8: Collection[str] = ()) -> "dic
             raise CheckpointError(
                 f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected {kind} {wanted[name]}"
             )
+        if kind == "floating" and not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"{path}: tensor {name} is not finite")
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -93,10 +97,50 @@ def read_document(directory: Path, kind: str, versions: tuple[int, ...]) -> dict
     return document
 
 
+def write_document(directory: Path, document: dict[str, Any], names: Iterable[str]) -> None:
+    """Writes config.json with the SHA-256 of its own values and of the files `names`."""
+    sha256 = {name: sha256_of(directory / name) for name in names}
+    document = document | {"sha256": sha256 | {CONFIG_FILE: _values_sha256(document)}}
+    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def check_files(directory: Path, document: dict[str, Any], names: Iterable[str]) -> None:
+    """Compares the bundle with the SHA-256 in its config.json; raises CheckpointError naming the first that differs.
+
+    Bundles of earlier versions have none for the values of config.json.
+    """
+    noted = document.get("sha256", {})
+    found = {name: sha256_of(directory / name) for name in names}
+    if CONFIG_FILE in noted or noted.keys() != found.keys():
+        found[CONFIG_FILE] = _values_sha256(document)
+    for name, digest in found.items():
+        if digest != noted.get(name):
+            raise CheckpointError(
+                f"{directory / name}: its SHA-256 is not the one in {CONFIG_FILE}: damaged or changed; import it again"
+            )
+
+
+def _values_sha256(document: dict[str, Any]) -> str:
+    values = {key: value for key, value in document.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+_SETTLED_NS = 2 * 10**9
+"""Since its last change a file is this old before its digest is kept: a later change then has another time."""
+_digests: dict[tuple[int, int, int, int], str] = {}
+
+
 def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file as hex digits."""
-    digest = hashlib.sha256()
+    """Returns the SHA-256 of a file as hex digits, computed once per time and size of it."""
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        status = os.fstat(file.fileno())
+        key = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if key not in _digests:
+            sha256 = hashlib.sha256()
+            while block := file.read(1 << 20):
+                sha256.update(block)
+            digest = sha256.hexdigest()
+            if time.time_ns() - status.st_mtime_ns < _SETTLED_NS:
+                return digest
+            _digests[key] = digest
+    return _digests[key]

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.errors import CheckpointError, SettingError
+from penstock.errors import SettingError
+from penstock.model.limits import MAX_CONTEXT, MAX_LAYERS, require, require_flags, require_integers, require_numbers
 
 DEFAULT_MAX_SYMBOLS = 10
 DEFAULT_CHUNK_MEL_FRAMES = 56
 """560 ms, the default of `penstock serve` where the checkpoint has it."""
-MAX_BAND = 10_000
-"""Encoder frames on either side of local attention."""
 NO_CONTEXTS = "an offline model has no contexts; accepted: none"
 
 
@@ -43,17 +42,6 @@ def parse_context(text: str) -> AttentionContext:
 _LANGUAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
-def _require(condition: bool, key: str, value: object, supported: str) -> None:
-    if not condition:
-        raise CheckpointError(f"{key}: {value!r} is not supported; supported: {supported}")
-
-
-def _require_sizes(config: object, *keys: str) -> None:
-    for key in keys:
-        value = getattr(config, key)
-        _require(type(value) is int and value > 0, key, value, "an integer above 0")
-
-
 @dataclass(frozen=True)
 class FeatureConfig:
     """Log-mel front end: centered frames, pre-emphasis, power spectrum, log(mel + log_guard)."""
@@ -69,14 +57,15 @@ class FeatureConfig:
     """Each mel bin of a window has mean 0 and deviation 1 (`per_feature`), in offline models only."""
 
     def __post_init__(self) -> None:
-        _require_sizes(self, "sample_rate_hz", "window_samples", "hop_samples", "fft_samples", "mel_bins")
+        require_integers(self, "sample_rate_hz", "window_samples", "hop_samples", "fft_samples", "mel_bins")
+        require_numbers(self, "preemphasis", "log_guard")
+        require_flags(self, "is_normalized")
         # With a longer hop all samples of a frame would arrive before the offline front end counts the frame.
-        _require(2 * self.hop_samples <= self.window_samples, "window_stride", self.hop_samples, "half of window_size")
-        _require(self.window_samples % 2 == 0, "window_size", self.window_samples, "an even number of samples")
-        _require(self.window_samples <= self.fft_samples, "n_fft", self.fft_samples, "at least the window size")
-        _require(0 <= self.preemphasis < 1, "preemph", self.preemphasis, "0 <= preemph < 1")
-        _require(self.log_guard > 0, "log_zero_guard_value", self.log_guard, "a positive number")
-        _require(type(self.is_normalized) is bool, "is_normalized", self.is_normalized, "true or false")
+        require(2 * self.hop_samples <= self.window_samples, "window_stride", self.hop_samples, "half of window_size")
+        require(self.window_samples % 2 == 0, "window_size", self.window_samples, "an even number of samples")
+        require(self.window_samples <= self.fft_samples, "n_fft", self.fft_samples, "at least the window size")
+        require(self.preemphasis < 1, "preemph", self.preemphasis, "0 <= preemph < 1")
+        require(self.log_guard > 0, "log_zero_guard_value", self.log_guard, "a positive number")
 
     @property
     def hop_ms(self) -> float:
@@ -117,18 +106,21 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
-        _require_sizes(self, "mel_bins", "n_layers", "d_model", "n_heads", "d_feed_forward", "subsampling_channels")
-        _require(self.subsampling_factor in (4, 8), "subsampling_factor", self.subsampling_factor, "4 or 8")
-        _require(self.d_model % self.n_heads == 0, "n_heads", self.n_heads, f"a divisor of d_model {self.d_model}")
-        _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
-        _require(self.conv_kernel_size >= 2, "conv_kernel_size", self.conv_kernel_size, "at least 2")
-        _require(not self.is_offline or self.conv_kernel_size % 2 == 1, "conv_kernel_size", self.conv_kernel_size,
+        require_integers(self, "mel_bins", "d_model", "n_heads", "d_feed_forward", "subsampling_channels")
+        require_integers(self, "n_layers", most=MAX_LAYERS)
+        require_integers(self, "conv_kernel_size", least=2)
+        require_flags(self, "has_conv_layer_norm", "use_bias", "xscaling")
+        require(self.subsampling_factor in (4, 8), "subsampling_factor", self.subsampling_factor, "4 or 8")
+        require(self.d_model % self.n_heads == 0, "n_heads", self.n_heads, f"a divisor of d_model {self.d_model}")
+        require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
+        require(not self.is_offline or self.conv_kernel_size % 2 == 1, "conv_kernel_size", self.conv_kernel_size,
                  "an odd number, for centered convolutions")  # fmt: skip
         self._check_band()
         self._check_menu()
         for context in self.contexts:
-            _require(
-                context.left > 0 and context.right >= 0 and context.left % context.chunk_encoder_frames == 0,
+            require_integers(context, *context._fields, least=0, most=MAX_CONTEXT)
+            require(
+                context.left > 0 and context.left % context.chunk_encoder_frames == 0,
                 "att_context_size",
                 list(context),
                 "[left, right] with right >= 0 and left a positive multiple of right + 1",
@@ -139,17 +131,17 @@ class EncoderConfig:
             return
         object.__setattr__(self, "attention_band", tuple(self.attention_band))
         band = self.attention_band
-        fits = len(band) == 2 and all(type(frames) is int and 0 <= frames <= MAX_BAND for frames in band)
-        _require(self.is_offline and fits, "attention_band", list(band), f"two numbers up to {MAX_BAND}, if offline")
+        fits = len(band) == 2 and all(type(frames) is int and 0 <= frames <= MAX_CONTEXT for frames in band)
+        require(self.is_offline and fits, "attention_band", list(band), f"two numbers up to {MAX_CONTEXT}, if offline")
 
     def _check_menu(self) -> None:
         if self.live_menu is None:
             return
         menu = LiveMenu(*(tuple(sizes) for sizes in self.live_menu))
         object.__setattr__(self, "live_menu", menu)
-        fits = all(sizes and all(type(size) is int and 0 <= size <= MAX_BAND for size in sizes) for sizes in menu)
+        fits = all(sizes and all(type(size) is int and 0 <= size <= MAX_CONTEXT for size in sizes) for sizes in menu)
         fits = fits and min(menu.chunks) > 0 and self.is_offline and self.attention_band is None
-        _require(fits, "live_menu", [*map(list, menu)], f"left, chunk and right sizes up to {MAX_BAND}, if offline")
+        require(fits, "live_menu", [*map(list, menu)], f"left, chunk and right sizes up to {MAX_CONTEXT}, if offline")
 
     @property
     def is_offline(self) -> bool:
@@ -220,7 +212,7 @@ def _ilm_pair(key: str, value: object) -> IlmPair:
     numbers = value if isinstance(value, list | tuple) and len(value) == len(IlmPair._fields) else ()
     limits = (MAX_ILM_ALPHA, MAX_ILM_BETA)
     fits = [type(number) in (int, float) and 0 <= number <= high for number, high in zip(numbers, limits, strict=False)]
-    _require(bool(fits) and all(fits), key, value, f"[alpha, beta] from 0 to {limits[0]:g} and from 0 to {limits[1]:g}")
+    require(bool(fits) and all(fits), key, value, f"[alpha, beta] from 0 to {limits[0]:g} and from 0 to {limits[1]:g}")
     return IlmPair(*map(float, numbers))
 
 
@@ -247,14 +239,16 @@ class TransducerConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tdt_durations", tuple(self.tdt_durations))
-        _require_sizes(self, "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden", "max_symbols")
-        _require(self.joint_activation in ("relu", "tanh", "sigmoid"), "joint.jointnet.activation",
+        require_integers(self, "vocabulary_size", "predictor_hidden", "joint_hidden", "max_symbols")
+        require_integers(self, "predictor_layers", most=MAX_LAYERS)
+        require(self.joint_activation in ("relu", "tanh", "sigmoid"), "joint.jointnet.activation",
                  self.joint_activation, "relu, tanh, sigmoid")  # fmt: skip
         durations = self.tdt_durations
-        fits = all(d >= 0 for d in durations) and len(set(durations)) == len(durations)
-        _require(fits, "tdt_durations", list(durations), "different numbers of frames, none negative")
-        _require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
-        _require(self.kind in (STANDARD, FACTORIZED), "transducer.kind", self.kind,
+        fits = all(type(d) is int and 0 <= d <= MAX_CONTEXT for d in durations)
+        fits = fits and len(set(durations)) == len(durations)
+        require(fits, "tdt_durations", list(durations), "different numbers of frames, none negative")
+        require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
+        require(self.kind in (STANDARD, FACTORIZED), "transducer.kind", self.kind,
                  f"{FACTORIZED}, or no kind for RNN-T and TDT")  # fmt: skip
         self._check_ilm()
 
@@ -264,10 +258,10 @@ class TransducerConfig:
             if self.is_factorized:
                 object.__setattr__(self, key, IlmPair() if pair is None else _ilm_pair(key, pair))
             else:
-                _require(pair is None, key, pair, f"a pair of a transducer of kind {FACTORIZED}")
+                require(pair is None, key, pair, f"a pair of a transducer of kind {FACTORIZED}")
         if self.is_factorized:
-            _require(not self.is_tdt, "tdt_durations", list(self.tdt_durations), f"[] for kind {FACTORIZED}")
-            _require(self.joint_activation == "tanh", "joint_activation", self.joint_activation,
+            require(not self.is_tdt, "tdt_durations", list(self.tdt_durations), f"[] for kind {FACTORIZED}")
+            require(self.joint_activation == "tanh", "joint_activation", self.joint_activation,
                      f"tanh for kind {FACTORIZED}")  # fmt: skip
 
     @property
@@ -304,7 +298,7 @@ class CtcConfig:
     """Labels without blank; blank is the label `vocabulary_size`."""
 
     def __post_init__(self) -> None:
-        _require_sizes(self, "vocabulary_size")
+        require_integers(self, "vocabulary_size")
 
 
 @dataclass(frozen=True)
@@ -324,15 +318,15 @@ class PromptConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", tuple(self.tags))
-        _require_sizes(self, "prompts", "hidden")
+        require_integers(self, "prompts", "hidden")
         names = [name for name in self.languages if not isinstance(name, str) or not _LANGUAGE.fullmatch(name)]
-        _require(not names, "languages", names, "letters, digits, - and _")
-        _require(len(self.languages) > 0, "languages", {}, "at least one")
+        require(not names, "languages", names, "letters, digits, - and _")
+        require(len(self.languages) > 0, "languages", {}, "at least one")
         for name, prompt in self.languages.items():
-            _require(type(prompt) is int and 0 <= prompt < self.prompts, f"languages.{name}", prompt,
+            require(type(prompt) is int and 0 <= prompt < self.prompts, f"languages.{name}", prompt,
                      f"integers from 0 to {self.prompts - 1}")  # fmt: skip
-        _require(self.default in self.languages, "default", self.default, "one of the languages")
-        _require(all(type(tag) is int and tag >= 0 for tag in self.tags), "tags", self.tags, "labels")
+        require(self.default in self.languages, "default", self.default, "one of the languages")
+        require(all(type(tag) is int and tag >= 0 for tag in self.tags), "tags", self.tags, "labels")
 
 
 @dataclass(frozen=True)
@@ -349,15 +343,15 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "end_tokens", tuple(self.end_tokens))
-        _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
+        require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
                  f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
-        _require(self.encoder.is_offline or not self.features.is_normalized, "preprocessor.normalize", "per_feature",
+        require(self.encoder.is_offline or not self.features.is_normalized, "preprocessor.normalize", "per_feature",
                  "NA for a cache-aware (streaming) model")  # fmt: skip
         sizes = {head.vocabulary_size for head in (self.transducer, self.ctc) if head is not None}
-        _require(len(sizes) == 1, "vocabulary_size", sorted(sizes), "a transducer, a CTC head, or both of one size")
-        _require(max(self.tags, default=0) < max(sizes), "tags", self.tags, f"labels below {max(sizes)}")
+        require(len(sizes) == 1, "vocabulary_size", sorted(sizes), "a transducer, a CTC head, or both of one size")
+        require(max(self.tags, default=0) < max(sizes), "tags", self.tags, f"labels below {max(sizes)}")
         fits = all(type(label) is int and 0 <= label < max(sizes) for label in self.end_tokens)
-        _require(fits, "end_tokens", self.end_tokens, f"labels from 0 to {max(sizes) - 1}")
+        require(fits, "end_tokens", self.end_tokens, f"labels from 0 to {max(sizes) - 1}")
 
     @property
     def tags(self) -> tuple[int, ...]:

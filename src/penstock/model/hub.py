@@ -5,14 +5,19 @@ answers without a network, too (HF_HUB_OFFLINE=1).
 """
 
 import contextlib
+import errno
 import fnmatch
 import logging
+import os
 import re
 import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.errors import CheckpointError, ModelNotFoundError, OutputError
+from penstock.errors import CheckpointError, ModelNotFoundError, OutputError, PenstockError
 from penstock.model.card import CARD_FILE
 from penstock.model.transformers.files import CONFIG, MODEL_TYPES, PATTERNS, model_type
 
@@ -21,6 +26,14 @@ FORMATS = (TRANSFORMERS, NEMO)
 _PATTERNS = {TRANSFORMERS: PATTERNS, NEMO: ("*.nemo",)}
 _SOURCE = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _log = logging.getLogger(__name__)
+_XET_LIMITS = {"HF_XET_CLIENT_READ_TIMEOUT": "10s", "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "2"}
+"""Files in Xet's storage come through another client: three tries are `SILENCE_S`."""
+SILENCE_S = 30.0
+"""A download ends when the hub has sent nothing for that time."""
+
+
+class SilentHubError(Exception):
+    """The hub sends nothing. `huggingface_hub` does not know it, and so does not try again."""
 
 
 class HubSource(NamedTuple):
@@ -77,14 +90,18 @@ def fetch(source: HubSource, wanted: str | None = None) -> HubCheckpoint:
     ModelNotFoundError if there is no such repository, revision or file, or no network; OutputError if the disk is too
     small.
     """
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-
     try:
-        checkpoint = _fetch(source, wanted)
-    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
+        with _limits():
+            checkpoint = _fetch(source, wanted)
+    except PenstockError:
+        raise
+    except Exception as error:  # a page in place of a listing is a ValueError, a KeyError, ...
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputError(f"{source}: the download has filled the disk ({_first_line(error)})") from error
         raise ModelNotFoundError(
             f"{source}: no such file or directory, and it cannot be fetched from the Hugging Face hub "
-            f"({_first_line(error)}); accepted: ORGANIZATION/NAME[@REVISION]"
+            f"({_first_line(error)}); accepted: ORGANIZATION/NAME[@REVISION]. HF_HUB_OFFLINE=1 takes what is "
+            "cached, HF_ENDPOINT names another hub"
         ) from error
     if source.revision is None:
         _log.warning("%s names no revision, so the model may change; this one is %s", source, checkpoint.source)
@@ -92,18 +109,32 @@ def fetch(source: HubSource, wanted: str | None = None) -> HubCheckpoint:
 
 
 def _fetch(source: HubSource, wanted: str | None) -> HubCheckpoint:
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import DryRunError, LocalEntryNotFoundError
+    from huggingface_hub import constants, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        DryRunError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )  # fmt: skip
 
     if source.is_pinned:
         with contextlib.suppress(LocalEntryNotFoundError):  # a commit never changes, so the hub need not be asked
             return _cached(source, wanted)
+    if not constants.HF_HUB_OFFLINE:
+        _log.warning("fetching %s from %s", source, _host())
     try:
         listed = snapshot_download(source.repository, revision=source.revision, dry_run=True)
-    except DryRunError as error:
-        if isinstance(error.__cause__, _answers()):
-            raise error.__cause__ from error
-        return _cached(source, wanted)  # no network
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, DryRunError) else error
+        if isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError):  # also a gated repository
+            raise cause from error
+        try:
+            return _cached(source, wanted)
+        except LocalEntryNotFoundError:
+            if cause is None or isinstance(cause, OfflineModeIsEnabled):
+                raise
+            raise cause from error
     files = {file.filename: file for file in listed}
     kind = None
     if CONFIG in files:
@@ -172,11 +203,65 @@ def _check_disk(source: HubSource, needed_bytes: int) -> None:
         )
 
 
-def _answers() -> tuple[type[Exception], ...]:
-    """Errors by which the hub itself says that it will not send the files."""
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+def _host() -> str:
+    from huggingface_hub import constants
 
-    return RepositoryNotFoundError, RevisionNotFoundError  # a gated repository is one that is not found
+    return constants.ENDPOINT.rpartition("://")[2].rpartition("@")[2]
+
+
+@contextlib.contextmanager
+def _limits() -> Iterator[None]:
+    """Ends silent downloads, within the client that the application has chosen, and restores its settings."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http
+
+    given = {name: value for name, value in _XET_LIMITS.items() if name not in os.environ}
+    factory, session, _http._GLOBAL_CLIENT = _http._GLOBAL_CLIENT_FACTORY, _http._GLOBAL_CLIENT, None
+    set_client_factory(partial(_client, factory))
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        set_client_factory(factory)
+        _http._GLOBAL_CLIENT = session
+        for name in given:
+            os.environ.pop(name, None)
+
+
+def _client(factory: Callable[[], Any]) -> Any:
+    """The client of `huggingface_hub`, of httpx or httpx2. A request ends after `SILENCE_S` without a byte.
+
+    No answer sets how long to wait for the next try: five in some 20 seconds.
+    """
+    client = factory()
+    timeout = import_module(type(client).__module__.partition(".")[0]).TimeoutException
+    send = client.send
+
+    @contextlib.contextmanager
+    def without_silence() -> Iterator[None]:
+        try:
+            yield
+        except timeout as error:
+            raise SilentHubError(f"{_host()} has sent nothing for {SILENCE_S:g} s") from error
+
+    def send_watched(request: Any, **options: Any) -> Any:
+        limits = dict.fromkeys(("read", "write", "pool"), SILENCE_S)
+        request.extensions["timeout"] = limits | {"connect": SILENCE_S / 4}  # for each address of the host
+        with without_silence():
+            response: Any = send(request, **options)
+        for header in ("retry-after", "ratelimit"):
+            response.headers.pop(header, None)
+        iter_raw = response.iter_raw
+
+        def iter_watched(*args: Any, **kwargs: Any) -> Iterator[bytes]:
+            with without_silence():
+                yield from iter_raw(*args, **kwargs)
+
+        response.iter_raw = iter_watched
+        return response
+
+    client.send = send_watched
+    return client
 
 
 def _first_line(error: Exception) -> str:

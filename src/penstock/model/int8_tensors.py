@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import CheckpointError, shown
-from penstock.model.bundle_files import Shapes, read_tensors
+from penstock.model.bundle_files import WEIGHTS_FILE, Shapes, check_files, read_tensors
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
@@ -24,24 +24,48 @@ class Int8Tensor(NamedTuple):
     """[in], 1 where channels are not smoothed."""
 
 
-class StoredTensors:
-    """The file of tensors."""
+class StoredBundle:
+    """A bundle opened for reading: its files are checked at once, tensors are read on demand, by each process its own.
 
-    def __init__(self, path: Path, int8: frozenset[str]):
-        """int8: names of the tensors in int8."""
-        self._path, self._int8 = path, int8
+    Raises CheckpointError with the name of a file that is missing or, unless it `is_verified`, damaged.
+    """
 
-    def read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
-        """Copies as `read_tensors`, those in int8 as float32; also raises CheckpointError for scales that are not
-        positive."""
+    def __init__(
+        self,
+        directory: Path,
+        document: dict[str, Any],
+        files: tuple[str, ...],
+        shapes: Shapes,
+        int8: frozenset[str],
+        is_verified: bool,
+    ):
+        """document: config.json; files: those beside it; shapes: of all tensors; int8: names of those in int8."""
+        self.directory, self.int8 = directory, int8
+        self.source: dict[str, str] = document.get("source", {})
+        self._path, self._shapes = directory / WEIGHTS_FILE, shapes
+        for name in files:
+            if not (directory / name).is_file():
+                raise CheckpointError(f"{directory}: {name} is missing")
+        if not is_verified:
+            check_files(directory, document, files)
+
+    def tensors(self, *prefixes: str, as_stored: bool = False) -> "dict[str, torch.Tensor]":
+        """Returns the tensors whose names start with one of `prefixes` (all by default), as float32 on the CPU.
+
+        as_stored: as they are in the file, float32 or float16. They are copies: one tensor that stayed mapped would
+        keep all pages of the file that were read in memory. Those in int8 are float32 in any case.
+        Raises CheckpointError with the name of a tensor that is missing, is not finite or has another shape or type,
+        and of scales and factors in int8 that are not positive.
+        """
+        wanted = {n: s for n, s in self._shapes.items() if not prefixes or n.startswith(prefixes)}
         tensors = self._read(wanted)
-        for name in self._int8 & wanted.keys():
+        for name in self.int8 & wanted.keys():
             tensors[name] = self._dequantized(name, tensors[name], wanted[name])
-        return tensors
+        return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
 
-    def factors(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
-        """Returns the factors [in] of a tensor of this shape in int8, all 1 where its channels are not smoothed."""
-        return self._positive(self._read({name + _FACTORS: shape[1:]}))[name + _FACTORS]
+    def factors(self, name: str) -> "torch.Tensor":
+        """Returns the factors [in] of a tensor in int8, all 1 where its channels are not smoothed."""
+        return self._positive(self._read({name + _FACTORS: self._shapes[name][1:]}))[name + _FACTORS]
 
     def _dequantized(self, name: str, numbers: "torch.Tensor", shape: tuple[int, ...]) -> "torch.Tensor":
         """The largest of each row is what it was, so that the same int8 numbers follow from these."""
@@ -51,16 +75,16 @@ class StoredTensors:
 
     def _positive(self, tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         for name, tensor in tensors.items():
-            if not ((tensor > 0) & tensor.isfinite()).all():
+            if not bool((tensor > 0).all()):
                 raise CheckpointError(f"{self._path}: tensor {name} has numbers that are not positive")
         return tensors
 
     def _read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
-        return read_tensors(self._path, wanted, self._int8)
+        return read_tensors(self._path, wanted, self.int8)
 
 
 def int8_parts(tensors: dict[str, Int8Tensor] | None) -> "dict[str, dict[str, torch.Tensor]]":
-    """What is written in place of each tensor."""
+    """Tensors that are written in place of each tensor."""
     return {
         name: {name: tensor.numbers, name + _LARGEST: tensor.largest, name + _FACTORS: tensor.factors}
         for name, tensor in (tensors or {}).items()

@@ -12,7 +12,7 @@ MAX_PROMPTS, MAX_LANGUAGES = 1 << 14, 1 << 14
 LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}-[A-Za-z]{2}>")
 """A tag as the models write it after a sentence, such as `<en-US>`."""
 END_TOKEN = re.compile("<EO[UB]>")
-"""What a model writes at the end of an utterance, and of a backchannel such as "uh-huh"."""
+"""Label of a model for the end of an utterance, and of a backchannel such as "uh-huh"."""
 _AUTO, _UNKNOWN = "auto", "unk"
 _SPACE_AND_TAG = re.compile(rf"\s*(?:{LANGUAGE_TAG.pattern}|{END_TOKEN.pattern})")
 

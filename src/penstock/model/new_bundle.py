@@ -17,7 +17,7 @@ from penstock.model.card import CARD_FILE
 def write_new_bundle(
     directory: str | Path, replace: bool, convert: Callable[[Path], Path], keeps_card: bool = True
 ) -> Checkpoint:
-    """As `place_new_bundle`, and opens it."""
+    """Places a bundle by `place_new_bundle`, and opens it."""
     place_new_bundle(directory, replace, convert, keeps_card)
     return Checkpoint(directory)
 

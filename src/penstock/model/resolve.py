@@ -30,7 +30,7 @@ _LARGE_NUMBERS = 100_000_000
 
 
 def int8_notice(checkpoint: Checkpoint, precision: str, device: str) -> str | None:
-    """What int8 would save a large model on a CPU whose precision is not chosen; None for others."""
+    """Says what int8 would save a large model on a CPU whose precision is not chosen; None for others."""
     numbers = sum(map(prod, encoder_shapes(checkpoint.config.encoder).values()))
     if precision != "auto" or device != "cpu" or checkpoint.int8 or numbers < _LARGE_NUMBERS:
         return None

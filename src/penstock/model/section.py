@@ -6,18 +6,13 @@ from typing import Any, NoReturn
 import yaml
 
 from penstock.errors import CheckpointError, shown
+from penstock.model.limits import MAX_SIZE
 
 MAX_YAML_BYTES = 16 << 20
 MAX_YAML_DEPTH = 40
 MAX_YAML_EVENTS, MAX_YAML_SCALAR = 1_000_000, 1 << 16
 """Values, keys and borders of lists; characters of one of them, because YAML's 1:2:3 is a number of any size."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_SIZE = 1 << 20
-MAX_LAYERS = 256
-MAX_CONTEXT = 10_000
-MAX_FFT = 1 << 14
-MAX_MEL_BINS = 1024
-"""Limits of untrusted files: layers of a network, encoder frames of a context, samples of a transform."""
 REQUIRED: Any = object()
 """The default of a key that must be present."""
 _UNUSED: tuple[object, ...] = (None, False, [], {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import sentencepiece
 
 from penstock.errors import CheckpointError
-from penstock_client.writing import SENTENCE_ENDS, is_mark, is_unspaced, may_begin_word
+from penstock_client.writing import SENTENCE_ENDS, is_mark, may_begin_word
 
 _SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -60,23 +60,6 @@ class Tokenizer:
         """The pieces that are marks alone."""
         pieces = enumerate(self._pieces)
         return frozenset(index for index, piece in pieces if isinstance(piece, str) and is_mark(piece))
-
-    @cached_property
-    def word_starts(self) -> frozenset[int]:
-        """The pieces that begin with a space."""
-        pieces = enumerate(self._pieces)
-        return frozenset(index for index, piece in pieces if isinstance(piece, str) and piece[:1] == " ")
-
-    @cached_property
-    def word_ends(self) -> frozenset[int]:
-        """The pieces whose word is whole: marks, spaces, scripts without spaces, and those without text."""
-        pieces = enumerate(self._pieces)
-        others = (
-            index
-            for index, each in pieces
-            if isinstance(each, str) and (not each.strip() or any(map(is_unspaced, each)))
-        )
-        return self.marks | frozenset(others)
 
     @cached_property
     def writes_everything(self) -> bool:
@@ -150,12 +133,6 @@ class IncrementalText:
         other.text, other._gap = self.text, self._gap
         other._bytes.setstate(self._bytes.getstate())
         return other
-
-    def take_back(self, word: str) -> None:
-        """Removes the last word, and characters that are not complete."""
-        self._bytes.reset()
-        self.text = self.text.removesuffix(word).rstrip(" ")
-        self._gap = ""
 
     def finish(self) -> str:
         """Ends the sequence; an unfinished character becomes U+FFFD."""

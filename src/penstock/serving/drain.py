@@ -1,7 +1,7 @@
 """Lets the live streams of a server end before it stops."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,15 +27,26 @@ class Drained(NamedTuple):
     cut_off: int = 0
 
 
-class _Table(NamedTuple):
-    """What a model shows of its stream table."""
+class Table(NamedTuple):
+    """A model's view of its stream table."""
 
     board: DrainBoard
     ledger: "SlotLedger"
 
 
+def attach_tables(runtime: Path) -> list[Table]:
+    """The tables of a server that is ready, none if its models keep none. Their files may be removed afterwards."""
+    from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
+
+    return [
+        Table(board, SlotLedger(len(board.times_ns), runtime / ledger))
+        for name, ledger in ((DRAIN_BOARD, LEDGER), (SPEAKER_BOARD, SPEAKER_LEDGER))
+        if (board := DrainBoard.attach(runtime / name)) is not None
+    ]
+
+
 def drain_streams(
-    runtime: Path,
+    tables: Sequence[Table],
     limit_s: float,
     has_ended: Callable[[], bool],
     on_wait: Callable[[int], object],
@@ -46,13 +57,6 @@ def drain_streams(
     stream logs those that did not end. Returns None where the models keep no table of streams.
     on_wait: called with the number of streams if there are any to wait for.
     """
-    from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
-
-    tables = [
-        _Table(board, SlotLedger(len(board.times_ns), runtime / ledger))
-        for name, ledger in ((DRAIN_BOARD, LEDGER), (SPEAKER_BOARD, SPEAKER_LEDGER))
-        if (board := DrainBoard.attach(runtime / name)) is not None
-    ]
     if not tables:
         return None
 

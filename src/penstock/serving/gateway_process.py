@@ -15,7 +15,8 @@ from typing import NamedTuple
 from penstock.errors import PackageError, SettingError
 from penstock.runtime import module_command
 from penstock.serving.health import answers
-from penstock.serving.launch import LOOPBACK, OtherPort
+from penstock.serving.launch import OtherPort
+from penstock_client.listening import local_host_port
 
 _PACKAGE = "penstock_gateway"
 _READY_TIMEOUT_S = 2.0
@@ -26,7 +27,7 @@ _STOP_LIMIT_S = 5.0
 class GatewayOptions(NamedTuple):
     """A gateway's options, as far as the launcher needs them."""
 
-    host: str
+    listen: str
     ports: Sequence[OtherPort]
     """HTTP, gRPC, metrics."""
     is_tls: bool
@@ -36,8 +37,7 @@ class GatewayOptions(NamedTuple):
     @property
     def address(self) -> str:
         """HOST:PORT of HTTP, from this machine."""
-        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
-        return f"[{host}]:{self.ports[0].port}" if ":" in host else f"{host}:{self.ports[0].port}"
+        return local_host_port(self.listen, self.ports[0].port)
 
 
 class GatewayProcess:
@@ -47,15 +47,16 @@ class GatewayProcess:
     """
 
     def __init__(
-        self, grpc_port: int, options: GatewayOptions, drain_s: int, log_format: str, on_end: Callable[[int], None]
+        self, replica: str, options: GatewayOptions, drain_s: int, log_format: str, on_end: Callable[[int], None]
     ):
-        """`on_end`: called with its exit status, from a thread, if it ends by itself."""
-        self._command = [*module_command(_PACKAGE), "--replicas", f"{LOOPBACK}:{grpc_port}"]
+        """`replica`: HOST:PORT of the server. `on_end`: called with the status, from a thread, if it ends by itself."""
+        self._command = [*module_command(_PACKAGE), "--replicas", replica]
         self._options = options
         self._drain_s = drain_s
         self._log_format = log_format
         self._on_end = on_end
-        self._is_stopping = False
+        self._is_stopping = self.has_failed = False
+        """Failed: it has ended by itself."""
         self._process: subprocess.Popen[bytes] | None = None
         self._watch = threading.Thread(target=self._wait, name="penstock gateway", daemon=True)
 
@@ -106,6 +107,7 @@ class GatewayProcess:
         assert self._process is not None
         status = self._process.wait()
         if not self._is_stopping:
+            self.has_failed = True
             self._on_end(status)
 
 
@@ -122,9 +124,7 @@ def check_gateway(environment: Mapping[str, str] = os.environ) -> GatewayOptions
         startup.read_files(config, environment)
     except startup.StartError as error:
         raise SettingError(error.message) from None
-    ports = [
-        OtherPort(config.option(name).variable, config.host, getattr(config, name))
-        for name in ("http_port", "grpc_port", "metrics_port")
-    ]
+    hosts = {"http_port": config.listen, "grpc_port": config.listen, "metrics_port": config.metrics_listen}
+    ports = [OtherPort(config.option(name).variable, host, getattr(config, name)) for name, host in hosts.items()]
     has_keys = config.keys is not None
-    return GatewayOptions(config.host, ports, config.tls_cert is not None, has_keys, config.serves_captions)
+    return GatewayOptions(config.listen, ports, config.tls_cert is not None, has_keys, config.serves_captions)

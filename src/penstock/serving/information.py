@@ -88,7 +88,7 @@ def fingerprint(
         settings[name] = sha256_of(Path(settings[name])) if settings[name] else None
     parts = {
         "version": __version__,
-        "sha256": [checkpoint.checksum(name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)],
+        "sha256": [sha256_of(checkpoint.directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)],
         "model": repr(checkpoint.config),
         "context": None if context is None else [context.left, context.right],
         "decoding": settings,

@@ -1,4 +1,4 @@
-"""What tritonserver is started with: ports, open files, command line, environment, working directory. Starts nothing.
+"""Start of tritonserver: ports, open files, command line, environment, working directory. Starts nothing itself.
 
 Ports and limits are checked before anything starts, so that an error names a port in use.
 """
@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import PortError, SettingError
+from penstock.serving.model_repository import SPEAKERS
 from penstock.serving.triton_install import TritonInstall
+from penstock_client.listening import LOOPBACK, tcp_socket
 
 FREE_PORTS = range(20000, 32768)
 """Below the ports of outgoing connections, which could otherwise take a server's port while it restarts."""
-_OWN_FILES = 128  # tritonserver without clients has 68 on two cores, and its threads grow with the cores
-LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
-_CLOSED_APIS = "shared-memory,model-repository,trace,logging"
+OWN_FILES = 128  # tritonserver without clients has 68 on two cores, and its threads grow with the cores
+_CLOSED_APIS, _LOADING_API = "shared-memory,trace,logging", "model-repository"
+LOADING_HEADER = "x-penstock-loading"
+"""Opens the interface for loading models over gRPC, with the secret of `launch_command`."""
 _MODEL_START_S = 300  # Triton's default of 30 is too short for a large checkpoint or a busy machine
 _PING_INTERVAL_MS = 1000
 _POOLED_REQUESTS = 4096
@@ -69,7 +72,7 @@ class ServerOptions:
 
 
 def claim_ports(wanted: Ports, address: str) -> Ports:
-    """As `claim_all_ports`, for a server alone."""
+    """Does `claim_all_ports` for a server alone."""
     return claim_all_ports(wanted, address, ())[0]
 
 
@@ -89,12 +92,12 @@ def claim_all_ports(wanted: Ports, address: str, others: Sequence[OtherPort]) ->
     return Ports(*ports[: len(own)]), ports[len(own) :]
 
 
-def raise_open_file_limit(max_streams: int) -> None:
+def raise_open_file_limit(max_streams: int, files_per_stream: int = 1) -> None:
     """Allows this process and its children the files of a server with a connection per stream.
 
     SettingError if the system's hard limit is lower: Triton would start, reject connections, and use all of a core.
     """
-    needed = _OWN_FILES + max_streams
+    needed = OWN_FILES + max_streams * files_per_stream
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise SettingError(
@@ -104,8 +107,13 @@ def raise_open_file_limit(max_streams: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports, shared_memory: str) -> list[str]:
-    """Arguments of tritonserver; shared_memory: prefix of the names of the models' regions."""
+def launch_command(
+    install: TritonInstall, options: ServerOptions, ports: Ports, shared_memory: str, loading_secret: str
+) -> list[str]:
+    """Arguments of tritonserver; shared_memory: prefix of the names of the models' regions.
+
+    loading_secret: opens the interface for loading models where `speakers` is served, until `hide_argument` hides it.
+    """
     arguments = {
         "model-repository": options.model_repository.absolute(),
         "model-control-mode": "none",
@@ -123,17 +131,44 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
     if not has_gpu(options):
         arguments["pinned-memory-pool-byte-size"] = 0  # else Triton warns that it found no CUDA driver to pin memory
     for name, port in ports._asdict().items():
-        arguments |= {f"{name}-address": options.address, f"{name}-port": port}
+        address = options.address
+        if ":" in address:  # with the prefix HTTP and metrics take IPv6 alone, without it IPv4 alone
+            address = f"[{address}]" if name == "grpc" else f"ipv6:{address}"
+        arguments |= {f"{name}-address": address, f"{name}-port": port}
     # These interfaces are not used, so the secret is not kept. Other users of the machine can read the command line,
     # but no header can contain the line break in the secret.
     secret = f"x-penstock-closed={secrets.token_hex(16)}\n{secrets.token_hex(16)}"
-    arguments |= {flag: f"{_CLOSED_APIS}:{secret}" for flag in ("http-restricted-api", "grpc-restricted-protocol")}
+    arguments["http-restricted-api"] = f"{_CLOSED_APIS},{_LOADING_API}:{secret}"
+    grpc_secrets = {f"{_CLOSED_APIS},{_LOADING_API}": secret}
+    if (options.model_repository / SPEAKERS).is_dir():  # without it the server stays ready
+        arguments |= {"model-control-mode": "explicit", "load-model": "*", "strict-readiness": "false"}
+        grpc_secrets = {_CLOSED_APIS: secret, _LOADING_API: f"{LOADING_HEADER}={loading_secret}"}
     if install.backend_directory is not None:
         arguments["backend-directory"] = install.backend_directory
     flags = [f"--{name}={value}" for name, value in arguments.items()]
+    flags += [f"--grpc-restricted-protocol={names}:{pair}" for names, pair in grpc_secrets.items()]
     for setting in (f"shm-region-prefix-name={shared_memory}", f"stub-timeout-seconds={_MODEL_START_S}"):
         flags.append(f"--backend-config=python,{setting}")
     return [str(install.executable), "--disable-auto-complete-config", *flags]
+
+
+def hide_argument(process_id: int, text: str) -> bool | None:
+    """Overwrites it on the command line of a process, which all users of the machine can read. False if that fails.
+
+    None while the process may still have to read it: before it has threads.
+    """
+    process = Path(f"/proc/{process_id}")
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        if int(fields[17]) < 2:  # its threads
+            return None
+        place = int(fields[45]) + (process / "cmdline").read_bytes().index(text.encode())
+        with (process / "mem").open("r+b", buffering=0) as memory:
+            memory.seek(place)
+            memory.write(b"\n" * len(text))  # no header can contain it, should it be read late
+        return True
+    except (OSError, ValueError) as error:  # ValueError: it is not there
+        return isinstance(error, ValueError)
 
 
 def launch_environment(install: TritonInstall, options: ServerOptions, runtime: Path) -> dict[str, str]:
@@ -186,9 +221,8 @@ def _bind(wanted: OtherPort) -> socket.socket:
 
 
 def _listen(port: int, address: str) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    bound = tcp_socket(address)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
         bound.bind((address, port))
         bound.listen()
     except (OSError, OverflowError):

@@ -117,7 +117,7 @@ def show_products(make: MakeMetric, products: Mapping[str, int]) -> None:
     """The metric of `Int8Choice.products`."""
     for precision, count in products.items():
         labels = {"precision": precision}
-        make("penstock_encoder_products", "Large products of an encoder in int8", "gauge", labels).set(count)
+        make("penstock_encoder_products", "Large products of the encoder, by precision", "gauge", labels).set(count)
 
 
 class StreamMetrics:
@@ -129,7 +129,7 @@ class StreamMetrics:
         self._sample_rate_hz = sample_rate_hz
         self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
         self._free = _Gauge(make, "penstock_slots_free", "Streams that could start now")
-        self._started = _Counter(make, "penstock_streams_started_total", "Streams that got a slot")
+        self._started = _Counter(make, "penstock_streams_started_total", "Streams that got a slot, without probes")
         self._ended = _Counter(
             make, "penstock_streams_ended_total", "Streams that ended, were restarted or were lost by an error"
         )

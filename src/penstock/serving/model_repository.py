@@ -9,8 +9,9 @@ from penstock.errors import SettingError
 from penstock.serving.settings import ServeOptions
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
-_SPEAKERS = "speakers"
-_FIRST_MODELS, _ENSEMBLES = ("features", _SPEAKERS), ("asr", "asr_batch")
+SPEAKERS = "speakers"
+"""The model that is loaded again by itself (`penstock.serving.speaker_restarts`)."""
+_FIRST_MODELS, _ENSEMBLES = ("features", SPEAKERS), ("asr", "asr_batch")
 _GPU_DELAY_US = _POLL_DELAY_US = 5000
 _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
@@ -45,12 +46,12 @@ def copy_models(
     ms, because the encoder does nothing between two polls. has_speakers: with the model `speakers`.
     Configurations are copied; everything else is linked.
     """
-    if has_speakers and not (repository / _SPEAKERS / "config.pbtxt").is_file():
+    if has_speakers and not (repository / SPEAKERS / "config.pbtxt").is_file():
         flag = ServeOptions.option("speakers").flag
-        raise SettingError(f"{repository}: has no model {_SPEAKERS}, which {flag} needs")
+        raise SettingError(f"{repository}: has no model {SPEAKERS}, which {flag} needs")
     for config in repository.glob("*/config.pbtxt"):
         model = directory / config.parent.name
-        if model.name == _SPEAKERS and not has_speakers:
+        if model.name == SPEAKERS and not has_speakers:
             continue
         model.mkdir(parents=True)
         for entry in config.parent.iterdir():

@@ -3,48 +3,48 @@
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from penstock.errors import PenstockError, PortError, ServerCrashError, ServerError
-from penstock.serving.drain import Drained, drain_streams
+from penstock.errors import PortError, ServerCrashError, ServerError
+from penstock.runtime import describe_end, memory_kills
+from penstock.serving.drain import Drained, Table, attach_tables, drain_streams
 from penstock.serving.health import answers, probe
 from penstock.serving.launch import (
-    LOOPBACK,
     Ports,
     ServerOptions,
     claim_ports,
     has_gpu,
+    hide_argument,
     launch_command,
     launch_environment,
     working_directory,
 )
 from penstock.serving.model_repository import copy_models
+from penstock.serving.runtime_directory import SHARED_MEMORY, RuntimeDirectory
 from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import ServeOptions
 from penstock.serving.triton_install import TritonInstall
+from penstock.serving.watchdog import ModelEnds
+from penstock_client.listening import local_host_port
+from penstock_client.server_info import SERVER_ID
 
 START_LIMIT_S = 600.0
 """A server that is not ready after this long has failed."""
 _EXIT_GRACE_S = 5.0  # after the drain; Triton 2.51 takes 3.9 s to exit, and may hang when its drain has timed out
 _POLL_S = 0.05
+_CLOSED_S = 2.0
 _STARTS = 3
 _PROBE_S = 5.0
-_SHARED_MEMORY = Path("/dev/shm")
-
-# The script's standard input closes when this process stops it or ends in any way, SIGKILL included.
-_GUARD_SCRIPT = 'read -r _; kill -s KILL -- "-$1"; rm -rf -- "$2" "$3"*'
 
 
 class TritonServer:
@@ -55,63 +55,74 @@ class TritonServer:
     """
 
     def __init__(
-        self,
-        install: TritonInstall,
-        options: ServerOptions,
-        forward_log: Callable[[str], object] | None = None,
+        self, install: TritonInstall, options: ServerOptions, forward_log: Callable[[str], object] | None = None
     ):
         """forward_log: called with each line of the server's log, as `penstock.serving.server_log` selects them."""
         self._install = install
         self._options = options
         self._forward_log = forward_log
-        self._running: _Running | None = None
+        self._running: Running | None = None
+        self._kills = 0
+        self._is_hidden: bool | None = None
+        self._tables: list[Table] = []
         self.ports = options.ports
         """The ports in use, once started; a further start uses the same."""
+
+    def url(self, port: int) -> str:
+        """ADDRESS:PORT from this machine."""
+        return local_host_port(self._options.address, port)
 
     @property
     def process_id(self) -> int:
         """Id of tritonserver's process and of its process group; ServerError when not running."""
         return self._started().process.pid
 
+    @property
+    def running(self) -> "Running":
+        """The server's processes and files; ServerError when not running."""
+        return self._started()
+
     def start(self) -> None:
         """Starts the processes. PenstockError for a port in use or a wrong setting comes before any process starts."""
         environment = ChainMap(dict(self._options.environment), os.environ)
         settings = ServeOptions.read(environment)
         self.ports = claim_ports(self.ports, self._options.address)
-        runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
-        shared_memory = f"penstock-{secrets.token_hex(8)}-"
+        self._kills, loading_secret = memory_kills(), secrets.token_hex(32)
         try:
-            options = _with_copied_models(self._options, runtime, settings)
-            process = self._launch(options, runtime, shared_memory)
-        except PenstockError:
-            shutil.rmtree(runtime, ignore_errors=True)
-            raise
-        try:
-            guard = _start_guard(process.pid, runtime, _SHARED_MEMORY / shared_memory)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        assert process.stdout is not None
-        log = ServerLog(
-            process.stdout, self._forward_log, settings.log_format, settings.log_level, self._options.is_verbose
-        )
-        self._running = _Running(process, guard, log, runtime)
+            with ExitStack() as on_error:
+                runtime = RuntimeDirectory()
+                on_error.callback(runtime.remove)
+                options = self._options
+                models = copy_models(
+                    options.model_repository, runtime.path / "models", settings.queue_delay_ms,
+                    {**options.information, SERVER_ID: secrets.token_hex(8)}, has_gpu(options), bool(settings.speakers),
+                )  # fmt: skip
+                process = self._launch(replace(options, model_repository=models), runtime, loading_secret)
+                on_error.callback(process.wait)
+                on_error.callback(os.killpg, process.pid, signal.SIGKILL)
+                runtime.start_guard(process.pid)
+                assert process.stdout is not None
+                log = ServerLog(
+                    process.stdout, self._forward_log, settings.log_format, settings.log_level, self._options.is_verbose
+                )
+                on_error.pop_all()
+        except (OSError, RuntimeError, ValueError) as error:  # no memory, descriptors, processes or threads are left
+            raise ServerError(f"the server, with files in {SHARED_MEMORY}, cannot be started: {error}") from error
+        self._tables, self._running = [], Running(process, log, runtime, loading_secret)
 
-    def _launch(self, options: ServerOptions, runtime: Path, shared_memory: str) -> subprocess.Popen[str]:
-        try:
-            return subprocess.Popen(
-                launch_command(self._install, options, self.ports, shared_memory),
-                cwd=working_directory(runtime),
-                env=launch_environment(self._install, options, runtime),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ServerError(f"{self._install.executable} cannot be started: {error.strerror}") from error
+    def _launch(self, options: ServerOptions, runtime: RuntimeDirectory, loading_secret: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            launch_command(self._install, options, self.ports, f"{runtime.path.name}-", loading_secret),
+            cwd=working_directory(runtime.path),
+            env=launch_environment(self._install, options, runtime.path),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            pass_fds=[runtime.lock],
+        )
 
     def wait_ready(
         self,
@@ -126,16 +137,20 @@ class TritonServer:
         since they were checked. on_wait: called several times per second.
         """
         log, deadline = self._started().log, time.monotonic() + timeout_s
+        ports, self._is_hidden = _PortWatch(self.ports), None
+        log.ends = ModelEnds(self.process_id).by_model
         while not is_cancelled():
+            log.ends()
+            if self._is_hidden is None:
+                self._is_hidden = hide_argument(self.process_id, self.running.loading_secret)
             if reason := log.load_failure():  # Triton ends only when the other models are loaded
                 raise ServerError(f"the server did not start: {reason}")
-            if self.has_ended():
-                has_crashed = self._started().process.returncode < 0
-                if not has_crashed:
-                    claim_ports(self.ports, self._options.address)
-                kind = ServerCrashError if has_crashed else ServerError
-                raise kind(f"the server did not start: {self.end_reason()}")
-            if self._is_ready():
+            listening = _listening(self.process_id)
+            if self.has_ended() or ports.have_closed(listening):
+                raise self._start_error()
+            if ports.are_open(listening) and self._is_ready():
+                self._tables = attach_tables(self.running.runtime.path)
+                self.running.runtime.note_files()
                 log.release()
                 return True
             if time.monotonic() > deadline:
@@ -144,17 +159,41 @@ class TritonServer:
             time.sleep(_POLL_S)
         return False
 
+    def check_files(self) -> Iterator[str]:
+        """Yields warnings about the server's secret, files and guard process, each once. Call it while it runs."""
+        if self._is_hidden is False:
+            self._is_hidden = True
+            yield "other users of the machine can read the key of the interface that loads models"
+        yield from self._started().runtime.check(self.process_id)
+
+    def _start_error(self) -> ServerError | PortError:
+        """Why the server has ended, or ends once clients have ended their calls. Raises PortError for a port in use."""
+        process, log, *_ = self._started()
+        status, reason = process.poll(), self.end_reason() if self.has_ended() else log.failure_reason()
+        self.kill()
+        process.wait()
+        message = f"the server did not start: {reason}"
+        if status is not None and status < 0:
+            return ServerCrashError(message)
+        claim_ports(self.ports, self._options.address)
+        return PortError(message) if "already in use" in reason else ServerError(message)  # the port may be free again
+
     def has_ended(self) -> bool:
         """True if tritonserver's process has ended or was never started."""
         return self._running is None or self._running.process.poll() is not None
 
     def end_reason(self) -> str:
         """Why a server that was started ended by itself."""
-        process, _, log, _ = self._started()
+        process, log, *_ = self._started()
         log.wait_until_closed(1.0)
-        status = process.returncode
-        how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        return f"{log.failure_reason()} ({how})"
+        return f"{log.failure_reason()} ({describe_end(process.returncode, self._kills)})"
+
+    def last_stderr_line(self) -> str:
+        """`ServerLog.last_stderr_line`, for the end of a message; kills the server, so that no line is late."""
+        self.kill()
+        log = self._started().log
+        log.wait_until_closed(5.0)
+        return log.last_stderr_line()
 
     def stop(self, drain: bool = True, on_wait: Callable[[int], object] = lambda streams: None) -> Drained:
         """Ends all processes and removes their files; with `drain`, live streams have `drain_s` to end first.
@@ -164,12 +203,12 @@ class TritonServer:
         drained = Drained()
         if self._running is None:
             return drained
-        process, guard, log, runtime = self._running
+        process, log, runtime, _ = self._running
         if drain and not self.has_ended():
-            counted = drain_streams(runtime, self._options.drain_s, self.has_ended, on_wait)
+            counted = drain_streams(self._tables, self._options.drain_s, self.has_ended, on_wait)
             drained = counted or drained
             if drained.cut_off:
-                probe(f"{LOOPBACK}:{self.ports.http}", _PROBE_S)  # the features model logs the streams
+                probe(self.url(self.ports.http), _PROBE_S)  # the features model logs the streams
             log.hold_back()
             process.terminate()
             # Triton would wait for the sequences of streams that are left, and for gRPC calls that clients keep open.
@@ -177,17 +216,22 @@ class TritonServer:
                 process.wait(_EXIT_GRACE_S + (self._options.drain_s if counted is None else 0))
         log.hold_back()
         self.kill()
-        guard.communicate()  # closes its standard input
         process.wait()
+        runtime.remove()
         log.wait_until_closed(5.0)
+        deadline_s = time.monotonic() + 5.0  # a model may hang in a driver
+        with contextlib.suppress(ChildProcessError):  # unless process 1 of a container inherits the models
+            while time.monotonic() < deadline_s:
+                if os.waitpid(-process.pid, os.WNOHANG) == (0, 0):
+                    time.sleep(_POLL_S)
         self._running = None
         return drained
 
     def kill(self) -> None:
-        """Kills all processes. A signal handler may call it while `stop` waits for the drain."""
-        if self._running is not None:
+        """Kills all processes. Another thread may call it while `stop` waits for the drain."""
+        if running := self._running:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._running.process.pid, signal.SIGKILL)
+                os.killpg(running.process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "TritonServer":
         """Starts again up to two times: after a crash, as Triton's Python backend may crash at any time, and on other
@@ -210,66 +254,54 @@ class TritonServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _started(self) -> "_Running":
+    def _started(self) -> "Running":
         if self._running is None:
             raise ServerError("the server is not running")
         return self._running
 
     def _is_ready(self) -> bool:
-        """Checks two ports: Triton reports ready over HTTP before it opens the port of the metrics.
-
-        Another process may answer there that has taken a port: Triton ends soon after that.
-        """
-        for port, path in ((self.ports.http, "/v2/health/ready"), (self.ports.metrics, "/metrics")):
-            if not answers(HTTPConnection(LOOPBACK, port, timeout=1.0), path):
-                return False
-        return _listens(self.process_id, self.ports)
+        """Checks two ports: Triton reports ready over HTTP before it opens the port of the metrics."""
+        paths = {self.ports.http: "/v2/health/ready", self.ports.metrics: "/metrics"}
+        return all(answers(HTTPConnection(self.url(port), timeout=1.0), path) for port, path in paths.items())
 
 
-class _Running(NamedTuple):
+class Running(NamedTuple):
+    """The processes and files of a server."""
+
     process: subprocess.Popen[str]
-    guard: subprocess.Popen[bytes]
     log: ServerLog
-    runtime: Path
+    runtime: RuntimeDirectory
+    loading_secret: str
+    """See `launch_command`."""
 
 
-def _listens(process_id: int, ports: Ports) -> bool:
-    """True if the process has opened all these ports, or does not let others see which it has."""
+class _PortWatch:
+    """Follows which ports a server has opened; `listening`: as of `_listening`, now."""
+
+    def __init__(self, ports: Ports):
+        self._ports, self._opened, self._whole_s = set(ports), set[int](), time.monotonic()
+
+    def are_open(self, listening: set[int] | None) -> bool:
+        """True if all are, as far as can be seen. Else another process may answer there, which has taken a port."""
+        return listening is None or listening >= self._ports
+
+    def have_closed(self, listening: set[int] | None) -> bool:
+        """True once one that was open has been closed for `_CLOSED_S`.
+
+        The server ends because another one is taken, but waits for calls that clients hold.
+        """
+        if listening is None or listening >= self._opened:
+            self._opened |= self._ports & (listening or set())
+            self._whole_s = time.monotonic()
+        return time.monotonic() - self._whole_s >= _CLOSED_S
+
+
+def _listening(process_id: int) -> set[int] | None:
+    """The ports that the process has opened; None if it does not let others see them."""
     try:
         sockets = psutil.Process(process_id).net_connections("tcp")
     except psutil.AccessDenied:
-        return True
+        return None
     except psutil.NoSuchProcess:
-        return False
-    return set(ports) <= {socket.laddr.port for socket in sockets if socket.status == psutil.CONN_LISTEN}
-
-
-def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subprocess.Popen[bytes]:
-    """A shell that waits for the end of this process.
-
-    A death signal (prctl) would follow the thread, not the process, and would leave model processes and files behind.
-    """
-    return subprocess.Popen(
-        ["/bin/sh", "-c", _GUARD_SCRIPT, "sh", str(process_group), runtime, shared_memory],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
-
-
-def _with_copied_models(options: ServerOptions, runtime: Path, settings: ServeOptions) -> ServerOptions:
-    """`options` with a copy of the models in the runtime directory."""
-    try:
-        models = copy_models(
-            options.model_repository,
-            runtime / "models",
-            settings.queue_delay_ms,
-            options.information,
-            has_gpu(options),
-            bool(settings.speakers),
-        )
-    except (OSError, ValueError) as error:
-        raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
-    return replace(options, model_repository=models)
+        return set()
+    return {socket.laddr.port for socket in sockets if socket.status == psutil.CONN_LISTEN}

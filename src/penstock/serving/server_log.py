@@ -19,11 +19,17 @@ _LOG_PREFIX = re.compile(r"^([IWEF])\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] ")
 _TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "error"}
 _CODED_CLASS = re.compile(r"^\w+: (?=[A-Z]+(_[A-Z]+)+: )")  # a PenstockError has its own code
 _STATUS = re.compile(r"^(Internal|Invalid argument|Unavailable|Not found|Unknown): ")
-_LOST_PROCESS = re.compile(r"Stub process '\w+' is not healthy\.?")
+_NOT_STDERR = re.compile(rf"{_LOG_PREFIX.pattern}|error: creating server: |\s*$")
+_LOST_PROCESS, _LOST = re.compile(r"Stub process '\w+' is not healthy\.?"), "its process has ended"
 _FALSE_ALARM = re.compile(
     r"pinned system memory|pinned memory pool|CudaDriverHelper|DCGM|NVML|unable to create stream for|GPU metrics"
 )
-"""What Triton says on a host without a GPU."""
+"""Messages of Triton on a host without a GPU."""
+
+
+def end_of(model: str, ends: dict[str, str]) -> str:
+    """Says how the model's process ended, by `penstock.serving.watchdog.ModelEnds.by_model`; else only "ended"."""
+    return ends.get(model, ends.get("", "ended"))
 
 
 class ServerLog:
@@ -46,6 +52,8 @@ class ServerLog:
         self._format, self._level, self._is_verbose = log_format, level, is_verbose
         self._forwards_triton = is_verbose
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.ends: Callable[[], dict[str, str]] = dict
+        """`penstock.serving.watchdog.ModelEnds.by_model`."""
         self._thread = threading.Thread(target=self._read, args=(stream,), name="server log", daemon=True)
         self._thread.start()
 
@@ -72,7 +80,10 @@ class ServerLog:
     def load_failure(self) -> str | None:
         """The errors of models that failed to load, or None."""
         matches = [match for line in self.lines() if (match := _LOAD_ERROR.search(line))]
-        return "; ".join(dict.fromkeys(f"model {m['model']}: {_plain(m['reason'])}" for m in matches)) or None
+        ends, last_stderr_line = (self.ends(), self.last_stderr_line()) if matches else ({}, "")
+        lost = {m["model"]: f"its process has {end_of(m['model'], ends)}{last_stderr_line}" for m in matches}
+        reasons = (f"model {m['model']}: {_plain(m['reason']).replace(_LOST, lost[m['model']])}" for m in matches)
+        return "; ".join(dict.fromkeys(reasons)) or None
 
     def failure_reason(self) -> str:
         """Why the server ended: errors of models that failed to load, else the crash, else the last errors, else the
@@ -84,6 +95,11 @@ class ServerLog:
         for kind in (_CRASH, _ERROR):
             reasons = reasons or [_plain(line) for line in lines if kind.match(line)][-3:]
         return "; ".join(dict.fromkeys(reasons)) or self.last_lines()
+
+    def last_stderr_line(self) -> str:
+        """The last line that is neither Triton's nor of the log: what a library prints before a crash."""
+        words = [line for line in self.lines() if not _NOT_STDERR.match(line)]
+        return f"; the last line of standard error: {_plain(words[-1])}" if words else ""
 
     def last_lines(self) -> str:
         """The last three lines that are not blank."""
@@ -163,5 +179,5 @@ def _plain(text: str) -> str:
     """A message without Triton's time stamp, status and quotes, and without the place of a Python exception."""
     text = _LOG_PREFIX.sub("", text).strip().strip('"').replace("\\n", "\n").replace('\\"', '"')
     text = _STATUS.sub("", text.partition("\n\nAt:\n")[0])
-    text = _LOST_PROCESS.sub("its process has ended, perhaps because the machine's memory is full", text)
+    text = _LOST_PROCESS.sub(_LOST, text)
     return " ".join(_CODED_CLASS.sub("", text).split())

@@ -17,7 +17,8 @@ from pydantic import BeforeValidator, Field
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock_client.declaration import About, Options
+from penstock_client.declaration import About, Listen, Options
+from penstock_client.listening import LOOPBACK
 from penstock_client.log_lines import LogFormat, LogLevel
 
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 DRAIN_BOARD, LEDGER = "drain", "slots"
 """Names in the runtime directory."""
 SPEAKER_BOARD, SPEAKER_LEDGER = "speakers-drain", "speakers-slots"
-"""Those of the speaker model, which has streams of its own."""
+"""Names for the speaker model, which has streams of its own."""
 
 MAX_STREAM_COUNT = 65_536
 """The memory of the streams' states is the limit before that; `penstock serve` states it."""
@@ -104,7 +105,7 @@ class _ProcessOptions(Options):
     ] = Field(default=None, description="device of the models")
     precision: Annotated[Precision, About("NAME")] = Field(
         default="auto",
-        description="precision of the encoder; auto is float16 on a CUDA device, float32 on a CPU; int8 is for a CPU",
+        description="precision of the encoder; auto: float16 on CUDA, float32 on a CPU; int8: only on a CPU",
     )
     threads: Annotated[int, Field(ge=1, le=256), About("N")] = Field(
         default=1, description="CPU threads of each model process"
@@ -114,7 +115,7 @@ class _ProcessOptions(Options):
         Field(ge=0, le=1000),
         About(
             "MS",
-            unset="40, or a quarter of the chunk if that is less; 5 for an offline model",
+            unset="40, or a quarter of the chunk if that is less; 5 on a GPU and for an offline model",
             page="serving.md#batching-delay",
         ),
     ] = Field(default=None, description="batching delay, in milliseconds")
@@ -127,20 +128,20 @@ _LOGS = "operations.md#logs"
 class ServeOptions(DecodingConfig, _ProcessOptions):
     """The options of a server, in the order of the help of `penstock serve`. SettingError names a wrong one."""
 
-    http_port: _Port = Field(default=8000, description="HTTP port; 0 for any free port")
-    grpc_port: _Port = Field(default=8001, description="gRPC port; 0 for any free port")
-    metrics_port: _Port = Field(default=8002, description="metrics port; 0 for any free port")
-    listen_on_all_interfaces: bool = Field(
-        default=False, description="listen on all interfaces instead of 127.0.0.1, without encryption"
-    )
+    replaced: ClassVar[dict[str, str]] = {"listen_on_all_interfaces": "listen"}
+
+    http_port: _Port = Field(default=8000, description="HTTP port; 0: any free one")
+    grpc_port: _Port = Field(default=8001, description="gRPC port; 0: any free one")
+    metrics_port: _Port = Field(default=8002, description="metrics port; 0: any free one")
+    listen: Listen = Field(default=LOOPBACK, description="address of the ports, unencrypted; with 0.0.0.0 gRPC's is ::")
     drain_seconds: Annotated[int, Field(ge=1), About("S", page="operations.md#stopping")] = Field(
-        default=8, description="time for live streams to end after SIGTERM, in seconds"
+        default=8, description="time for live streams after SIGTERM, in seconds"
     )
     restart: Annotated[bool, About(page="operations.md#restart-after-a-crash")] = Field(
         default=False, description="start the server again after a crash"
     )
-    gateway: Annotated[bool, About(page="gateway.md")] = Field(
-        default=False, description="start a gateway for the clients of NVIDIA Riva and OpenAI beside the server"
+    gateway: Annotated[bool, About(page="gateway_operations.md")] = Field(
+        default=False, description="also start a gateway, for clients of Riva and OpenAI"
     )
     model_repository: Annotated[
         str | None, Field(min_length=1), About("DIR", unset="the bundled one", accepted="a directory")
@@ -149,7 +150,7 @@ class ServeOptions(DecodingConfig, _ProcessOptions):
     log_level: Annotated[LogLevel, About("NAME", page=_LOGS)] = Field(
         default="info", description="least severe lines in the log"
     )
-    verbose: bool = Field(default=False, description="print Triton's complete log, not only its warnings and errors")
+    verbose: bool = Field(default=False, description="print Triton's complete log")
 
     @property
     def decoding(self) -> DecodingConfig:
@@ -166,13 +167,13 @@ MODEL, CONTEXT, THREADS, PRECISION = map(ServeOptions.option, ("model", "context
 """Also options of commands without a server."""
 
 IMAGE_OPTIONS = (
-    "http_port", "grpc_port", "metrics_port", "listen_on_all_interfaces", "model_repository", "gateway",
+    "http_port", "grpc_port", "metrics_port", "listen", "model_repository", "gateway",
 )  # fmt: skip
 """Fixed by the images, where the gateway is another one: `compose.yaml` does not pass them on."""
 
 OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
 """Variables without a flag, read by model/resolve.py, triton_install.py and here."""
-FOREIGN_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_MICROPHONE", "PENSTOCK_ORACLE_NEMO", "PENSTOCK_RANDOM_MESSAGES")
+FOREIGN_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_MICROPHONE", "PENSTOCK_ORACLE_NEMO")
 """Variables that the client and tests read."""
 
 
@@ -198,14 +199,17 @@ class Settings:
     speaker_streams: int
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Reads the variables; SettingError names the one that is missing or wrong."""
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, is_verified: bool = False) -> "Settings":
+        """Reads the variables; SettingError names the one that is missing or wrong.
+
+        is_verified: another process of the server compares the bundle's files with their SHA-256.
+        """
         from penstock.model.bundle import Checkpoint
 
         options = ServeOptions.read(environment)
         if not options.model:
             raise SettingError("PENSTOCK_MODEL is not set; accepted: a bundle made by `penstock import`")
-        checkpoint = Checkpoint(options.model)
+        checkpoint = Checkpoint(options.model, is_verified)
         # The model processes of a server have the same parent, so its id gives them a common directory.
         runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
         device = options.device or _best_device()

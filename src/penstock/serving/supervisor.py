@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import queue
 import signal
 import sys
 import threading
@@ -14,8 +15,8 @@ from penstock.errors import PortError, ServerCrashError, ServerError
 from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes
 from penstock.serving.gateway_process import GatewayProcess
-from penstock.serving.launch import LOOPBACK
 from penstock.serving.server import START_LIMIT_S, TritonServer
+from penstock.serving.speaker_restarts import SpeakerRestarts
 from penstock.serving.watchdog import Watchdog
 from penstock_client.log_lines import Event, render
 
@@ -75,7 +76,7 @@ def serve_until_signal(
     backoff, has_crashed = Backoff(), False
     with _stop_signals(server, gateway.stop if gateway else None) as stop:
         while not stop.is_set():
-            run = _Run(server, console, drain_s, gateway)
+            run = _ServerRun(server, console, drain_s, gateway)
             try:
                 return run.until(stop)
             except (ServerError, PortError) as error:
@@ -90,7 +91,7 @@ def serve_until_signal(
     console.say("stopped")
 
 
-class _Run:
+class _ServerRun:
     """One start of the server."""
 
     def __init__(self, server: TritonServer, console: Console, drain_s: int, gateway: GatewayProcess | None):
@@ -102,22 +103,28 @@ class _Run:
         return 0.0 if self.ready_since_s is None else time.monotonic() - self.ready_since_s
 
     def until(self, stop: threading.Event) -> None:
-        """Returns after a stop; ServerError if the server does not start, ends, or loses a model."""
+        """Returns after a stop; ServerError if the server does not start, ends, or loses a model but `speakers`."""
+        with contextlib.ExitStack() as beside:
+            self._until(stop, beside)
+
+    def _until(self, stop: threading.Event, beside: contextlib.ExitStack) -> None:
         server, started_s = self._server, time.monotonic()
         try:
             server.start()
             if server.wait_ready(is_cancelled=stop.is_set, on_wait=self._progress(started_s)):
                 self.ready_since_s = time.monotonic()
+                beside.enter_context(SpeakerRestarts(server, Backoff(), self._console.say, stop))
                 self._wait_for_gateway(stop)
                 self._watch(stop, start_s=time.monotonic() - started_s)
         except BaseException:
+            beside.close()
             server.stop(drain=False)
             raise
         was_ready = self.ready_since_s is not None
         streams, cut_off = server.stop(drain=was_ready, on_wait=self._report_wait)
         ends = {"ended or moved": streams - cut_off, "cut off": cut_off}
-        told = ", ".join(f"{_streams(count)} {how}" for how, count in ends.items() if count)
-        self._console.say(f"stopped; {told}" if told else "stopped", streams=streams, cut_off=cut_off)
+        summary = ", ".join(f"{_streams(count)} {how}" for how, count in ends.items() if count)
+        self._console.say(f"stopped; {summary}" if summary else "stopped", streams=streams, cut_off=cut_off)
 
     def _wait_for_gateway(self, stop: threading.Event) -> None:
         """Returns when it is ready, after a stop, or after a minute, with a warning."""
@@ -147,9 +154,8 @@ class _Run:
         return report
 
     def _announce(self, start_s: float) -> None:
-        ports = self._server.ports
-        urls = f"gRPC {LOOPBACK}:{ports.grpc}, HTTP {LOOPBACK}:{ports.http}, "
-        urls += f"metrics http://{LOOPBACK}:{ports.metrics}/metrics"
+        ports, url = self._server.ports, self._server.url
+        urls = f"gRPC {url(ports.grpc)}, HTTP {url(ports.http)}, metrics http://{url(ports.metrics)}/metrics"
         self._console.say(f"ready after {math.ceil(start_s)} s: {urls}", start_s=start_s, **ports._asdict())
         for line in self._gateway.invitation() if self._gateway else ():
             self._console.say(line)
@@ -157,13 +163,15 @@ class _Run:
     def _watch(self, stop: threading.Event, start_s: float) -> None:
         """Waits for `stop`; ServerError if the server ends, or loses a model, without which it cannot drain."""
         server = self._server
-        with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
+        with Watchdog(server.process_id, server.url(server.ports.http)) as watch:
             self._announce(start_s)  # only now: a model that is lost from here on is reported as lost
             while not stop.wait(_POLL_S):
                 if server.has_ended():
                     raise ServerError(f"the server exited unexpectedly: {server.end_reason()}")
                 if watch.loss:
-                    raise ServerError(f"the server was stopped: {watch.loss}")
+                    raise ServerError(f"the server was stopped: {watch.loss}{server.last_stderr_line()}")
+                for warning in server.check_files():
+                    self._console.say(warning, "warning")
 
     def _report_wait(self, streams: int) -> None:
         wait = f"waiting up to {self._drain_s} s for {_streams(streams)}"
@@ -177,18 +185,26 @@ def _streams(count: int) -> str:
 @contextmanager
 def _stop_signals(server: TritonServer, on_stop: Callable[[], None] | None = None) -> Iterator[threading.Event]:
     """Sets the event at the first SIGTERM or SIGINT; a further one kills the server."""
-    stop = threading.Event()
+    stop, received = threading.Event(), queue.SimpleQueue[bool]()
 
-    def on_signal(*_: object) -> None:
-        if stop.is_set():
-            server.kill()
-        stop.set()
-        if on_stop is not None:
-            on_stop()
+    def act() -> None:
+        while received.get():
+            if stop.is_set():
+                server.kill()
+            stop.set()
+            if on_stop is not None:
+                on_stop()
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A handler interrupts the main thread anywhere, also while it holds the event's lock in `wait`: there `set` would
+    # wait for ever. `SimpleQueue.put` is reentrant.
+    acting = threading.Thread(target=act, name="signals", daemon=True)
+    acting.start()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = {number: signal.signal(number, lambda *_: received.put(True)) for number in numbers}
     try:
         yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        received.put(False)
+        acting.join()

@@ -15,7 +15,14 @@ from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamErro
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
-from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, read_client, read_rows, read_samples, rows_of
+from penstock.pipeline.stages.audio_rows import (
+    AudioRequest,
+    AudioRows,
+    read_parameters,
+    read_rows,
+    read_samples,
+    rows_of,
+)
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
@@ -45,9 +52,8 @@ def audio_rows(request: Any, max_stream_samples: int) -> AudioRows | StreamError
         if rows is None:
             return rows_of([audio_request(request)])
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
-        options = _array_of(request, "OPTIONS")
-        texts = () if options is None else options.ravel().tolist()
-        return read_rows(read_client(_parameters(request)), rows.as_numpy(), samples, texts, max_stream_samples)
+        client, options = read_parameters(_parameters(request))
+        return read_rows(client, rows.as_numpy(), samples, options, max_stream_samples)
     except StreamError as error:
         return error
 
@@ -57,10 +63,7 @@ def audio_request(request: Any) -> AudioRequest:
     stream_id, flags = request.correlation_id(), request.flags()
     if not stream_id:
         raise StreamError(ErrorCode.OPTION_INVALID, "sequence_id is missing; accepted: a positive number or a text")
-    audio = _array_of(request, "AUDIO")
-    if audio is None:
-        raise StreamError(ErrorCode.AUDIO_INVALID, "AUDIO is missing; accepted: float32 [1, n]")
-    options = _parameters(request)
+    audio, options = _array_of(request, "AUDIO"), _parameters(request)
     finalize = options.pop(FINALIZE_PARAMETER, False)
     return AudioRequest(
         stream_id=stream_id,
@@ -72,10 +75,10 @@ def audio_request(request: Any) -> AudioRequest:
     )
 
 
-def _array_of(request: Any, name: str) -> np.ndarray | None:
-    """An input on the host; None if the request does not have it."""
+def _array_of(request: Any, name: str) -> np.ndarray:
+    """An input on the host; without elements if the request does not have it."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else tensor.as_numpy()
+    return np.zeros((1, 0), np.float32) if tensor is None else tensor.as_numpy()
 
 
 def _parameters(request: Any) -> dict[str, Any]:

@@ -6,17 +6,21 @@ another.
 """
 
 import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 
+from penstock.runtime import describe_end, memory_kills, read_system_file
 from penstock.serving.health import Health, probe
+from penstock.serving.model_repository import SPEAKERS
 
 POLL_S = 0.1
 SECOND_PROBE_S = 0.5
+_FIND_S = 0.25
 PROBE_INTERVAL_S = 3.0
 PROBE_TIMEOUT_S = 2.0
 STOPPED_LIMIT_S = 2.0
@@ -31,7 +35,7 @@ _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 def find_model_processes(server_process_id: int) -> dict[psutil.Process, str]:
     """Process -> model name of each Python model of a tritonserver."""
     found = {}
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.NoSuchProcess, OSError):
         for process in psutil.Process(server_process_id).children():
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
@@ -40,25 +44,91 @@ def find_model_processes(server_process_id: int) -> dict[psutil.Process, str]:
     return found
 
 
+def _zombies(server_process_id: int) -> Iterator[psutil.Process]:
+    """Model processes for which tritonserver has not waited yet. They have no command line, which has the model."""
+    with contextlib.suppress(psutil.NoSuchProcess, OSError):
+        for process in psutil.Process(server_process_id).children():
+            with contextlib.suppress(psutil.Error):
+                # The kernel keeps 15 characters of a name.
+                if process.status() == psutil.STATUS_ZOMBIE and process.name() == _STUB[:15]:
+                    yield process
+
+
+class ModelEnds:
+    """Exit statuses of a server's model processes: read from the zombies, before tritonserver waits for them.
+
+    It does so after about a second while it starts, and else never.
+    """
+
+    def __init__(self, server_process_id: int):
+        self._server = server_process_id
+        self._kills = memory_kills()
+        self._models: dict[psutil.Process, str] = {}
+        self._ends: dict[str, str] = {}
+        self._earlier = set(_zombies(server_process_id))
+        self._due_s = 0.0
+
+    def by_model(self) -> dict[str, str]:
+        """The end of each model that has ended. While the server starts, call it several times per second.
+
+        A model that ended before it was seen has no name any more: "" has its end.
+        """
+        if time.monotonic() >= self._due_s:
+            unnamed = set(_zombies(self._server)) - self._earlier - self._models.keys()
+            self._models |= dict.fromkeys(unnamed, "") | find_model_processes(self._server)
+            self._due_s = time.monotonic() + _FIND_S
+        ended = {name: process for process, name in self._models.items() if _status(process) in _ENDED}
+        self._ends = {name: self.of(process) for name, process in ended.items()} | self._ends
+        return self._ends
+
+    def of(self, process: psutil.Process) -> str:
+        """`describe_end`, without a status if the process is no zombie any more."""
+        # Behind the name: the state, and at the end the status, which waitpid would return.
+        fields = read_system_file(Path(f"/proc/{process.pid}/stat")).rpartition(")")[2].split()
+        return describe_end(os.waitstatus_to_exitcode(int(fields[49])) if fields[:1] == ["Z"] else None, self._kills)
+
+
+class ProcessWatch:
+    """Finds model processes that have ended or are stopped."""
+
+    def __init__(self, models: dict[psutil.Process, str], ends: ModelEnds, stopped_limit_s: float = STOPPED_LIMIT_S):
+        self.models, self._ends, self._stopped_limit_s = models, ends, stopped_limit_s
+        self._stopped_since: dict[psutil.Process, float] = {}
+
+    def lost_process(self) -> str | None:
+        """The first fault, or None."""
+        for process, name in self.models.items():
+            if problem := self._process_problem(process):
+                return f"model {name} (process {process.pid}) {problem}"
+        return None
+
+    def _process_problem(self, process: psutil.Process) -> str | None:
+        status = _status(process)
+        if status in _ENDED:
+            return f"has {self._ends.of(process)}"
+        if status not in _STOPPED:
+            self._stopped_since.pop(process, None)
+            return None
+        since = self._stopped_since.setdefault(process, time.monotonic())
+        return "has been stopped" if time.monotonic() - since >= self._stopped_limit_s else None
+
+
 class Watchdog:
     """Watches the models of a ready server in two threads. Use it as a context manager.
 
     A model is lost when its process has ended or has been stopped for `STOPPED_LIMIT_S`, when two consecutive probes
     return an error, or when two consecutive probes time out while no model uses a core. A server that is only slow is
-    left alone.
+    left alone, and so is `speakers`, which `penstock.serving.speaker_restarts` watches.
     """
 
-    def __init__(
-        self,
-        server_process_id: int,
-        http_address: str,
-        make_probe: Callable[[str, float], Health] = probe,
-    ):
+    def __init__(self, server_process_id: int, http_address: str, make_probe: Callable[[str, float], Health] = probe):
         """http_address: HOST:PORT of the server, for `penstock.serving.health.probe`."""
         self._models = find_model_processes(server_process_id)
+        self._processes = ProcessWatch(
+            {each: name for each, name in self._models.items() if name != SPEAKERS}, ModelEnds(server_process_id)
+        )
         self._address = http_address
         self._probe = make_probe
-        self._stopped_since: dict[psutil.Process, float] = {}
         self._bad_probes = 0
         self._loss: str | None = None
         self._is_over = threading.Event()
@@ -84,23 +154,7 @@ class Watchdog:
 
     def _watch_processes(self) -> None:
         while not self._is_over.wait(POLL_S):
-            self._loss = self._loss or self._lost_process()
-
-    def _lost_process(self) -> str | None:
-        for process, name in self._models.items():
-            if problem := self._process_problem(process):
-                return f"model {name} (process {process.pid}) {problem}"
-        return None
-
-    def _process_problem(self, process: psutil.Process) -> str | None:
-        status = _status(process)
-        if status in _ENDED:
-            return "has ended"
-        if status not in _STOPPED:
-            self._stopped_since.pop(process, None)
-            return None
-        since = self._stopped_since.setdefault(process, time.monotonic())
-        return "has been stopped" if time.monotonic() - since >= STOPPED_LIMIT_S else None
+            self._loss = self._loss or self._processes.lost_process()
 
     def _watch_probes(self) -> None:
         while not self._is_over.wait(PROBE_INTERVAL_S if not self._bad_probes else SECOND_PROBE_S):
@@ -114,13 +168,14 @@ class Watchdog:
             is_slow = elapsed_s >= PROBE_TIMEOUT_S and is_at_work
             self._bad_probes = 0 if health.is_healthy or is_slow else self._bad_probes + 1
             if self._bad_probes >= 2:
-                self._loss = self._loss or self._lost_process() or f"the models no longer serve: {health.reason}"
+                lost = self._processes.lost_process()
+                self._loss = self._loss or lost or f"the models no longer serve: {health.reason}"
 
     def _cpu_use(self) -> tuple[float, bool]:
         """CPU time of all models in seconds, and whether one of them runs or would run on a free core."""
         cpu_s = 0.0
         for process in self._models:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
                 times = process.cpu_times()
                 cpu_s += times.user + times.system
         return cpu_s, any(_status(process) in _AT_WORK for process in self._models)
@@ -131,3 +186,5 @@ def _status(process: psutil.Process) -> str:
         return process.status()
     except psutil.NoSuchProcess:
         return psutil.STATUS_DEAD
+    except OSError:  # no more files can be opened
+        return "unknown"

@@ -1,7 +1,6 @@
 """A speaker model's bundle: its configuration and its weights, as `penstock.model.bundle` has those of a recognizer."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,15 +12,19 @@ from penstock.model.bundle_files import (
     WEIGHTS_FILE,
     read_document,
     save_tensors,
-    sha256_of,
+    write_document,
 )
 from penstock.model.config import FeatureConfig
-from penstock.model.int8_tensors import Int8Tensor, StoredTensors, int8_keys, int8_names, int8_parts
+from penstock.model.int8_tensors import Int8Tensor, StoredBundle, int8_keys, int8_names, int8_parts
+from penstock.model.limits import MAX_LAYERS, require, require_integers, require_numbers
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
 FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2
+_MAX_FRAMES, _MAX_SPEAKERS, _MAX_RATE, _MAX_THETA = 4096, 64, 100.0, 1e9
+"""Encoder frames of a chunk, queue or cache; speakers; shares; base of the rotations."""
+_LEAST_PROBABILITY = 1e-9
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -45,7 +48,7 @@ class QueueSize(NamedTuple):
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """Which frames the speaker cache keeps when it is compressed."""
+    """Rules for the frames that the speaker cache keeps when it is compressed."""
 
     frames: int
     silence_frames: int
@@ -59,6 +62,12 @@ class CachePolicy:
     """Share of a speaker's places whose best frames get log 2."""
     positive_rate: float
     """Share of a speaker's places: with that many frames of it alone, frames with other speakers are left out."""
+
+    def __post_init__(self) -> None:
+        require_integers(self, "frames", most=_MAX_FRAMES)
+        require_integers(self, "silence_frames", least=0, most=_MAX_FRAMES)
+        require_numbers(self, "min_probability", least=_LEAST_PROBABILITY)
+        require_numbers(self, "newest_boost", "strong_rate", "weak_rate", "positive_rate", most=_MAX_RATE)
 
 
 @dataclass(frozen=True)
@@ -86,13 +95,25 @@ class SpeakerConfig:
     """By mode, the default first."""
 
     def __post_init__(self) -> None:
+        require(not self.features.is_normalized, "is_normalized", True, "false")
+        require_integers(self, "d_model", "n_heads", "d_feed_forward", "subsampling_factor", "d_head")
+        require_integers(self, "n_layers", most=MAX_LAYERS)
+        require_integers(self, "speakers", most=_MAX_SPEAKERS)
+        require_numbers(self, "rope_theta", least=1.0, most=_MAX_THETA)
+        require_numbers(self, "rotary_share")
+        require(self.d_model % (2 * self.n_heads) == 0, "d_model", self.d_model, "a multiple of twice n_heads")
+        rotated = int(self.d_model // self.n_heads * self.rotary_share)
+        require(rotated > 0 and rotated % 2 == 0, "rotary_share", self.rotary_share, "an even share of a head")
         places = (1 + self.cache.silence_frames) * self.speakers
-        if self.d_model % (2 * self.n_heads):
-            raise CheckpointError(f"d_model {self.d_model} is not supported; supported: a multiple of twice n_heads")
-        if self.cache.frames < places:
-            raise CheckpointError(f"a speaker cache of {self.cache.frames} frames is not supported; at least {places}")
-        if self.file_step.right >= self.file_step.chunk:
-            raise CheckpointError(f"look-ahead {self.file_step.right} is not supported; supported: less than a chunk")
+        require(self.cache.frames >= places, "cache.frames", self.cache.frames, f"at least {places}")
+        require(bool(self.live_steps), "live_steps", self.live_steps, "at least one mode")
+        for size in (self.live_queue, self.file_queue):
+            require_integers(size, *size._fields, most=_MAX_FRAMES)
+        for step in (self.file_step, *self.live_steps.values()):
+            require_integers(step, "chunk", most=_MAX_FRAMES)
+            require_integers(step, "right", "left", least=0, most=_MAX_FRAMES)
+        chunk, right = self.file_step.chunk, self.file_step.right
+        require(right < chunk, "look-ahead", right, "less than a chunk")
 
     @property
     def frame_s(self) -> float:
@@ -139,35 +160,15 @@ def _norm(name: str, width: int) -> Shapes:
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
 
 
-class SpeakerCheckpoint:
-    """A bundle opened for reading: `config` and `source` at once, tensors on demand."""
+class SpeakerCheckpoint(StoredBundle):
+    """A speaker model's bundle opened for reading."""
 
-    def __init__(self, directory: str | Path):
-        self.directory = Path(directory)
-        document = read_document(self.directory, SPEAKERS_FORMAT, (FORMAT_VERSION, INT8_FORMAT_VERSION))
-        self.config = _config(document.get("model"), self.directory / CONFIG_FILE)
-        self.source: dict[str, str] = document.get("source", {})
-        self._sha256: dict[str, str] = document.get("sha256", {})
-        shapes = layer_shapes(self.config)
-        self.int8 = int8_names(document, shapes, "layers", self.directory / CONFIG_FILE)
-        """Names of the tensors that are stored in int8."""
-        self._stored = StoredTensors(self.directory / WEIGHTS_FILE, self.int8)
-        if not (self.directory / WEIGHTS_FILE).is_file():
-            raise CheckpointError(f"{self.directory}: {WEIGHTS_FILE} is missing")
-
-    def checksum(self) -> str:
-        """SHA-256 of the weights."""
-        return self._sha256.get(WEIGHTS_FILE) or sha256_of(self.directory / WEIGHTS_FILE)
-
-    def tensors(self, *prefixes: str, as_stored: bool = False) -> "dict[str, torch.Tensor]":
-        """Returns tensors on the CPU and raises CheckpointError as `Checkpoint.tensors`."""
-        wanted = {n: s for n, s in speaker_shapes(self.config).items() if not prefixes or n.startswith(prefixes)}
-        tensors = self._stored.read(wanted)
-        return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
-
-    def factors(self, name: str) -> "torch.Tensor":
-        """As `Checkpoint.factors`."""
-        return self._stored.factors(name, speaker_shapes(self.config)[name])
+    def __init__(self, directory: str | Path, is_verified: bool = False):
+        directory = Path(directory)
+        document = read_document(directory, SPEAKERS_FORMAT, (FORMAT_VERSION, INT8_FORMAT_VERSION))
+        self.config = _config(document.get("model"), directory / CONFIG_FILE)
+        int8 = int8_names(document, layer_shapes(self.config), "layers", directory / CONFIG_FILE)
+        super().__init__(directory, document, (WEIGHTS_FILE,), speaker_shapes(self.config), int8, is_verified)
 
 
 def write_speaker_checkpoint(
@@ -188,10 +189,9 @@ def write_speaker_checkpoint(
         "version": INT8_FORMAT_VERSION if int8 else FORMAT_VERSION,
         **int8_keys(int8),
         "source": source,
-        "sha256": {WEIGHTS_FILE: sha256_of(directory / WEIGHTS_FILE)},
         "model": dataclasses.asdict(config),
     }
-    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_document(directory, document, (WEIGHTS_FILE,))
     return SpeakerCheckpoint(directory)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.graphs.program import Driver, EagerDriver, GraphError, Program, Runner, prepare_or_run_eagerly
+from penstock.graphs.program import CudaGraphError, Driver, EagerDriver, Program, Runner, prepare_or_run_eagerly
 from penstock.speakers.diarizer import SpeakerSteps
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
@@ -17,7 +17,7 @@ BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 _log = logging.getLogger(__name__)
 
 
-class _Bucket(NamedTuple):
+class _StepBucket(NamedTuple):
     mel: torch.Tensor
     """[B, L, 8 F] float32"""
     numbers: torch.Tensor
@@ -28,7 +28,7 @@ class _Bucket(NamedTuple):
     run: Runner
 
 
-class CapturedStep:
+class CapturedSpeakerStep:
     """Steps of a static window over `steps`, whose last slot is to spare."""
 
     def __init__(self, steps: SpeakerSteps, frames: int, size: int, driver: Driver):
@@ -70,7 +70,7 @@ class CapturedStep:
             self._check()
         self._steps.cache.reset(torch.arange(self._spare + 1, device=self._steps.cache.cached.device))
 
-    def _bucket(self, size: int, driver: Driver) -> _Bucket:
+    def _bucket(self, size: int, driver: Driver) -> _StepBucket:
         config, device = self._steps.network.config, self._steps.cache.cached.device
         factor = config.subsampling_factor
         mel = torch.zeros(size, self.frames, factor * config.features.mel_bins, device=device)
@@ -82,10 +82,10 @@ class CapturedStep:
 
         program = Program(torch.zeros(1, dtype=torch.bool, device=device), (step,))
         self._pad(numbers, 0)
-        return _Bucket(mel, numbers, probabilities, program, driver.prepare(program))
+        return _StepBucket(mel, numbers, probabilities, program, driver.prepare(program))
 
     def _check(self) -> None:
-        """Raises GraphError if the smallest graph does not compute the eager step, from the same state."""
+        """Raises CudaGraphError if the smallest graph does not compute the eager step, from the same state."""
         bucket = self._buckets[BUCKETS[0]]
         generator = torch.Generator(bucket.mel.device).manual_seed(0)
         bucket.mel.normal_(generator=generator)
@@ -97,4 +97,4 @@ class CapturedStep:
             run()
             found.append(bucket.probabilities.clone())
         if not torch.equal(*found):
-            raise GraphError("a step differs from the eager one")
+            raise CudaGraphError("a step differs from the eager one")

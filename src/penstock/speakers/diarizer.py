@@ -40,7 +40,7 @@ class SpeakerSteps:
         return chunk
 
     def step_of_mel(self, mel: torch.Tensor, numbers: torch.Tensor, size: int | None = None) -> torch.Tensor:
-        """As `step`, of log-mel [B, L, 8 F] float32 and [4, B] int64: slots, look-back, chunk and all frames."""
+        """Does `step` with log-mel [B, L, 8 F] float32 and [4, B] int64: slots, look-back, chunk and all frames."""
         batch, count, width = mel.shape
         frames = self.network.embed(mel.view(-1, width // self.network.config.subsampling_factor))
         slots, left, chunk, lengths = numbers.unbind()
@@ -53,7 +53,7 @@ def of_encoder_frames(fine: torch.Tensor, factor: int) -> torch.Tensor:
 
 
 class Diarizer:
-    """Who speaks in a recording."""
+    """Speaker diarization of a recording."""
 
     def __init__(self, checkpoint: SpeakerCheckpoint, precision: str = "float32"):
         """precision: as in `open_network`."""
@@ -75,7 +75,7 @@ class Diarizer:
 
     @torch.no_grad()
     def of_mel(self, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-        """As `probabilities`, of log-mel frames in pieces [n, F], of which all but the last have a multiple of eight.
+        """Computes `probabilities` of log-mel frames in pieces [n, F]; all but the last have a multiple of eight.
 
         Raises StreamError where the model computes no numbers.
         """

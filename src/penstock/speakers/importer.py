@@ -5,7 +5,7 @@ from shutil import copytree
 
 from penstock.errors import CheckpointError, naming
 from penstock.model.new_bundle import place_new_bundle
-from penstock.model.section import MAX_LAYERS, Section
+from penstock.model.section import Section
 from penstock.model.source_tensors import SourceTensor, StateDict, front_end_tensors, reject_rest, stored, take
 from penstock.model.transformers.config import WITHOUT_EFFECT, errors_of, read_features
 from penstock.model.transformers.files import CONFIG, PROCESSOR, SPEAKER_MODEL_TYPE, WEIGHTS, content_sha256, read_json
@@ -21,9 +21,6 @@ from penstock.speakers.bundle import (
 )
 from penstock.speakers.network import store_int8
 
-_MAX_FRAMES = 4096
-"""The longest chunk, queue or cache."""
-_MAX_SPEAKERS = 64
 _PLACES = {
     "embedding": "model.audio_tower.embedder.projection",
     "norm_in": "model.audio_tower.input_layer_norm",
@@ -72,10 +69,11 @@ def import_speakers(
 
 def convert_to_int8(bundle: Path, directory: Path, replace: bool) -> SpeakerCheckpoint:
     """Writes a bundle again at `directory`, with the products of `store_int8`."""
+    source = SpeakerCheckpoint(bundle).directory
     place_new_bundle(
         directory,
         replace,
-        lambda scratch: store_int8(SpeakerCheckpoint(copytree(bundle, scratch / "bundle"))).directory,
+        lambda scratch: store_int8(SpeakerCheckpoint(copytree(source, scratch / "bundle"))).directory,
     )
     return SpeakerCheckpoint(directory)
 
@@ -114,7 +112,7 @@ def read_speaker_config(directory: Path) -> SpeakerConfig:
         audio.only("num_mel_bins", None, (features.mel_bins,), f"it must equal feature_size in {PROCESSOR}")
         audio.only("hidden_act", None, ("gelu",))
         audio.ignore("model_type", "max_position_embeddings", "attention_dropout", *WITHOUT_EFFECT)
-        speakers = head.integer("num_speakers", maximum=_MAX_SPEAKERS)
+        speakers = head.integer("num_speakers")
         head.only("audio_hidden_size", d_model, (d_model,))
         head.only("subsampling_factor", factor, (factor,))
         head.ignore("model_type", *WITHOUT_EFFECT)
@@ -122,7 +120,7 @@ def read_speaker_config(directory: Path) -> SpeakerConfig:
         config = SpeakerConfig(
             features=features,
             d_model=d_model,
-            n_layers=audio.integer("num_hidden_layers", maximum=MAX_LAYERS),
+            n_layers=audio.integer("num_hidden_layers"),
             n_heads=heads,
             d_feed_forward=audio.integer("intermediate_size"),
             subsampling_factor=factor,
@@ -134,9 +132,9 @@ def read_speaker_config(directory: Path) -> SpeakerConfig:
             live_queue=live_queue,
             file_queue=_queue(root),
             file_step=StepSize(
-                root.integer("chunk_length", maximum=_MAX_FRAMES),
-                root.integer("chunk_right_context", minimum=0, maximum=_MAX_FRAMES),
-                root.integer("chunk_left_context", 0, minimum=0, maximum=_MAX_FRAMES),
+                root.integer("chunk_length"),
+                root.integer("chunk_right_context", minimum=0),
+                root.integer("chunk_left_context", 0, minimum=0),
             ),
             live_steps=modes,
         )
@@ -150,8 +148,8 @@ def _cache(section: Section, speakers: int, factor: int) -> tuple[CachePolicy, Q
     section.only("num_speakers", speakers, (speakers,))
     section.only("subsampling_factor", factor, (factor,))
     policy = CachePolicy(
-        frames=section.integer("speaker_cache_length", maximum=_MAX_FRAMES),
-        silence_frames=section.integer("speaker_cache_silence_frames_per_speaker", minimum=0, maximum=_MAX_FRAMES),
+        frames=section.integer("speaker_cache_length"),
+        silence_frames=section.integer("speaker_cache_silence_frames_per_speaker", minimum=0),
         min_probability=section.number("prediction_score_threshold"),
         newest_boost=section.number("latest_frames_score_boost"),
         strong_rate=section.number("strong_boost_rate"),
@@ -166,15 +164,14 @@ def _cache(section: Section, speakers: int, factor: int) -> tuple[CachePolicy, Q
 
 def _queue(section: Section) -> QueueSize:
     names = ("fifo_length", "speaker_cache_update_period")
-    return QueueSize(*(section.integer(name, maximum=_MAX_FRAMES) for name in names))
+    return QueueSize(*(section.integer(name) for name in names))
 
 
 def _modes(processor: Section) -> dict[str, StepSize]:
     section = processor.section("streaming_modes")
     sizes = {}
     for name, value in section.items():
-        is_pair = isinstance(value, list) and len(value) == 2 and all(type(count) is int for count in value)
-        if not is_pair or not 1 <= value[0] <= _MAX_FRAMES or not 0 <= value[1] <= _MAX_FRAMES:
+        if not isinstance(value, list) or len(value) != 2:
             section.reject(name, value, "[chunk, look-ahead] in encoder frames")
         sizes[name] = StepSize(*value)
     default = processor.get("streaming_mode", next(iter(sizes), None))

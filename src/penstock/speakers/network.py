@@ -122,24 +122,24 @@ class _PaddedRows:
 
 
 class _PackedRows:
-    """As `_PaddedRows`, without padding: rows of streams of all ages have 13 to 541 frames."""
+    """`_PaddedRows` without padding: rows of streams of all ages have 13 to 541 frames."""
 
     def __init__(self, is_valid: torch.Tensor, lengths: list[int]):
         self._lengths, self._shape = lengths, is_valid.shape
         self._places = is_valid.flatten().nonzero()[:, 0]
 
     def take(self, values: torch.Tensor) -> torch.Tensor:
-        """As in `_PaddedRows`."""
+        """Implements `_PaddedRows.take`."""
         return values.reshape(-1, values.shape[2])[self._places]
 
     def put_back(self, values: torch.Tensor) -> torch.Tensor:
-        """As in `_PaddedRows`."""
+        """Implements `_PaddedRows.put_back`."""
         batch, count = self._shape
         padded = values.new_zeros(batch * count, values.shape[1])
         return padded.index_copy_(0, self._places, values).view(batch, count, -1)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """As in `_PaddedRows`."""
+        """Implements `_PaddedRows.attend`."""
         parts = (each.transpose(0, 1).unsqueeze(0).split(self._lengths, dim=2) for each in (query, key, value))
         mixed = [F.scaled_dot_product_attention(q, k, v)[0] for q, k, v in zip(*parts, strict=True)]
         return torch.cat(mixed, dim=1).transpose(0, 1).reshape(len(query), -1)

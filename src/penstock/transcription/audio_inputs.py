@@ -19,7 +19,7 @@ class AudioInput(NamedTuple):
 
     path: str
     name: PurePath
-    """Its place among the results: its path as given or within its directory; of an absolute path the last part."""
+    """Place among the results: the path as given or within its directory; of an absolute path the last part."""
 
 
 def find_audio(
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     files: Sequence[AudioInput]
     """All audio files."""
     new: Sequence[AudioInput]
-    """Those that are complete and were not new before."""
+    """Files that are complete and were not new before."""
 
 
 class FolderWatch:

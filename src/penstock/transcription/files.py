@@ -13,6 +13,7 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import Recognizer
 from penstock.speakers.turns import Turn
+from penstock_client.audio.monitors import SpeechMonitor
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import MIX, Channel
 from penstock_client.writing import join_texts
@@ -53,28 +54,23 @@ class FileTranscript:
     tokens: list[Token] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
-    """Those of the last final segment."""
+    """Alternatives of the last final segment."""
     lattice: SegmentLattice | None = None
     """With the alternatives of a search over a decoding graph."""
     error: str | None = None
     turns: list[Turn] | None = None
-    """Who spoke when; None without a speaker model."""
+    """Speaker turns; None without a speaker model."""
     speakers: list[int] = field(default_factory=list)
     """The speaker of each word, from 1."""
     start_s: float = 0.0
     """The time of the first sample in the file, which counts in the times of words."""
     remarks: list[Remark] = field(default_factory=list)
-    """Where samples are missing, and whether the channels cancel in their mix."""
+    """On the audio and its text, such as where samples are missing."""
 
     @property
     def name(self) -> str:
         """The file, and the channel if each is transcribed."""
         return self.audio if self.channel is None else f"{self.audio} [{self.channel}]"
-
-    def add_all(self, result: StreamResult) -> None:
-        """Adds a result with its earlier ones."""
-        for entry in result.entries:
-            self.add(entry)
 
     def add(self, result: StreamResult) -> None:
         """Adds one result of the file's stream, without earlier ones."""
@@ -102,11 +98,11 @@ class FileTranscript:
 class _OpenFile:
     """A file that is being transcribed."""
 
-    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict):
+    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict, rate_hz: int):
         self.index, self._audio = index, audio
         self.transcripts = [FileTranscript(str(path), track.channel, start_s=audio.start_s) for track in audio.tracks]
         self.tracks = [
-            _OpenTrack((index, number), track, transcript, options)
+            _OpenTrack((index, number), track, transcript, options, rate_hz)
             for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
         ]
 
@@ -116,19 +112,24 @@ class _OpenFile:
 
     def close(self) -> None:
         """Closes the file."""
-        for transcript in self.transcripts:
-            transcript.remarks = self._audio.remarks
+        for track in self.tracks:
+            on_text = (each._replace(start_s=each.start_s + self._audio.start_s) for each in track.monitor.remarks)
+            track.transcript.remarks = [*self._audio.remarks, *on_text]
         self._audio.close()
 
 
 class _OpenTrack:
     """A track of an open file, and its stream."""
 
-    def __init__(self, stream_id: _StreamId, audio: AudioTrack, transcript: FileTranscript, options: dict):
+    def __init__(
+        self, stream_id: _StreamId, audio: AudioTrack, transcript: FileTranscript, options: dict, rate_hz: int
+    ):
         self.stream_id, self._audio, self.transcript, self._options = stream_id, audio, transcript, options
         self._is_started = self._has_ended = False
         self.samples = 0
         """Samples that were read."""
+        self.monitor = SpeechMonitor(rate_hz)
+        """Has remarks on the text, in the track's time."""
 
     @property
     def is_done(self) -> bool:
@@ -138,10 +139,17 @@ class _OpenTrack:
     def is_read(self) -> bool:
         return self._audio.is_done or self.is_done
 
+    def add(self, result: StreamResult) -> None:
+        """Adds a result with its earlier ones."""
+        for entry in result.entries:
+            self.monitor.note(entry.words, entry.audio_processed_s, entry.text, entry.is_final)
+            self.transcript.add(entry)
+
     def next_request(self, samples: int, may_end: bool) -> AudioRequest:
         """may_end: False leaves the end to a later request. Raises AudioError where the file proves unusable."""
         read = self._audio.read(samples)
         self.samples += len(read)
+        self.monitor.add(read)
         is_start, self._is_started, self._has_ended = not self._is_started, True, may_end and self._audio.is_done
         return AudioRequest(self.stream_id, read, is_start, self._has_ended, self._options if is_start else {})
 
@@ -193,7 +201,7 @@ class FileTranscriber(Transcriber):
     def transcribe_numbered(
         self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
-        """As in `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch.
+        """Implements `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch.
 
         Where the caller stops before the last file, the open files and their streams are closed.
         """
@@ -247,7 +255,7 @@ class FileTranscriber(Transcriber):
         """Raises AudioError."""
         audio = AudioBlocks(path, self._recognizer.sample_rate_hz, self._channel)
         options = self._options if isinstance(self._options, dict) else self._options[index]
-        return _OpenFile(index, path, audio, options)
+        return _OpenFile(index, path, audio, options, self._recognizer.sample_rate_hz)
 
     def _read(self, tracks: list[_OpenTrack]) -> None:
         """Sends all samples of whole files."""
@@ -296,7 +304,7 @@ class FileTranscriber(Transcriber):
                 track.transcript.error = f"{result.code}: {track.transcript.audio}: {message}"
                 continue
             track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
-            track.transcript.add_all(result)
+            track.add(result)
 
 
 def in_order(

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.errors import RunError
-from penstock.reporting import core_count
+from penstock.runtime import available_memory_bytes, core_count, describe_end, memory_kills
 from penstock.transcription.files import FileTranscript, Transcriber
 
 STREAMS_PER_PROCESS = 16
+_PROCESS_BYTES = 500 * 10**6
+"""Beside the weights that all share; with a bundled model and 16 streams it is 440 MB."""
 
 
 class Division(NamedTuple):
@@ -32,13 +34,14 @@ class Division(NamedTuple):
 
 
 def divide(files: int, tracks: int, streams: int | None, threads: int, processes: int | None = None) -> Division:
-    """Uses all cores, as far as there are files, with equally many streams in each process.
+    """Uses all cores, as far as there are files and memory, with equally many streams in each process.
 
     tracks: streams that the files need in all; streams: of all processes together, by default 16 in each; threads: of
     each process.
     """
     most = min(files, streams or files)
-    count = max(1, min(processes or core_count() // threads, most))
+    fitting = min(core_count() // threads, available_memory_bytes() // _PROCESS_BYTES)
+    count = max(1, min(processes or fitting, most))
     wanted = -(-streams // count) if streams else STREAMS_PER_PROCESS
     return Division(count, max(1, min(wanted, -(-tracks // count))))
 
@@ -73,13 +76,13 @@ def transcribe_files(
         yield from transcriber.transcribe_numbered(files, on_audio)
         return
     fork = multiprocessing.get_context("fork")
-    taken = fork.Value("q", 0)
+    taken, kills = fork.Value("q", 0), memory_kills()
     workers: list[_Worker] = []
     try:
         for _ in range(processes):
             others = [worker.answers for worker in workers]
             workers.append(_start(fork, _Work(transcriber, files, taken, threads), others))
-        yield from _collect(workers, on_audio)
+        yield from _collect(workers, on_audio, kills)
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -129,8 +132,10 @@ class _Work:
             yield self.files[position]
 
 
-def _collect(workers: list[_Worker], on_audio: Callable[[float], None]) -> Iterator[tuple[int, list[FileTranscript]]]:
-    """Answers of all processes, until each has no more."""
+def _collect(
+    workers: list[_Worker], on_audio: Callable[[float], None], kills: int
+) -> Iterator[tuple[int, list[FileTranscript]]]:
+    """Answers of all processes, until each has no more; kills: `memory_kills` at the start."""
     working = {worker.answers: worker.process for worker in workers}
     while working:
         for answers in wait(list(working)):
@@ -139,17 +144,12 @@ def _collect(workers: list[_Worker], on_audio: Callable[[float], None]) -> Itera
                 answer = answers.recv()
             except EOFError:
                 working[answers].join()
-                raise RunError(f"a process ended early: {_cause(working[answers].exitcode)}") from None
+                status = working[answers].exitcode or 0
+                fewer = "; --processes takes fewer" if status == -signal.SIGKILL else ""
+                raise RunError(f"a process {describe_end(status, kills)}{fewer}") from None
             if answer is None:
                 del working[answers]
             elif isinstance(answer, float):
                 on_audio(answer)
             else:
                 yield answer
-
-
-def _cause(status: int | None) -> str:
-    if status is None or status >= 0:
-        return f"exit status {status}"
-    killed = ", often for lack of memory; --processes takes fewer" if status == -signal.SIGKILL else ""
-    return f"signal {signal.Signals(-status).name}{killed}"

@@ -25,7 +25,7 @@ class SpeakerTranscriber(Transcriber):
     def transcribe_numbered(
         self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
-        """As in `Transcriber`."""
+        """Implements `Transcriber.transcribe_numbered`."""
         for number, transcripts in self._inner.transcribe_numbered(files, on_audio):
             if any(transcript.error is None for transcript in transcripts):
                 self._add(transcripts)

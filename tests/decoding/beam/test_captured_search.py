@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.hyps import TimedLabels, TokenLists
 from penstock.decoding.beam.memory import BeamBuffers, BeamStates, BeamWorkspace
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, joined
 from penstock.decoding.sizes import AesLimits, BeamSizes
@@ -144,12 +144,6 @@ def test_long_chunks_are_split(tmp_path):
     assert len(expected[0][0].labels) > 5
 
 
-def test_a_batch_above_the_largest_bucket_is_decoded_eagerly(tmp_path):
-    network, eager, captured = pair(tmp_path, EagerDriver(), max_batch=2)
-    streams = random_streams(2, (9, 5, 7))
-    assert search_whole(network, captured, streams, SIZES) == search_whole(network, eager, streams, SIZES)
-
-
 def test_the_given_state_is_not_modified(tmp_path):
     network, _, captured = pair(tmp_path, EagerDriver(), max_batch=2)
     states = start(network, 2, SIZES)
@@ -157,17 +151,6 @@ def test_the_given_state_is_not_modified(tmp_path):
     frames = network.project_encoder(torch.stack(random_streams(2, (3, 3))))
     captured.decode(frames, torch.tensor([3, 2]), torch.tensor([True, False]), states)
     assert all(map(torch.equal, leaves(states), leaves(before)))
-
-
-def test_it_works_again_after_an_error(tmp_path):
-    network, eager, captured = pair(tmp_path, NoWhileLoopsDriver(FakeCapture()), max_batch=2)
-    wrong = torch.zeros(2, 3, network.frame_width + 1)
-    with pytest.raises(RuntimeError):
-        captured.decode(wrong, torch.tensor([3, 3]), torch.tensor([True, True]), start(network, 2, SIZES))
-    streams = random_streams(2, (3, 3))
-    expected = search_whole(network, eager, streams, SIZES)
-    for one, other in zip(search_whole(network, captured, streams, SIZES), expected, strict=True):
-        assert_same_beam(one, other)
 
 
 def static(algorithm: BeamAlgorithm, network: TransducerNetwork) -> tuple[BeamSearch, BeamWorkspace]:
@@ -272,7 +255,7 @@ def test_paths_by_doubling_are_those_step_by_step(tmp_path):
 def test_lists_of_parts_are_joined():
     def lists(values: list[list[int]], lengths: list[int]) -> TokenLists:
         whole = torch.tensor(values)
-        return TokenLists(Tokens(whole, whole, whole, whole.float(), whole.float()), torch.tensor(lengths))
+        return TokenLists(TimedLabels(whole, whole, whole, whole.float(), whole.float()), torch.tensor(lengths))
 
     together = joined([lists([[1, 2, 9], [9, 9, 9]], [2, 0]), lists([[3, 9], [4, 5]], [1, 2])])
     assert [[label.id for label in labels_of(together, row)] for row in range(2)] == [[1, 2, 3], [4, 5]]

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension, Hypotheses, TokenLists, Tokens
+from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension, Hypotheses, TimedLabels, TokenLists
 
 BLANK = 5
 
@@ -16,7 +16,7 @@ def empty(batch: int, beam_size: int, spare_columns: int) -> BatchedBeamHyps:
     scores[:, 0] = 0.0
     rows = Hypotheses(scores, torch.zeros_like(scores), whole, whole, whole + KEEP, whole, whole)
     nothing = torch.zeros(batch, beam_size, 0, dtype=torch.int64)
-    tokens = Tokens(nothing, nothing, nothing, nothing.float(), nothing.float())
+    tokens = TimedLabels(nothing, nothing, nothing, nothing.float(), nothing.float())
     return BatchedBeamHyps(rows, TokenLists(tokens, whole), spare_columns, BLANK)
 
 
@@ -69,7 +69,7 @@ def test_equal_hypotheses_are_merged_into_the_best():
 
 
 def test_hypotheses_at_different_frames_are_not_merged():
-    """Their futures differ: the same labels, but other encoder frames to come."""
+    """The hypotheses' futures differ: the same labels, but other encoder frames to come."""
     hyps = empty(1, 3, 4)
     hyps.extend(extension([[0, 0, 0]], [[3, 3, 3]], [[1, 2, 2]], [[-1.0, -2.0, -2.0]]))
     hyps.merge()

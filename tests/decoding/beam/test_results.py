@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.hyps import TimedLabels, TokenLists
 from penstock.decoding.beam.memory import BeamUpdate
 from penstock.decoding.beam.results import BeamReport, NBest
 from penstock.decoding.tensors import tensor_tree
@@ -15,7 +15,7 @@ ROOM = 100
 def lists(lengths: torch.Tensor) -> TokenLists:
     """Lists of distinct labels, of the shape of `lengths` and `ROOM`."""
     whole = torch.arange(lengths.numel() * ROOM).view(*lengths.shape, ROOM)
-    return TokenLists(Tokens(whole, whole + 1, whole + 2, whole * 0.1, whole * -0.1), lengths)
+    return TokenLists(TimedLabels(whole, whole + 1, whole + 2, whole * 0.1, whole * -0.1), lengths)
 
 
 def report(stable: int, unstable: int, alternative: int | None = None) -> BeamReport:

@@ -169,7 +169,7 @@ def test_streams_in_reused_slots(tmp_path, algorithm, durations):
 
 @tdt_or_factorized
 def test_stable_labels_never_change(tmp_path, durations):
-    """What is reported as stable is a prefix of all that is reported later, and of every hypothesis at the end."""
+    """Reported stable labels are a prefix of all that is reported later, and of every hypothesis at the end."""
     _, network = make(tmp_path, 2, durations)
     streams = random_streams(9, (80, 60))
     chunked = search_in_chunks(network, BeamSearch(network), streams, start(network, 2, SIZES), random.Random(2))

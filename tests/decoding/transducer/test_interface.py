@@ -1,4 +1,4 @@
-"""What transducer networks share: choices of a batch, internal language models' weights, and jumps in time."""
+"""Shared parts of transducer networks: choices of a batch, internal language models' weights, and jumps in time."""
 
 import pytest
 import torch

@@ -1,6 +1,7 @@
 """Alternatives equal all word sequences of all paths within the lattice beam, and depend on nothing else."""
 
 import pickle
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,15 +14,77 @@ from penstock.decoding.wfst.device_graph import NO_PIECE
 from penstock.decoding.wfst.lattice import Node, PathStart
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.graphs.full_graph import FullGraphDriver
-from penstock.scoring.wfst.graph_file import TOPOLOGIES
+from penstock.scoring.wfst.graph_file import TOPOLOGIES, DecodingGraph
 from tests.helpers.decoding_graphs import two_word_graph
 from tests.helpers.fake_capture import FakeBuilder
 from tests.helpers.openfst_text import word_sequences_of_text
-from tests.helpers.reference.word_sequences import WordSequence, word_sequences
 from tests.helpers.wfst import Alternative, Searcher, log_probs, random_graph
 
 ALL = 10_000
 EXACT = WfstLimits(50.0, lattice_beam=6.0)
+
+
+class WordSequence(NamedTuple):
+    cost: float
+    """The cost of its best path."""
+    words: tuple[int, ...]
+
+
+def word_sequences(
+    graph: DecodingGraph,
+    log_probs: np.ndarray,
+    beam: float,
+    lm_weight: float = 1 / 3,
+    word_boosts: np.ndarray | None = None,
+) -> list[WordSequence]:
+    """In order of cost; none where no path ends in a final state. log_probs: [T, V + 1], blank last.
+
+    Forwards each state has the cost of each word sequence to it. Sequences are left out only where even the best way
+    from there to the end, known from a pass backwards, is beyond the beam.
+    """
+    boosts = np.zeros(len(graph.words)) if word_boosts is None else word_boosts.astype(np.float64)
+    weight = float(np.float32(lm_weight))
+    arcs = _Ways(graph.arc_offsets, graph.arc_targets, graph.arc_words, weight * graph.arc_weights)
+    closure = _Ways(graph.closure_offsets, graph.closure_targets, graph.closure_words, weight * graph.closure_weights)
+    # 1) backwards: the least cost to the end from before each pass, [S]
+    passes = [(closure, np.zeros(len(graph.closure_targets)))]
+    for scores in np.asarray(log_probs, np.float64):
+        passes += [(arcs, -scores[graph.arc_labels]), (closure, np.zeros(len(graph.closure_targets)))]
+    after = [weight * graph.final_weights.astype(np.float64)]
+    for ways, costs in reversed(passes):
+        ahead = np.full(graph.state_count, np.inf)
+        np.minimum.at(ahead, ways.sources, ways.weights - boosts[ways.words] + costs + after[-1][ways.targets])
+        after.append(ahead)
+    after.reverse()
+    limit = after[0][graph.start_state] + beam
+    # 2) forwards: costs of word sequences by state
+    reached: dict[int, dict[tuple[int, ...], float]] = {graph.start_state: {(): 0.0}}
+    for (ways, costs), ahead in zip(passes, after[1:], strict=True):
+        before, reached = reached, {}
+        for state, found in before.items():
+            for entry in range(ways.offsets[state], ways.offsets[state + 1]):
+                word, target = int(ways.words[entry]), int(ways.targets[entry])
+                more = ways.weights[entry] - boosts[word] + costs[entry]
+                for words, cost in found.items():
+                    total = cost + more
+                    if total + ahead[target] <= limit:
+                        extended = (*words, word) if word else words
+                        of_target = reached.setdefault(target, {})
+                        of_target[extended] = min(total, of_target.get(extended, np.inf))
+    # 3) the best of each
+    best: dict[tuple[int, ...], float] = {}
+    for state, found in reached.items():
+        for words, cost in found.items():
+            best[words] = min(cost + after[-1][state], best.get(words, np.inf))
+    return sorted(WordSequence(float(cost), words) for words, cost in best.items() if cost <= limit)
+
+
+class _Ways:
+    """Entries of a CSR, with their sources."""
+
+    def __init__(self, offsets: np.ndarray, targets: np.ndarray, words: np.ndarray, weights: np.ndarray):
+        self.offsets, self.targets, self.words, self.weights = offsets, targets, words, weights.astype(np.float64)
+        self.sources = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 
 def check_equal(found: list[Alternative], expected: list[WordSequence]) -> None:
@@ -119,7 +182,7 @@ def test_fixed_shapes_give_the_same(sizes):
 
 @pytest.mark.parametrize("sizes", [SIZES["roomy"], SIZES["crowded"]], ids=["roomy", "crowded"])
 def test_paths_of_long_segments_differ_in_the_last_frames(sizes, monkeypatch):
-    """Those found are among all, at the cost of the whole path; chunks and pruning do not matter here either."""
+    """Found paths are among all, at the cost of the whole path; chunks and pruning do not matter here either."""
     graph, limits = random_graph(5, states=20), WfstLimits(8.0, lattice_beam=3.0)
     scores = log_probs(5, 1, 16, graph.vocabulary_size, sharpness=0.7)
     searcher = Searcher(graph, sizes, limits)
@@ -155,7 +218,7 @@ def test_long_segments_can_be_sent_to_other_processes():
 
 
 def test_losers_that_are_left_out_take_their_words_with_them():
-    """What is found is true, and the best are found first."""
+    """All found paths are true, and the best are found first."""
     graph, limits = random_graph(5, states=20), WfstLimits(50.0, lattice_beam=6.0)
     scores = log_probs(5, 1, 7, graph.vocabulary_size)
     expected = {one.words: one.cost for one in word_sequences(graph, scores[0].numpy(), 9.0)}

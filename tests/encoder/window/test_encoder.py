@@ -32,7 +32,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 IN_GROUPS = pytest.mark.parametrize("is_grouped", [False, True], ids=["row by row", "in groups"])
-"""As on a CPU, and as on a GPU."""
+"""Rows as on a CPU, and as on a GPU."""
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,4 +1,4 @@
-"""What the oracle tests compare: models as NeMo's objects and as imported bundles, and audio in random requests.
+"""Models for the oracle tests, as NeMo's objects and as imported bundles, and audio in random requests.
 
 The models are the random ones of `nemo_specs.SPECS` and, where the variable PENSTOCK_ORACLE_NEMO names a .nemo file,
 that one with real speech. Each is built once a process.
@@ -68,7 +68,7 @@ class OracleModel:
         return encoded[0, :, : int(length[0])].T
 
     def heads_input(self, samples: np.ndarray, context: AttentionContext, prompts: list[int]) -> list[torch.Tensor]:
-        """What NeMo's heads get [T, D] of one signal for each of `prompts`, offline and in one batch."""
+        """Input of NeMo's heads [T, D] from one signal for each of `prompts`, offline and in one batch."""
         self.model.encoder.set_default_att_context_size(list(context))
         count = len(prompts)
         with torch.no_grad():

@@ -44,7 +44,7 @@ _UNIFIED_SPEC = _spec(
     encoder=OFFLINE | {"att_context_style": "chunked_limited_with_rc", "conv_context_style": "dcc",
                        "att_chunk_context_size": [[14], [1, 2, 5], [0, 1, 4]]},
 )  # fmt: skip
-"""As parakeet-unified."""
+"""Spec as parakeet-unified."""
 REAL = "real_speech"
 """The bundled model, as NeMo's with the same weights."""
 NAMES = (*(spec.name for spec in SPECS), REAL)

@@ -18,9 +18,11 @@ from transformers import (
 
 from benchmarks.nemo_specs import SAMPLE_RATE_HZ, float_signals
 from benchmarks.transformers_models import make_processor
+from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.transformers.importer import import_transformers
+from penstock.model.transformers.weights import source_of
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 
 _MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives
@@ -29,7 +31,7 @@ _workspace = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
 
 
 class TransformersSpec(NamedTuple):
-    """What differs between the models; contexts: right ones, the default first."""
+    """Differences between the models; contexts: right ones, the default first."""
 
     name: str
     seed: int
@@ -62,7 +64,7 @@ WITH_PROMPTS = TransformersSpec(
      "default_prompt_id": 8},
     languages={"en-US": 0, "en": 0, "de-DE": 4, "no": 7, "auto": 8},
 )  # fmt: skip
-"""As nemotron-3.5-asr-streaming; its prompts' width is not twice that of the encoder."""
+"""Spec as nemotron-3.5-asr-streaming; its prompts' width is not twice that of the encoder."""
 
 
 @dataclass(frozen=True)
@@ -185,3 +187,52 @@ def _set_blank_rate(
         logits = model.joint(decoder_hidden_states=prediction, encoder_hidden_states=frames)
     leads = logits[:, :blank].amax(dim=1) - logits[:, blank]
     model.joint.head.bias.data[blank] += leads.quantile(_BLANK_RATE)
+
+
+def export_transformers(checkpoint: Checkpoint, directory: Path) -> None:
+    """Saves model and processor by Transformers' own classes; importing them gives the same tensors.
+
+    CheckpointError for a bundle that the format cannot express.
+    """
+    config = checkpoint.config
+    encoder, transducer = config.encoder, config.transducer
+    if transducer is None or transducer.is_tdt or transducer.is_factorized:
+        raise CheckpointError(f"{checkpoint.directory}: is {config.head_name}; accepted: RNN-T")
+    if not encoder.has_conv_layer_norm or transducer.joint_hidden != transducer.predictor_hidden:
+        raise CheckpointError(f"{checkpoint.directory}: has a batch norm, or widths of joint and predictor that differ")
+    rights = tuple(context.right for context in encoder.contexts)
+    model = NemotronAsrStreamingForRNNT(
+        NemotronAsrStreamingConfig(
+            vocab_size=transducer.vocabulary_size + 1,
+            blank_token_id=transducer.vocabulary_size,
+            decoder_hidden_size=transducer.predictor_hidden,
+            num_decoder_layers=transducer.predictor_layers,
+            hidden_act=transducer.joint_activation,
+            max_symbols_per_step=transducer.max_symbols,
+            encoder_config={
+                "attention_bias": encoder.use_bias,
+                "conv_kernel_size": encoder.conv_kernel_size,
+                "convolution_bias": encoder.use_bias,
+                "default_num_lookahead_tokens": rights[0],
+                "hidden_size": encoder.d_model,
+                "intermediate_size": encoder.d_feed_forward,
+                "num_attention_heads": encoder.n_heads,
+                "num_hidden_layers": encoder.n_layers,
+                "num_key_value_heads": encoder.n_heads,
+                "num_mel_bins": encoder.mel_bins,
+                "scale_input": encoder.xscaling,
+                "sliding_window": encoder.contexts[0].left + 1,
+                "subsampling_conv_channels": encoder.subsampling_channels,
+                "subsampling_factor": encoder.subsampling_factor,
+            },
+        )
+    )
+    state = {}
+    for name, tensor in checkpoint.tensors("encoder.", "predictor.", "joint.").items():
+        source = source_of(name, tuple(tensor.shape), is_offline=False)
+        state[source.name] = tensor.reshape(source.shape)
+    model.load_state_dict(state)
+    model.generation_config.decoder_start_token_id = transducer.vocabulary_size
+    processor = make_processor(checkpoint.tokenizer_path.read_bytes(), encoder.mel_bins, rights)
+    model.save_pretrained(directory)
+    processor.save_pretrained(directory)

@@ -125,7 +125,7 @@ class GreedyReference:
         return torch.cat([(1 - blank) * labels, blank]).log()
 
     def ranking(self, logits: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
-        """What decides between labels and blank, [V + 1]: logits with the internal language model."""
+        """Scores for the choice between labels and blank, [V + 1]: logits with the internal language model."""
         blank = self._config.vocabulary_size
         return torch.cat([logits[:blank] + self.ilm_scores(prediction), logits[blank : blank + 1]])
 

@@ -16,7 +16,7 @@ FLOAT64 = 2**-53
 
 
 class LogMelReference(NamedTuple):
-    """What the front end must compute."""
+    """Exact output of the front end."""
 
     mel: torch.Tensor
     """[floor(L / hop), F] float64."""

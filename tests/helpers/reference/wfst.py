@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass
 class Boosts:
-    """What a stream boosts: words by a table, or phrases by an automaton over pieces."""
+    """A stream's boosts: words by a table, or phrases by an automaton over pieces."""
 
     words: np.ndarray | None = None
     """[W] float32"""

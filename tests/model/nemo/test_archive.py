@@ -73,6 +73,15 @@ def test_corrupt_gzip_data(tmp_path):
     assert_rejected(tmp_path / "a.nemo", "broken or truncated gzip|contains more than tensors|is not finite|truncated")
 
 
+@pytest.mark.parametrize("change", [lambda header: b"x" + header[1:], lambda header: bytes(512)])
+def test_a_broken_header_is_not_the_end(tmp_path, change):
+    path = write_nemo(tmp_path / "a.nemo", nemo_members() | {"last": b"1"})
+    data = path.read_bytes()
+    place = data.rindex(b"last\0")
+    path.write_bytes(data[:place] + change(data[place : place + 512]) + data[place + 512 :])
+    assert_rejected(path, f"the header of a member is broken, at byte {place}")
+
+
 def test_a_gzip_bomb(tmp_path, monkeypatch):
     monkeypatch.setattr(nemo_archive, "MAX_ARCHIVE_BYTES", 5 << 20)
     (tmp_path / "a.nemo").write_bytes(gzip.compress(bytes(20 << 20)))

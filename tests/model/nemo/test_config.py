@@ -82,7 +82,7 @@ def set_key(values: dict, path: str, value: object) -> dict:
         ("preprocessor.n_fft", 256, "at least the window size"),
         ("preprocessor.window_size", 1e-9, "at least one sample"),
         ("preprocessor.n_window_size", 400, "either this or window_size"),
-        ("preprocessor.preemph", 1.5, "preemph < 1"),
+        ("preprocessor.preemph", 1.5, "preemphasis: 1.5"),
         ("decoder._target_", "nemo.collections.asr.modules.StatelessTransducerDecoder", "RNNTDecoder"),
         ("decoder.normalization_mode", "layer", "nothing"),
         ("decoder.blank_as_pad", False, "True"),

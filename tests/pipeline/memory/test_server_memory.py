@@ -16,7 +16,7 @@ from tests.helpers.random_models import random_checkpoint
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_bytes_per_stream_of_a_factorized_transducer(tmp_path, seed):
-    """Its rows are as wide as the joint and the vocabulary together, and it has two weights per stream."""
+    """A row is as wide as the joint and the vocabulary together, and has two weights per stream."""
     checkpoint = random_checkpoint(tmp_path, seed, kind=FACTORIZED)
     network, config = open_network(checkpoint), checkpoint.config
     encoder = EncoderState(config.encoder, config.encoder.contexts[0], 3, "cpu", network.dtype)

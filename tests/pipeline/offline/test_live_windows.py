@@ -71,7 +71,7 @@ def server(checkpoint) -> WindowServer:
 
 
 def watched(server: WindowServer) -> dict[Hashable, list[torch.Tensor]]:
-    """What the encoder passes on from now on, by stream."""
+    """Frames that the encoder passes on from now on, by stream."""
     frames: dict[Hashable, list[torch.Tensor]] = {}
     process = server.encoder.process_tickets
 
@@ -307,5 +307,5 @@ def test_a_unified_model_has_only_the_windows_of_its_training(unified):
 
 
 def test_a_streaming_model_has_no_windows(bundled_model):
-    with pytest.raises(StreamError, match="window is 'live', but the model is a streaming one; accepted: nothing"):
+    with pytest.raises(StreamError, match="window is 'live', but the model is a streaming one: leave it out"):
         StreamingRecognizer(bundled_model).open_stream(options={"window": "live"})

@@ -221,7 +221,7 @@ def test_limits_end_a_stream_as_its_samples_arrive(checkpoint, speech):
 
 @pytest.mark.parametrize("options", [{}, {"window": "2.4,0.8,0.4"}], ids=["file", "live"])
 def test_the_error_that_ends_a_stream_is_the_first_that_its_client_has(checkpoint, speech, options):
-    """Its requests before that are on the way when the encoder has dropped the stream."""
+    """Requests before that are on the way when the encoder has dropped the stream."""
     server = WindowServer(checkpoint, limits=WindowLimits(60 * RATE_HZ, 40 * RATE_HZ))
     server.send("a", speech[: 30 * RATE_HZ], start=True, options=options)
     on_the_way = server.admit([rows_of([AudioRequest("a", speech[:100])])])

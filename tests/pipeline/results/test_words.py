@@ -6,7 +6,7 @@ import random
 import pytest
 
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.results.words import Token, Transcript, Word, word_confidence
+from penstock.pipeline.results.words import SegmentTranscript, Token, Word, word_confidence
 from penstock_client.writing import split_words
 
 FRAME_MS = 80.0
@@ -28,7 +28,7 @@ def tokens_at(*timestamps: int, duration: int = 0) -> list[Token]:
 
 def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> list[tuple[str, int, int]]:
     """Words with their first frame and the frame after them."""
-    transcript = Transcript(Pieces(*pieces), FRAME_MS)
+    transcript = SegmentTranscript(Pieces(*pieces), FRAME_MS)
     words = transcript.add(tokens_at(*timestamps, duration=duration)) + transcript.finish()
     return [(text, start // 80, end // 80) for text, start, end, _ in words]
 
@@ -90,7 +90,7 @@ def test_marks_and_scripts_without_spaces(pieces, text, expected):
     tokens = tokens_at(*range(len(pieces := pieces.split("|"))), duration=1)
     assert words_of(pieces, *range(len(pieces)), duration=1) == expected
     for count in range(len(tokens)):
-        transcript = Transcript(Pieces(*pieces), FRAME_MS)
+        transcript = SegmentTranscript(Pieces(*pieces), FRAME_MS)
         transcript.add(tokens[:count])
         assert transcript.text_with(tokens[count:]) == transcript.ending_with(tokens[count:]).text == text
         assert text.startswith(transcript.text)
@@ -102,7 +102,7 @@ def test_a_character_of_bytes_is_a_word():
 
 
 def test_a_word_is_finished_by_the_next_one_or_by_the_end():
-    transcript = Transcript(Pieces(" he", "llo", " you"), FRAME_MS)
+    transcript = SegmentTranscript(Pieces(" he", "llo", " you"), FRAME_MS)
     first, second, third = tokens_at(1, 2, 5)
     assert transcript.add([first]) == []
     assert transcript.add([second]) == []
@@ -128,7 +128,7 @@ def test_a_word_is_as_sure_as_all_bytes_of_its_characters(pieces, scores, words)
     tokens = [Token(i, i, 1, score) for i, score in enumerate(scores)]
     tags = frozenset(i for i, piece in enumerate(pieces) if piece == "<de-DE>")
     for heard in range(len(tokens) + 1):
-        transcript = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+        transcript = SegmentTranscript(Pieces(*pieces), FRAME_MS, dropped=tags)
         transcript.add(tokens[:heard])
         ending = transcript.ending_with(tokens[heard:])
         assert [(word.text, word.confidence) for word in ending.words] == [(text, math.exp(low)) for text, low in words]
@@ -138,7 +138,7 @@ def test_a_word_is_as_sure_as_all_bytes_of_its_characters(pieces, scores, words)
 
 
 def test_text_with_what_may_change_leaves_the_transcript_as_it_is():
-    transcript = Transcript(Pieces(" he", "llo", b"\xc3"), FRAME_MS)
+    transcript = SegmentTranscript(Pieces(" he", "llo", b"\xc3"), FRAME_MS)
     first, second, third = tokens_at(1, 2, 3)
     transcript.add([first])
     assert transcript.text_with([second]) == "hello"
@@ -152,7 +152,7 @@ def test_text_with_what_may_change_leaves_the_transcript_as_it_is():
 def test_an_ending_has_the_words_of_the_whole(heard):
     pieces = Pieces(" he", "llo", " new", " wor", "ld")
     tokens = [Token(i, 2 * i, 1, -0.1 * i) for i in range(5)]
-    transcript, whole = Transcript(pieces, FRAME_MS), Transcript(pieces, FRAME_MS)
+    transcript, whole = SegmentTranscript(pieces, FRAME_MS), SegmentTranscript(pieces, FRAME_MS)
     expected = whole.add(tokens) + whole.finish()
     transcript.add(tokens[:heard])
     before = (transcript.text, list(transcript.words))
@@ -163,7 +163,7 @@ def test_an_ending_has_the_words_of_the_whole(heard):
 
 
 def test_a_space_is_shown_only_with_what_follows():
-    transcript = Transcript(Pieces("a", " ", "b"), FRAME_MS)
+    transcript = SegmentTranscript(Pieces("a", " ", "b"), FRAME_MS)
     shown = []
     for token in tokens_at(1, 2, 3):
         transcript.add([token])
@@ -178,16 +178,16 @@ def test_random_tokens_in_random_pieces(golden_bundle, case):
     for _ in range(200):
         frames = sorted(chance.randrange(100) for _ in range(chance.randrange(20)))
         tokens = [Token(chance.randrange(tokenizer.size), frame, 0, -1.0) for frame in frames]
-        whole = Transcript(tokenizer, FRAME_MS)
+        whole = SegmentTranscript(tokenizer, FRAME_MS)
         words = whole.add(tokens) + whole.finish()
         assert whole.text == tokenizer.decode([token.id for token in tokens])
         assert [word.text for word in words] == [part for part in split_words(whole.text) if part]
         assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
         assert all(0 <= word.start_ms < word.end_ms <= 8000 for word in words)
-        assert in_pieces(Transcript(tokenizer, FRAME_MS), tokens, chance) == words
+        assert in_pieces(SegmentTranscript(tokenizer, FRAME_MS), tokens, chance) == words
 
 
-def in_pieces(transcript: Transcript, tokens: list[Token], chance: random.Random) -> list[Word]:
+def in_pieces(transcript: SegmentTranscript, tokens: list[Token], chance: random.Random) -> list[Word]:
     words, before = [], ""
     while tokens:
         count = chance.randint(0, 3)
@@ -212,19 +212,19 @@ def in_pieces(transcript: Transcript, tokens: list[Token], chance: random.Random
 def test_language_tags_and_the_space_before_them_are_dropped(pieces, text, words):
     tags = frozenset(i for i, piece in enumerate(pieces) if str(piece).startswith("<"))
     tokens = tokens_at(*range(len(pieces)))
-    transcript = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+    transcript = SegmentTranscript(Pieces(*pieces), FRAME_MS, dropped=tags)
     found = [word for token in tokens for word in transcript.add([token])] + transcript.finish()
     assert (transcript.text, [word.text for word in found]) == (text, words)
     for count in range(len(pieces)):
-        begun = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+        begun = SegmentTranscript(Pieces(*pieces), FRAME_MS, dropped=tags)
         begun.add(tokens[:count])
         assert begun.ending_with(tokens[count:]).text == text
         assert "<" not in begun.text_with(tokens[count:])
 
 
 def test_a_tag_changes_no_times_and_no_confidence_of_words():
-    with_tag = Transcript(Pieces(" a", "<de-DE>", " b"), FRAME_MS, dropped=frozenset({1}))
-    plain = Transcript(Pieces(" a", "", " b"), FRAME_MS)
+    with_tag = SegmentTranscript(Pieces(" a", "<de-DE>", " b"), FRAME_MS, dropped=frozenset({1}))
+    plain = SegmentTranscript(Pieces(" a", "", " b"), FRAME_MS)
     tokens = [Token(0, 3, 0, -1.0), Token(1, 5, 0, -9.0), Token(2, 8, 0, -2.0)]
     for transcript, some in ((with_tag, tokens), (plain, [tokens[0], tokens[2]])):
         transcript.add(some)

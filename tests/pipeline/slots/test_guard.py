@@ -1,4 +1,4 @@
-"""Whose state a later stage holds: requests of earlier, later and lost streams in one slot."""
+"""Requests of earlier, later and lost streams in one slot: whose state a later stage holds."""
 
 from collections import Counter
 
@@ -62,7 +62,7 @@ def test_stale_requests_do_not_cost_the_stream_its_slot(rig):
 
 
 def test_a_lost_stream_is_not_admitted_again(rig):
-    """Its next request may have been on its way when the step failed."""
+    """The stream's next request may have been on its way when the step failed."""
     error = rig.guard.reject(SLOT, 20, "the encoder failed")
     assert (error.kind, str(error)) == (StreamErrorKind.INTERNAL, "STREAM_LOST: the encoder failed")
     assert not rig.is_admitted(20)

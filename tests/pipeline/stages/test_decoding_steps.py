@@ -5,7 +5,7 @@ import pytest
 
 from penstock.endpointing.rules import EndpointRules
 from penstock.pipeline.results.words import NOTHING, Decoded, Token
-from penstock.pipeline.stages.decoding_steps import Before, Endpoints, RowSteps
+from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps
 
 CHUNK = 2
 
@@ -25,8 +25,7 @@ def row_steps(endpoints: Endpoints, slots: list[int], frames: list[int], **more)
     covered = np.full(len(slots), 10**6)
     all_frames = np.array([frames, more.pop("open_frames", [0] * len(slots))])
     is_forced = np.array(more.pop("is_forced", [False] * len(slots)))
-    before = {row: Before(tokens) for row, tokens in more.pop("unstable", {}).items()}
-    return RowSteps(endpoints, np.array(slots), all_frames, covered, ends_segment, is_forced, before)
+    return RowSteps(endpoints, np.array(slots), all_frames, covered, ends_segment, is_forced, more.pop("unstable", {}))
 
 
 def token(label: int) -> Token:

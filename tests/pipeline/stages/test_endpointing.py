@@ -19,6 +19,7 @@ from penstock.pipeline.stream_decoders.searches import CtcStreamDecoder
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.random_models import with_end_tokens, with_piece_texts
+from tests.helpers.recognition import NO_SAMPLES
 from tests.helpers.segments import SAMPLE_RATE_HZ, pieces, recognize, recognize_together, segments, speech_with_pauses
 from tests.helpers.stage_requests import DecoderRequest, decode
 
@@ -297,3 +298,22 @@ def test_no_ctc_token_is_reported_twice(border):
     first = [*before.stable, *before.unstable]
     assert [token.id for token in first + after.stable + after.unstable] == [0, 0, 1]
     assert [token.timestamp for token in first] + [border + token.timestamp for token in after.stable] == [1, 5, 6]
+
+
+@pytest.mark.parametrize("phrases", [[["nine", 12.0]], [["nine nine", 12.0], ["seven", 1.0]]], ids=["words", "phrases"])
+def test_phrases_of_a_graph_search_change_where_a_client_ends_a_segment(recognizers, speech, phrases):
+    """A table has the boosts of single words, an automaton those of phrases."""
+    audio, plain = speech[: 6 * SAMPLE_RATE_HZ], {"boosted_phrases": []}
+    texts = []
+    for changes in (None, {"boosted_phrases": phrases}, plain):
+        with recognizers(RNNT).open_stream(options={"decoder": "wfst", "n_best": 2}) as stream:
+            stream.finalize(NO_SAMPLES, {"boosted_phrases": phrases} if changes == plain else None)
+            if changes == plain:
+                stream.finalize(NO_SAMPLES, plain)
+            stream.finalize(audio[:20_000], changes)
+            result = stream.finish(audio[20_000:])
+            assert result.alternatives[0].text == result.text
+            texts.append(result.text.split())
+    without, boosted, again = texts
+    assert boosted.count("nine") > without.count("nine")
+    assert again == without

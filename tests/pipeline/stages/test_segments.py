@@ -9,7 +9,6 @@ import pytest
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
 from penstock.errors import StreamErrorKind
-from penstock.frontend import loudness
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from tests.helpers.decoding_graphs import write_text_lm
 from tests.helpers.golden import golden_samples
@@ -25,12 +24,6 @@ CHOICES = (
     {"decoder": "ctc"},
     {"decoder": "ctc_beam", "n_best": 2},
 )
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch):
-    """All segments end as in pauses, so that no word goes on."""
-    monkeypatch.setattr(loudness, "_LOUD_NATS", -1e9)
 
 
 @pytest.fixture(scope="module", params=[("rnnt_hybrid", (6, 1)), ("tdt_hybrid", (70, 1))], ids=str)
@@ -192,8 +185,71 @@ def test_another_type_is_rejected_by_name(recognizer, value, is_start):
         assert recognizer.table.live_streams == (0 if is_start else 1)
 
 
-def test_what_a_later_request_may_have_is_named(recognizer):
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"decoder": "alsd"}, "'decoder' cannot change in a running stream; accepted after the start, with finalize: "),
+        ({"boosted_phrases": [["seven", 1e3]]}, "boosted phrases: phrase 1 ('seven') has boost 1000.0; accepted: num"),
+        ({"endpoint_silence_ms": 500, "boost": 3.0}, "boost is given without boosted_phrases"),
+        ({"language": "tlh"}, "language is 'tlh'"),
+    ],
+)
+def test_a_change_with_a_wrong_option_changes_nothing(recognizer, options, why):
+    samples = golden_samples("medium").numpy()
+    recognizer.process([AudioRequest("x", samples[:9000], is_start=True)])
+    (rejected,) = recognizer.process([AudioRequest("x", samples[9000:20_000], options=options, finalize=True)])
+    assert isinstance(rejected, StreamError) and rejected.message.startswith(f"stream 'x': {why}")
+    (result,) = recognizer.process([AudioRequest("x", samples[9000:], is_end=True)])
+    assert (result.segment, result.text) == (0, recognizer.open_stream().finish(samples).text)
+
+
+@pytest.mark.parametrize("request_", [{}, {"is_end": True, "finalize": True}])
+def test_options_change_only_where_a_segment_ends(recognizer, request_):
     with recognizer.open_stream("x") as stream:
         stream.push(NO_SAMPLES)
-        (rejected,) = recognizer.process([AudioRequest("x", NO_SAMPLES, options={"decoder": "alsd"})])
-        assert rejected.message == "stream 'x': 'decoder' is not accepted after the start; accepted: finalize"
+        (rejected,) = recognizer.process([AudioRequest("x", NO_SAMPLES, options={"boosted_phrases": []}, **request_)])
+        assert rejected.message == "stream 'x': 'boosted_phrases' is not accepted after the start; " + (
+            "accepted: with finalize alone"
+        )
+
+
+def text_after(recognizer, samples, cut_at, options, changes) -> str:
+    with recognizer.open_stream(options=options) as stream:
+        stream.finalize(samples[:cut_at], changes)
+        return stream.finish(samples[cut_at:]).text
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "alsd", "aes", "ctc_beam"])
+def test_phrases_change_at_an_end_and_all_else_goes_on(recognizer, decoder):
+    samples, own = golden_samples("long").numpy(), {"decoder": decoder}
+    boosted = {"boosted_phrases": [["zz", 20.0]], "unknown_phrases": "ignore"}
+    pages = recognizer._decoder._fusion.phrases.free_pages
+    for cut_at in (9000,):
+        plain = text_after(recognizer, samples, cut_at, own, None)
+        with_phrases = text_after(recognizer, samples, cut_at, own, boosted)
+        assert ("zz" in with_phrases and "zz" not in plain) or (decoder == "greedy" and plain == with_phrases == "")
+        # Taken back before they score anything, they leave nothing.
+        with recognizer.open_stream(options=own | boosted) as stream:
+            stream.finalize(NO_SAMPLES, {"boosted_phrases": None})
+            begun = stream.finalize(samples[:cut_at], {"endpoint_longest_s": 120}).text
+            assert "zz" not in begun
+            assert stream.finalize(samples[cut_at:], {"endpoint_longest_s": None}).text == plain
+            for _ in range(100):
+                stream.finalize(NO_SAMPLES, boosted)
+                stream.finalize(NO_SAMPLES, {"boosted_phrases": []})
+    assert recognizer._decoder._fusion.phrases.free_pages >= pages - 1, "lists that no stream uses are replaced"
+
+
+def test_endpoints_turned_on_count_from_the_end(recognizer):
+    """Rules from the start are restarted by the same end; silence before it does not count."""
+    speech = golden_samples("short").numpy()
+    silence = np.zeros(12 * 16_000, np.float32)
+    rules = {"endpoint_longest_s": 5}
+    found = []
+    for options, changes in ((rules, None), ({}, rules)):
+        with recognizer.open_stream(options=options) as stream:
+            stream.push(speech[:8000])
+            stream.finalize(NO_SAMPLES, changes)
+            result = stream.push(silence)
+            found.append([(entry.segment, round(entry.audio_processed_s, 3)) for entry in result.entries])
+    assert found[0] == found[1] and len(found[0]) > 1

@@ -93,7 +93,7 @@ def test_a_stale_request_disturbs_no_stream_in_either_stage(rig):
 
 @pytest.mark.parametrize("stage", ["encoder", "decoder"])
 def test_a_request_behind_a_failed_one_is_rejected(rig, monkeypatch, stage):
-    """It was on its way when the step failed; its stream has missed a chunk and must not go on."""
+    """The request was on its way when the step failed; its stream has missed a chunk and must not go on."""
     owner, method = {"encoder": (StreamingEncoder, "step"), "decoder": (LabelLooping, "decode")}[stage]
     make = {"encoder": rig.mel, "decoder": rig.encoded}[stage]
     process = partial({"encoder": encode, "decoder": decode}[stage], getattr(rig, stage))
@@ -128,7 +128,7 @@ def test_the_encoder_warms_up_as_many_streams_as_it_has_slots(rig, monkeypatch):
 
 
 def test_the_encoder_may_reuse_the_memory_of_its_output(rig, monkeypatch):
-    """As a CUDA graph does; requests of one chunk and of several are in the batch."""
+    """A CUDA graph does so; requests of one chunk and of several are in the batch."""
     requests = [rig.mel(Lease(0, 5), slice(4), True), rig.mel(Lease(1, 5), slice(1), True)]
     expected = [frames.clone() for frames in encode(rig.encoder, requests)]
     real, outputs = StreamingEncoder.step, []
@@ -245,7 +245,7 @@ def test_a_slot_that_does_not_exist_is_rejected_in_either_stage(rig, slot):
 @pytest.mark.parametrize("is_end", [False, True])
 @pytest.mark.parametrize("old_is_first", [False, True])
 def test_a_late_request_meets_the_slots_new_stream_in_one_batch(rig, is_end, old_is_first):
-    """It waited longer than the idle limit, so the slot was given on. Behind the new stream's start it is rejected."""
+    """The late request waited longer than the idle limit. Behind the new stream's start it is rejected."""
     old, new, alone = Lease(1, 5), Lease(1, 6), Lease(2, 7)
     for name, make, rest in (("encoder", rig.mel, slice(2, 4)), ("decoder", rig.encoded, slice(3, 6))):
         process = partial({"encoder": encode, "decoder": decode}[name], getattr(rig, name))

@@ -7,7 +7,7 @@ import torch
 
 from penstock.errors import StreamError
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.select import Choice
+from penstock.graphs.select import DriverChoice
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
@@ -31,7 +31,7 @@ def phrases(chance: random.Random) -> list[tuple[str, float]]:
 
 
 class Streams:
-    """What each of them hears, and how it decodes."""
+    """Audio of each stream, and how it decodes."""
 
     def __init__(self, checkpoint: Checkpoint):
         width, tokenizer = checkpoint.config.encoder.d_model, Tokenizer(checkpoint.tokenizer_path)
@@ -80,7 +80,9 @@ def test_each_is_as_alone(golden_bundle, streams, is_captured, monkeypatch):
     with monkeypatch.context() as patch:
         if is_captured:
             patch.setattr(decoder, "MAX_CAPTURED_BATCH", 8)
-            patch.setattr(decoder, "select_driver", lambda *_: Choice(NoWhileLoopsDriver(FakeCapture()), "a test"))
+            patch.setattr(
+                decoder, "select_driver", lambda *_: DriverChoice(NoWhileLoopsDriver(FakeCapture()), "a test")
+            )
         together = DecoderStage(checkpoint, SLOTS, SlotLedger(SLOTS), decoding=DecodingConfig(capture_beams=True))
     assert together.driver_name == ("no_while_loops" if is_captured else "no_graphs")
     alone = DecoderStage(checkpoint, 1, SlotLedger(1))

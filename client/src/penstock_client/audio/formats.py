@@ -25,11 +25,13 @@ HEAD_BYTES = 12
 MPEG_BYTES = 4096
 """Bytes that show MPEG audio, which has no name: some frames in a row, also after other bytes."""
 _MAGIC = (
-    (0, b"RIFF"), (0, b"RF64"), (0, b"riff"), (0, b"fLaC"), (0, b"OggS"), (0, b"ID3"), (0, b"FORM"), (0, b".snd"),
-    (0, b"caff"), (0, b"\x1aE\xdf\xa3"), (4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (0, b"#!AMR"),
-    (0, b"NIST_1A"), (0, b"FLV\x01"), (0, b"\x30\x26\xb2\x75\x8e\x66"), (0, b"\x00\x00\x01\xba"), (0, b"MAC "),
-    (0, b"wvpk"), (0, b"TTA1"), (0, b"DSD "), (0, b".RMF"), (0, b".SoX"), (0, b"Creative Voi"), (0, b"PVF1"),
-    (0, b"\x7f\xfe\x80\x01"),
+    (0, b"RIFF", "WAV"), (0, b"RIFX", "RIFX"), (0, b"RF64", "RF64"), (0, b"riff", "W64"), (0, b"fLaC", "FLAC"),
+    (0, b"OggS", "Ogg"), (0, b"FORM", "AIFF"), (0, b".snd", "AU"), (0, b"caff", "CAF"),
+    (0, b"\x1aE\xdf\xa3", "WebM or Matroska"), (4, b"ftyp", "MP4"), (4, b"moov", "MP4"), (4, b"mdat", "MP4"),
+    (4, b"wide", "MP4"), (0, b"#!AMR", "AMR"), (0, b"NIST_1A", "SPHERE"), (0, b"FLV\x01", "FLV"),
+    (0, b"\x30\x26\xb2\x75\x8e\x66", "WMA"), (0, b"\x00\x00\x01\xba", "MPEG"), (0, b"MAC ", "Monkey's Audio"),
+    (0, b"wvpk", "WavPack"), (0, b"TTA1", "TTA"), (0, b"DSD ", "DSD"), (0, b".RMF", "RealMedia"), (0, b".SoX", "SoX"),
+    (0, b"Creative Voi", "VOC"), (0, b"PVF1", "PVF"), (0, b"\x7f\xfe\x80\x01", "DTS"),
 )  # fmt: skip
 _TS_PACKET_BYTES = 188
 _AC3 = b"\x0b\x77"
@@ -46,9 +48,16 @@ _RATES_HZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_02
 """By the version bits of a frame."""
 
 
+def container_name(head: bytes) -> str | None:
+    """The format of a recording that begins with its name, by its first `HEAD_BYTES`; None for others."""
+    if head.startswith(b"ID3") and len(head) >= 10 and max(head[3:5]) < 0xFF and max(head[6:10]) < 0x80:
+        return "MP3"
+    return next((name for position, magic, name in _MAGIC if head[position:].startswith(magic)), None)
+
+
 def is_container(head: bytes) -> bool:
     """True for the first `HEAD_BYTES` of a recording whose format begins with a name."""
-    return any(head[position:].startswith(magic) for position, magic in _MAGIC)
+    return container_name(head) is not None
 
 
 def is_stream(head: bytes) -> bool:
@@ -60,13 +69,20 @@ def is_stream(head: bytes) -> bool:
     return mpeg_begin(head) is not None
 
 
+def begins_stream(head: bytes) -> bool | None:
+    """True for the first bytes of MPEG audio, AAC or a transport stream, False for others; None if more are needed."""
+    if set(head[::_TS_PACKET_BYTES]) == {0x47}:
+        return True if len(head) > 4 * _TS_PACKET_BYTES else None
+    return _is_chain(head, 0)
+
+
 def is_text(data: bytes) -> bool:
     """True for printable ASCII and white space alone, which no audio is."""
     return bool(data) and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data)
 
 
 def mpeg_begin(data: bytes) -> int | None:
-    """Where frames of MPEG audio or AAC in a row begin; None where there are none."""
+    """Finds where frames of MPEG audio or AAC in a row begin; None where there are none."""
     begin = data.find(b"\xff")
     while begin >= 0 and not _is_chain(data, begin):
         begin = data.find(b"\xff", begin + 1)
@@ -93,9 +109,12 @@ def mp3_seconds(data: bytes) -> float | None:
     return None
 
 
-def _is_chain(data: bytes, begin: int) -> bool:
+def _is_chain(data: bytes, begin: int) -> bool | None:
+    """True for frames in a row; None where the bytes end before the last one's header."""
     first = _fixed(data[begin : begin + 4])
     for _ in range(_CHAIN_FRAMES):
+        if len(data) < begin + 6:
+            return None
         size = _frame_bytes(data[begin : begin + 6])
         if not size or _fixed(data[begin : begin + 4]) != first:
             return False
@@ -109,7 +128,7 @@ def _is_adts(header: bytes) -> bool:
 
 
 def _fixed(header: bytes) -> bytes:
-    """What all frames of a stream have in common: version, layer, rate, and more of AAC."""
+    """Fields that all frames of a stream have in common: version, layer, rate, and more of AAC."""
     if len(header) < 4:
         return b""
     return bytes((header[1], *((header[2], header[3] & 0xF0) if _is_adts(header) else (header[2] & 0x0C,))))
@@ -153,7 +172,7 @@ class FilePart(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of any file."""
+        """Seeks as in any file."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(0, start + offset)
         return self._position
@@ -175,7 +194,7 @@ File = BinaryIO | FilePart
 
 
 def ogg_links(file: File) -> list[int]:
-    """Where each link of a chained Ogg file begins: at a stream's first page after pages of other kinds."""
+    """Finds where each link of a chained Ogg file begins: at a stream's first page after pages of other kinds."""
     begins, was_first = [0], True
     for position, head in _ogg_pages(file):
         is_first = bool(head[5] & _BEGIN)

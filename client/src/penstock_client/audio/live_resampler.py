@@ -33,7 +33,10 @@ class LiveResampler:
         self._inputs = self._outputs = 0
 
     def resample_chunk(self, samples: Samples, last: bool = False) -> Samples:
-        """The next inputs [n] to the outputs that they complete; with `last` to all that are left."""
+        """The next inputs [n] to the outputs that they complete; with `last` to all up to here, as if zeros followed.
+
+        More inputs may follow these, too.
+        """
         if len(samples) > _PIECE:  # bounds the memory of the windows
             parts = np.split(samples, range(_PIECE, len(samples), _PIECE))
             return np.concatenate([self.resample_chunk(each, last and each is parts[-1]) for each in parts])

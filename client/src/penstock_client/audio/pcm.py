@@ -1,4 +1,4 @@
-"""Samples without compression, as in raw audio and WAV files, the header of a WAV stream, and remarks on lost audio."""
+"""Samples without compression, as in raw audio and WAV files, the header of a WAV stream, and remarks on the audio."""
 
 import struct
 import sys
@@ -12,6 +12,8 @@ import numpy.typing as npt
 CUT, DAMAGED, GAP, UNREAD, CANCELLED = "cut", "damaged", "gap", "unread", "cancelled"
 """Codes: the file ends before its end; parts could not be decoded; its times have a hole; bytes at the end were not
 read; the channels cancel in the mix."""
+MISREAD, WORDLESS, REPEATED = "misread", "wordless", "repeated"
+"""Codes: samples are noise, with `_` and the encoding in which they are smoother; loud audio has no words; a loop."""
 MIN_LOST_S = 0.05
 """Programs write lengths that are off by a header or by a frame of their encoding."""
 _MAX_REMARKS = 10
@@ -21,6 +23,9 @@ _TEXTS = {
     GAP: "has no audio at {start_s:.2f} s for {lost_s:.2f} s",
     UNREAD: "has more data after {start_s:.2f} s, which is not read",
     CANCELLED: "its channels cancel in the mix (opposite phase): choose one, or each",
+    MISREAD: "is noise as it is declared{other}: is its encoding right?",
+    WORDLESS: "is loud at {start_s:.2f} s for {lost_s:.2f} s without a word",
+    REPEATED: "repeats itself at {start_s:.2f} s: the same words more than ten times in a row",
 }
 
 
@@ -29,15 +34,17 @@ class Remark(NamedTuple):
 
     code: str
     start_s: float
-    """Its place in the file."""
+    """Position in the file."""
     lost_s: float
-    """Seconds of audio that are missing, silence in their place; 0 where that is not known."""
+    """Seconds of audio that are missing, silence in their place; 0 where that is not known. Those without words."""
 
     @property
     def text(self) -> str:
         """For a user, without the file's name."""
+        code, _, encoding = self.code.partition("_")
+        other = f", and smoother as {encoding}" if encoding else ""
         lost = f", {self.lost_s:.2f} s are missing" if self.lost_s else ""
-        return _TEXTS[self.code].format(start_s=self.start_s, lost_s=self.lost_s, lost=lost)
+        return _TEXTS[code].format(start_s=self.start_s, lost_s=self.lost_s, lost=lost, other=other)
 
     @property
     def document(self) -> dict[str, object]:
@@ -57,9 +64,10 @@ class Remarks(list[Remark]):
     def note(self, code: str, start_s: float, lost_s: float = 0.0) -> None:
         """Adds a remark, or adds its seconds to that before."""
         last = self[-1] if self else None
-        if last is not None and last.code == code and (start_s - last.start_s < 1.0 or len(self) >= _MAX_REMARKS):
-            self[-1] = Remark(code, last.start_s, last.lost_s + lost_s)
-        elif len(self) < _MAX_REMARKS:
+        is_full = len(self) >= _MAX_REMARKS
+        if last is not None and last.code == code and (start_s - last.start_s - last.lost_s < 1.0 or is_full):
+            self[-1] = last._replace(lost_s=last.lost_s + lost_s)
+        elif not is_full:
             self.append(Remark(code, start_s, lost_s))
 
 
@@ -108,6 +116,13 @@ class PcmFormat(NamedTuple):
     def frame_bytes(self) -> int:
         """Bytes of one sample of every channel."""
         return self.sample_bytes * self.channels
+
+    @property
+    def text(self) -> str:
+        """Encoding, rate and channels, for messages."""
+        raw = (name for name, form in _RAW.items() if form == (self.sample_bytes, self.decode))
+        encoding = next(raw, f"{8 * self.sample_bytes} bits")
+        return f"{encoding} at {self.sample_rate_hz} Hz with {self.channels} channel{'s' * (self.channels > 1)}"
 
 
 def raw_pcm(raw: RawFormat) -> PcmFormat:
@@ -336,6 +351,8 @@ def _table(values: npt.NDArray[np.float32]) -> Callable[[bytes], npt.NDArray[np.
 _S16, _F32 = (2, _integers("<i2")), (4, _floats("<f4"))
 _MULAW, _ALAW = (1, _table(_mulaw_table())), (1, _table(_alaw_table()))
 _RAW = {"s16le": _S16, "f32le": _F32, "mulaw": _MULAW, "alaw": _ALAW}
+ENCODINGS = {**_RAW, "s16be": (2, _integers(">i2"))}
+"""By name: bytes per sample, and the function that decodes them."""
 _EXTENSIBLE = 0xFFFE
 _WAV = {
     (1, 8): (1, _bytes_from_128),

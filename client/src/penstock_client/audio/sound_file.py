@@ -70,7 +70,7 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
         raise ValueError(f"not a readable audio file: it begins with {head[:8]!r}; accepted: {ACCEPTED}") from error
 
 
-class _Reader:
+class _BlockReader:
     """A file that is read block by block; close it, or use it as a context manager."""
 
     start_s = 0.0
@@ -95,7 +95,7 @@ class _Reader:
         self.close()
 
 
-class ChainedReader(_Reader):
+class ChainedReader(_BlockReader):
     """Reads the links of a chained Ogg file: FFmpeg takes no other rate or channels in a later one."""
 
     def __init__(self, file: BinaryIO, begins: Sequence[int]):
@@ -123,7 +123,7 @@ class ChainedReader(_Reader):
             reader.close_media()
 
 
-class WavReader(_Reader):
+class WavReader(_BlockReader):
     """Reads a WAV file of samples without compression, whatever length it states."""
 
     @classmethod
@@ -153,7 +153,7 @@ class WavReader(_Reader):
             yield from stream.push(data, is_end)
 
 
-class SoundReader(_Reader):
+class SoundReader(_BlockReader):
     """Reads a file with libsndfile. Raises ValueError with the reason why it is unusable, ImportError without it."""
 
     def __init__(self, file: BinaryIO):

@@ -115,7 +115,7 @@ class Audio(NamedTuple):
     start_s: float
     """The time of the first sample in the file: above 0 in a video whose sound begins later."""
     remarks: list[Remark]
-    """Where samples are missing."""
+    """Gaps in the samples."""
 
 
 class TrackMaker:
@@ -177,9 +177,12 @@ class TrackMaker:
 
     def flush(self) -> list[Samples]:
         """The rest of each track; none where nothing is held back."""
-        rests = [each.resample_chunk(np.zeros(0, np.float32), last=True) for each in self._resamplers]
-        self._resamplers = []
+        rests, self._resamplers = self.end_segment(), []
         return rests
+
+    def end_segment(self) -> list[Samples]:
+        """The rest of each track, as if silence followed. Live audio may go on, and none of it comes twice."""
+        return [each.resample_chunk(np.zeros(0, np.float32), last=True) for each in self._resamplers]
 
 
 class TrackReader:

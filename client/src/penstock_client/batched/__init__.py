@@ -1,1 +1,1 @@
-"""Many streams in few requests: the client of the Triton model `asr_batch`, for gateways and load generators."""
+"""Many streams in few requests: carries the streams of all clients, over the Triton model `asr_batch`."""

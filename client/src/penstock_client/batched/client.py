@@ -11,8 +11,9 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_client.batched.call import check_certificates
 from penstock_client.batched.link import ALIVE_S, STALL_S, Link
-from penstock_client.batched.rows import MODEL_NAME, MOVABLE, OnAnswer, Part
+from penstock_client.batched.rows import END, MODEL_NAME, MOVABLE, OnAnswer, Part, first_part
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import (
@@ -27,13 +28,12 @@ from penstock_client.errors import (
     SpeakersNotServedError,
     StreamClosedError,
 )
-from penstock_client.options import StreamOptions, parameters_of, speaker_settings
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.options import SpeakerSettings, StreamOptions, parameters_of, speaker_settings
+from penstock_client.protocol import SAMPLE_RATE_HZ, as_samples
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
 from penstock_client.speakers.link import SpeakerLink
-from penstock_client.transport.grpc_transport import check_certificates
 from penstock_client.transport.replay import Replay
-from penstock_client.transport.server_offer import read_parameters
+from penstock_client.transport.server_offer import read_parameters_soon
 
 _DOWN_S = 5.0
 LOST = (ConnectionLostError.code, ReplyTimeoutError.code, ProtocolError.code)
@@ -41,26 +41,26 @@ LOST = (ConnectionLostError.code, ReplyTimeoutError.code, ProtocolError.code)
 _MAX_UNANSWERED_S = 20.0
 _MAX_REPLAY_S = 120.0
 MAX_WAIT_S = 15.0
-"""How long a lost stream waits for a server with room: one that is late or full, or that starts again."""
+"""The longest wait of a lost stream for a server with room: one that is late or full, or that starts again."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class Probe(NamedTuple):
-    """What an empty stream has shown of a server that is alive."""
+    """The findings of an empty stream about a server that is alive."""
 
     information: ServerInfo
-    """As of the connection."""
+    """The server's offer when it was connected to."""
     is_full: bool
     is_draining: bool
 
 
 class StreamSettings(NamedTuple):
-    """How a client treats its streams."""
+    """The treatment of a client's streams."""
 
     max_unanswered_samples: int
     aligns: bool
     """Whole chunks are sent."""
-    max_replay_samples: int = 0
+    max_replay_samples: float = 0
     """Kept of each stream, so that it can be moved."""
 
 
@@ -68,10 +68,14 @@ class Server:
     """Streams on one server. For one event loop."""
 
     def __init__(self, endpoint: Endpoint, settings: StreamSettings, slow_s: float = 0.0):
-        """slow_s: time without a reply for a server that is alive; beyond the endpoint's timeout."""
+        """slow_s: time without a reply for a server that is alive; beyond the endpoint's timeout.
+
+        ValueError for bad certificates.
+        """
+        check_certificates(endpoint)
         self.endpoint = endpoint
         self.parameters: Mapping[str, str] = {}
-        """What it offers; empty until it was reached."""
+        """The server's offer; empty until it was reached."""
         self._settings, self._slow_s = settings, slow_s
         self._geometry: ChunkGeometry | None = None
         self._link: Link | None = None
@@ -83,12 +87,22 @@ class Server:
         """A time of the monotonic clock. A server that was lost or not reached is the last choice until then."""
 
     @property
+    def geometry(self) -> ChunkGeometry | None:
+        """The chunks of its model; None where they are not known."""
+        return self._geometry
+
+    @property
     def live(self) -> int:
-        """Its streams."""
+        """Number of its streams."""
         return self._link.live if self._link is not None else 0
 
-    async def open(self, options: StreamOptions | None, on_answer: OnAnswer | None = None) -> BatchedStream:
-        """A new stream, whose start is sent at once. ClientError where the server is not reached.
+    async def open(
+        self,
+        first: Part,
+        speakers: SpeakerSettings | None = None,
+        on_answer: OnAnswer | None = None,
+    ) -> BatchedStream:
+        """A new stream, whose first row is sent at once. ClientError where the server is not reached.
 
         One with speakers is accepted when this returns, by the speaker model first: SpeakersNotServedError where there
         is none.
@@ -96,7 +110,7 @@ class Server:
         link, settings = await self._connect(), self._settings
         most = settings.max_replay_samples
         track = None
-        if (speakers := speaker_settings(options)) is not None:
+        if speakers is not None:
             track = self._speakers.track(speakers)
             try:
                 await track.open()
@@ -106,7 +120,7 @@ class Server:
                 raise
         stream = BatchedStream(
             link,
-            parameters_of(options),
+            first,
             self._geometry if settings.aligns else None,
             settings.max_unanswered_samples,
             on_answer,
@@ -117,6 +131,9 @@ class Server:
         if track is not None:
             stream.track, track.keep_open = track, stream.keep_open
             try:
+                await track.send(as_samples(first.audio))
+                if first.is_end:
+                    track.finish()
                 await stream.accepted()  # else it would move to a server that does not know its speakers
             except BaseException:
                 stream.cancel()
@@ -126,7 +143,8 @@ class Server:
     async def move_here(self, stream: BatchedStream) -> None:
         """Moves a stream here (`BatchedStream.move`). ServerReplyError where this server is not the same."""
         link = await self._connect()
-        if not stream.fingerprint or self.parameters.get(FINGERPRINT) != stream.fingerprint:
+        is_known = bool(stream.fingerprint) or stream.server_url == self.endpoint.url
+        if not is_known or self.parameters.get(FINGERPRINT, "") != stream.fingerprint:
             raise ServerReplyError(f"the server at {self.endpoint.url} serves another model, or another version")
         try:
             await stream.move(link, self._geometry)
@@ -138,7 +156,7 @@ class Server:
             track.cancel(ConnectionLostError("speakers", f"the stream has moved to the server at {self.endpoint.url}"))
 
     def note_down(self) -> None:
-        """It was lost, or not reached."""
+        """Notes that it was lost, or not reached."""
         self.down_until_s = time.monotonic() + _DOWN_S
 
     async def probe(self) -> Probe:
@@ -175,6 +193,7 @@ class Server:
         """Ends the remaining streams and the connection."""
         self._is_closed = True
         if self._connecting is not None:
+            self._connecting.cancel()
             await asyncio.wait([self._connecting])
         if self._link is not None:
             await self._link.close()
@@ -189,7 +208,11 @@ class Server:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._open_link())
                 self._connecting.add_done_callback(self._note_attempt)
-            await asyncio.shield(self._connecting)  # a cancelled caller does not cancel the attempt of the others
+            try:
+                await asyncio.shield(self._connecting)  # a cancelled caller does not cancel the attempt of the others
+            except asyncio.CancelledError:
+                if not self._is_closed:
+                    raise
         raise StreamClosedError(0, "the client is closed")
 
     async def _open_link(self) -> None:
@@ -200,7 +223,7 @@ class Server:
         self._link = Link(self.endpoint, self.is_alive, self._slow_s)
 
     async def _read_parameters(self) -> None:
-        self.parameters = await asyncio.to_thread(read_parameters, self.endpoint)
+        self.parameters = await read_parameters_soon(self.endpoint)
         self._geometry = read_geometry(self.parameters)
 
     def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
@@ -211,7 +234,7 @@ class Server:
 
 async def _rejection(link: Link) -> ClientError | None:
     """Why the server, which is alive, accepts no stream: an empty one was sent. Raises ClientError where it is not."""
-    stream = BatchedStream(link, {}, None, 1, is_empty=True)
+    stream = BatchedStream(link, first_part({}, flags=END), None, 1)
     try:
         async for _ in stream:
             pass
@@ -257,8 +280,6 @@ class BatchedClient:
             raise ValueError("url is empty, expected one host:port or several")
         options = connection_options or ConnectionOptions()
         endpoints = [Endpoint(each, protocol, MODEL_NAME, timeout_s, options) for each in urls]
-        if not endpoints[0].is_grpc:
-            raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
         if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
         if not 0 <= slow_s < math.inf:
@@ -268,7 +289,6 @@ class BatchedClient:
         for name in ("wait_for_slot_s", "reconnect_s"):
             if getattr(options, name):
                 raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
-        check_certificates(endpoints[0])
         self.url = ",".join(urls)
         replay_s = max_replay_s if max_replay_s is not None else _MAX_REPLAY_S if len(urls) > 1 else 0.0
         samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
@@ -294,7 +314,8 @@ class BatchedClient:
         failures: list[ClientError] = []
         for server in self._by_room():
             try:
-                return self._watched(await server.open(options, on_answer), server)
+                stream = await server.open(first_part(parameters_of(options)), speaker_settings(options), on_answer)
+                return self._watched(stream, server)
             except ClientError as error:
                 failures.append(error)
                 if error.of_speakers:
@@ -307,11 +328,11 @@ class BatchedClient:
         raise (others or failures)[-1]
 
     async def probe(self) -> Probe:
-        """As `Server.probe`, of the first server."""
+        """Probes the first server, like `Server.probe`."""
         return await self._servers[0].probe()
 
     async def move_here(self, stream: BatchedStream) -> None:
-        """As `Server.move_here`, to the first server: for a stream of another client."""
+        """Moves a stream of another client to the first server, like `Server.move_here`."""
         await self._servers[0].move_here(stream)
 
     async def close(self) -> None:
@@ -359,7 +380,7 @@ class BatchedClient:
 
 
 class Target(Protocol):
-    """Where a stream can move to."""
+    """A place that a stream can move to."""
 
     async def move_here(self, stream: BatchedStream) -> None:
         """Moves it here. ClientError where that fails."""
@@ -368,12 +389,14 @@ class Target(Protocol):
 T = TypeVar("T", bound=Target)
 
 
-async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]]) -> T | None:
-    """Moves a lost stream to the first target that takes it. After 15 s, or where none can, fails it with its loss.
+async def move_to_any(
+    stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]], limit_s: float = MAX_WAIT_S
+) -> T | None:
+    """Moves a lost stream to the first target that takes it; after the limit it fails with its loss.
 
     targets: the best first; called for each attempt. Returns the target, None where the stream is over.
     """
-    deadline_s, pause_s = time.monotonic() + MAX_WAIT_S, _PAUSE_S
+    deadline_s, pause_s = time.monotonic() + limit_s, _PAUSE_S
     try:
         while stream.is_without_server:
             for target in targets():

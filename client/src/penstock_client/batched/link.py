@@ -7,14 +7,14 @@ import asyncio
 import math
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
+from itertools import chain
 from operator import or_
 
-import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
-
+from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, open_call
 from penstock_client.batched.rows import (
     END,
     MAX_ROWS,
@@ -25,7 +25,6 @@ from penstock_client.batched.rows import (
     Receiver,
     Row,
     decode_reply,
-    encode_request,
 )
 from penstock_client.connection import Endpoint
 from penstock_client.errors import (
@@ -37,13 +36,10 @@ from penstock_client.errors import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.protocol import Parameter, Result
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, Parameter, Result
 from penstock_client.replies import stream_error
-from penstock_client.transport.async_channel import AsyncSignal
-from penstock_client.transport.grpc_transport import call_metadata, is_too_large, open_channel, reason
+from penstock_client.transport.signal import AsyncSignal
 
-MAX_UNANSWERED_REQUESTS = 64
-"""Beyond this many, rows wait and share a later request."""
 _REQUESTS_WHILE_BEHIND = 2
 """At most this many requests in the time that the server is behind."""
 _MAX_APART_S = 0.25
@@ -81,9 +77,9 @@ class Link:
         self._round_trip_s = self._last_sent_s = 0.0
         self._wake = AsyncSignal()
         """Wakes the sender: there are rows, or room for a request."""
-        self._channel = open_channel(grpc.aio, endpoint)
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._call = stub.ModelStreamInfer(metadata=call_metadata(endpoint.options))
+        self._call = open_call(endpoint)
+        self._ending: asyncio.Task[None] | None = None
+        """Ends the streams on a server that this link has lost, and that may be alive."""
         self.is_lost = False
         """True once its streams have failed: it takes no more."""
         self._tasks = [
@@ -100,8 +96,13 @@ class Link:
 
     @property
     def live(self) -> int:
-        """Its streams."""
+        """Number of its streams."""
         return len(self._streams)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._endpoint.url
 
     def next_number(self) -> int:
         """A number for a new stream of this link."""
@@ -127,6 +128,17 @@ class Link:
             self._outbox = deque(pushed for pushed in self._outbox if pushed.stream is not stream)
         return reduce(or_, (pushed.row.flags for pushed in unsent), 0)
 
+    async def settled(self, stream: Receiver, limit_s: float) -> None:
+        """Returns when a stream's rows of now are sent and answered, when the server is lost, or after the limit."""
+        deadline_s, rows = self.now_s() + limit_s, [row for row in self._unanswered() if row.stream is stream]
+        names = set(map(id, rows))  # rows have arrays, which cannot be compared
+        while not self.is_lost and self.now_s() < deadline_s and not names.isdisjoint(map(id, self._unanswered())):
+            await asyncio.sleep(_CLOSE_POLL_S)
+
+    def _unanswered(self) -> list[Pushed]:
+        """The rows that wait, and those on their way."""
+        return [*chain.from_iterable(rows for _, rows in self._in_flight), *self._outbox]
+
     async def close(self, at_once: bool = False) -> None:
         """Ends its streams, on the server too unless it is `at_once`, and the call."""
         for stream in list(self._streams):
@@ -137,9 +149,10 @@ class Link:
         self.is_lost = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._call.cancel()
-        await self._channel.close()
+        if self._ending is not None and at_once:
+            self._ending.cancel()
+        await asyncio.gather(*self._tasks, *([self._ending] if self._ending else []), return_exceptions=True)
+        await self._call.close()
 
     async def _send(self) -> None:
         while True:
@@ -149,19 +162,18 @@ class Link:
             await asyncio.sleep(max(0.0, self._last_sent_s + self._spacing_s() - self.now_s()))
             are_left = True
             while are_left:
-                while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
+                while len(self._in_flight) >= self._call.max_unanswered:
                     await self._wake.wait(math.inf)
                 if not (rows := self._next_rows()):
                     break  # their streams were cancelled meanwhile
                 are_left = bool(self._outbox)  # those that come while it is written wait for the next one
                 self._note_sent(rows)
-                try:
-                    await self._call.write(encode_request(self.client_id, [pushed.row for pushed in rows]))
-                except (grpc.RpcError, asyncio.InvalidStateError):
-                    return  # the receiver reports why
+                await self._call.write(self.client_id, [pushed.row for pushed in rows])
 
     def _spacing_s(self) -> float:
-        """A server that is behind gets fewer and larger requests: each row takes less of its time."""
+        """A server that is behind gets fewer and larger requests: each row of many streams takes less of its time."""
+        if len(self._streams) == 1:
+            return 0.0
         waited_s = self.now_s() - self._in_flight[0][0] if self._in_flight else 0.0
         behind_s = max(self._round_trip_s, waited_s) - self._quickest_s
         return min(max(0.0, behind_s / _REQUESTS_WHILE_BEHIND), _MAX_APART_S)
@@ -176,28 +188,28 @@ class Link:
     def _next_rows(self) -> list[Pushed]:
         """The rows of the next request."""
         taken: list[Pushed] = []
-        samples = 0
+        samples, of_stream = 0, Counter[int]()
         while self._outbox and len(taken) < MAX_ROWS:
-            samples += len(self._outbox[0].row.samples)
-            if taken and samples > MAX_SAMPLES:
+            row = self._outbox[0].row
+            samples += len(row.samples) + len(row.options or "") // 4
+            of_stream[row.number] += len(row.samples)
+            if taken and (samples > MAX_SAMPLES or of_stream[row.number] > MAX_REQUEST_SAMPLES):
                 break
             taken.append(self._outbox.popleft())
         return taken
 
     async def _receive(self) -> None:
         try:
-            async for reply in self._call:
+            async for reply in self._call.replies():
                 self._last_activity_s = self.now_s()
                 self._deliver(reply)
                 self._wake.give()
-            self._lose("the server ended the call")
-        except grpc.RpcError as error:
-            if is_too_large(error):
-                self._fail_all(ProtocolError, f"the server's reply cannot be read: {reason(error)}")
-            else:
-                self._lose(reason(error))
+        except UnreadableReplyError as error:
+            self._fail_all(ProtocolError, f"the server's reply cannot be read: {error}")
+        except CallLostError as error:
+            self._lose(str(error))
 
-    def _deliver(self, reply: service_pb2.ModelStreamInferResponse) -> None:
+    def _deliver(self, reply: RawReply) -> None:
         """Gives each row's answer to its stream."""
         if not self._in_flight:
             self._lose("it sent a reply without a request")
@@ -206,7 +218,7 @@ class Link:
         self._round_trip_s = self._last_activity_s - sent_s
         self._quickest_s = min(self._quickest_s, self._round_trip_s)
         try:
-            results, errors = decode_reply(reply, len(rows))
+            results, errors = decode_reply(reply.values, reply.error, len(rows))
         except StreamError as error:
             _reject(rows, error)
             return
@@ -247,8 +259,24 @@ class Link:
     def _fail_all(self, error: type[StreamError], message: str) -> None:
         self.is_lost = True
         self._outbox.clear()
+        if self._streams and self._ending is None:
+            self._ending = asyncio.create_task(self._end_all([stream.stream_id for stream in self._streams]))
         for stream in sorted(self._streams, key=lambda each: not each.has_words):
             stream.fail(error(stream.stream_id, message), is_open=False)
+
+    async def _end_all(self, numbers: Sequence[int]) -> None:
+        """Ends the streams over another call, so that their slots are free: the server may be alive."""
+        rows = [Row(number, NO_SAMPLES, END) for number in numbers]
+        with suppress(ClientError, CallLostError, UnreadableReplyError, asyncio.TimeoutError):
+            call = open_call(self._endpoint)
+            try:
+                for start in range(0, len(rows), MAX_ROWS):
+                    await call.write(self.client_id, rows[start : start + MAX_ROWS])
+                replies = call.replies()
+                for _ in range(0, len(rows), MAX_ROWS):
+                    await asyncio.wait_for(anext(replies), _CLOSE_TIMEOUT_S)
+            finally:
+                await call.close()
 
 
 def _reject(rows: Sequence[Pushed], error: StreamError) -> None:

@@ -4,34 +4,35 @@ docs/serving.md documents the tensors.
 """
 
 import json
-import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from tritonclient.grpc import service_pb2
+import numpy.typing as npt
 
 from penstock_client.alignment import Samples, join_samples
 from penstock_client.errors import ClientError, ProtocolError, StreamError
 from penstock_client.protocol import Parameter, Result
 from penstock_client.replies import UNREADABLE, parse_results, stream_error
-from penstock_client.transport.grpc_transport import output_values
-from penstock_client.transport.resuming import RESUMABLE
 
 MODEL_NAME = "asr_batch"
 MAX_ROWS = 1024
 """The server's limit for one request."""
 START, END, FINALIZE = 1, 2, 4
 """Flags of a row."""
-MOVABLE = frozenset({*RESUMABLE, StreamError.code, ProtocolError.code})
+MOVABLE = frozenset(
+    {
+        "AUDIO_MEMORY_FULL", "CONNECTION_LOST", "PHRASE_MEMORY_FULL", "REPLY_TIMEOUT", "SERVER_DRAINING",
+        "SERVER_UNREACHABLE", "STREAM_LIMIT", "STREAM_LOST", "STREAM_NOT_OPEN", StreamError.code, ProtocolError.code,
+    }
+)  # fmt: skip
 """The codes of errors after which a stream may succeed on another server: also Triton's own ones, and replies that
 cannot be read."""
 NO_SAMPLES: Samples = np.empty(0, np.int16)
 _NO_OPTIONS = -1
 _NAME = "batch"
-_LENGTH = struct.Struct("<I")
 
 
 class Row(NamedTuple):
@@ -43,7 +44,7 @@ class Row(NamedTuple):
     """n may be 0."""
     flags: int = 0
     options: str | None = None
-    """With START: the stream's options as a JSON object."""
+    """With START: the stream's options as a JSON object; with FINALIZE: those that change."""
 
 
 class Reply(NamedTuple):
@@ -55,35 +56,40 @@ class Reply(NamedTuple):
     """By row: the server's message, as "CODE: text"."""
 
 
-def encode_request(client_id: str, rows: Sequence[Row]) -> service_pb2.ModelInferRequest:
-    """The message that carries rows, 1 to MAX_ROWS. Samples are sent as int16 where all rows have that type."""
-    message = service_pb2.ModelInferRequest(model_name=MODEL_NAME)
-    message.parameters["client"].string_param = client_id
+class RowsMessage(NamedTuple):
+    """A request to `asr_batch`, whatever the protocol."""
+
+    tensors: Sequence[tuple[str, str, npt.NDArray[Any]]]
+    """Name, datatype and values [1, ...] of each input."""
+    parameters: Mapping[str, str]
+
+
+def rows_message(client_id: str, rows: Sequence[Row]) -> RowsMessage:
+    """The request that carries rows, 1 to MAX_ROWS. Samples are sent as int16 where all rows have that type.
+
+    All requests have the same inputs, else the server would not batch them.
+    """
     samples = join_samples([row.samples for row in rows])
-    name, datatype, dtype = ("PCM", "INT16", "<i2") if samples.dtype == np.int16 else ("AUDIO", "FP32", "<f4")
-    message.inputs.add(name=name, datatype=datatype, shape=[1, len(samples)])
-    message.raw_input_contents.append(samples.astype(dtype, copy=False).tobytes())
-    options: list[bytes] = []
-    table: list[tuple[int, int, int, int]] = []
+    audio, pcm = (samples[:0], samples) if samples.dtype == np.int16 else (samples, samples[:0])
+    options = [row.options for row in rows if row.options is not None]
+    table, chosen = [], 0
     for row in rows:
-        table.append((row.number, len(row.samples), row.flags, _NO_OPTIONS if row.options is None else len(options)))
-        if row.options is not None:
-            options.append(row.options.encode())
-    message.inputs.add(name="ROWS", datatype="INT64", shape=[1, len(rows), 4])
-    message.raw_input_contents.append(np.array(table, "<i8").tobytes())
-    # Also where it is empty: the server batches only requests with the same inputs.
-    message.inputs.add(name="OPTIONS", datatype="BYTES", shape=[1, len(options)])
-    message.raw_input_contents.append(b"".join(_LENGTH.pack(len(text)) + text for text in options))
-    return message
+        table.append((row.number, len(row.samples), row.flags, _NO_OPTIONS if row.options is None else chosen))
+        chosen += row.options is not None
+    tensors = (
+        ("AUDIO", "FP32", audio.astype("<f4", copy=False)[np.newaxis]),
+        ("PCM", "INT16", pcm.astype("<i2", copy=False)[np.newaxis]),
+        ("ROWS", "INT64", np.array([table], "<i8")),
+    )
+    return RowsMessage(tensors, {"client": client_id} | ({"options": f"[{','.join(options)}]"} if options else {}))
 
 
-def decode_reply(reply: service_pb2.ModelStreamInferResponse, rows: int) -> Reply:
+def decode_reply(values: Callable[[str], list[Any] | None], error_message: str, rows: int) -> Reply:
     """Reads a reply to a request of `rows` rows. Raises StreamError if the request was rejected as a whole, and
     ProtocolError for a reply that is not `asr_batch`'s.
     """
-    if reply.error_message:
-        raise stream_error(_NAME, reply.error_message)
-    values = output_values(reply.infer_response)
+    if error_message:
+        raise stream_error(_NAME, error_message)
     results = parse_results(_NAME, values)
     try:
         results_of_row = _by_row(values("ROW"), results, rows)
@@ -106,7 +112,7 @@ def _by_row(numbers: list[int] | None, entries: list[Any], rows: int) -> dict[in
 
 @dataclass(frozen=True, slots=True)
 class StreamResult(Result):
-    """What is new in a stream, and why its segment ended."""
+    """The new part of a stream's text, and why its segment ended."""
 
     answers_finalize: bool = False
     """True for the final result of a segment that `end_segment` ended."""
@@ -140,12 +146,12 @@ def stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResu
 
 
 class Answer(NamedTuple):
-    """What the server has answered to one row of a stream."""
+    """The server's answer to one row of a stream."""
 
     end_samples: int
     """Samples of the stream up to the row's end."""
     results: Sequence[StreamResult]
-    """What is new, in order; empty where nothing is."""
+    """New results, in order; empty where nothing is new."""
     is_whole: bool = True
     """False for a part of the answer to the last row of a stream of an offline model: more follows."""
 
@@ -198,7 +204,7 @@ class Part:
     number: int
     """Rows of the stream before it; -1 for one that the caller did not make."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """With START: the stream's options."""
+    """With START: the stream's options; with FINALIZE: those that change."""
 
     @property
     def samples(self) -> int:
@@ -220,17 +226,28 @@ class Part:
         """True where a segment ends."""
         return bool(self.flags & (END | FINALIZE))
 
+    @property
+    def changes(self) -> Mapping[str, Parameter]:
+        """The options that change with it, in a running stream."""
+        return {} if self.is_start else self.parameters
+
     def again(self, samples: int, parameters: Mapping[str, Parameter] | None = None, ends: bool = True) -> "Part":
         """With its last samples only: as a start with these parameters, or not as a start; where not `ends`, no end."""
         flags = self.flags & ~START if parameters is None else self.flags | START
         flags &= -1 if ends else ~(END | FINALIZE)
         audio = self.audio[len(self.audio) - samples :]
-        return replace(self, audio=audio, flags=flags, parameters=parameters or {})
+        own = self.changes if ends and parameters is None else parameters
+        return replace(self, audio=audio, flags=flags, parameters=own or {})
 
     def row(self, stream_number: int) -> Row:
-        """As a row of the stream with this number on its link."""
-        options = json.dumps(dict(self.parameters)) if self.is_start else None
+        """The row of the stream with this number on its link."""
+        options = json.dumps(dict(self.parameters)) if self.is_start or self.parameters else None
         return Row(stream_number, self.audio, self.flags, options)
+
+
+def first_part(parameters: Mapping[str, Parameter], samples: Samples = NO_SAMPLES, flags: int = 0) -> Part:
+    """The first row of a stream with these options; flags: END or FINALIZE where they come with it."""
+    return Part(samples, START | flags, len(samples), 0, parameters)
 
 
 class Pushed(NamedTuple):
@@ -241,9 +258,9 @@ class Pushed(NamedTuple):
     end_samples: int
     """Samples of the stream up to the row's end."""
     pushed_s: float
-    """When its last sample was pushed, by the link's clock."""
+    """Time at which its last sample was pushed, by the link's clock."""
     number: int = -1
-    """As that of its part."""
+    """The number of its part."""
     server_number: int = 0
     """Servers of the stream before this one."""
     polled: int = 0
@@ -251,7 +268,7 @@ class Pushed(NamedTuple):
 
     @property
     def flags(self) -> int:
-        """Those of the row that is answered."""
+        """Flags of the row that is answered."""
         return self.polled or self.row.flags
 
     def poll(self) -> "Pushed":
@@ -275,7 +292,7 @@ class Receiver(Protocol):
         """The row's request was rejected whole: the server may hold the stream open."""
 
     def fail(self, error: ClientError, is_open: bool | None = None) -> None:
-        """Its row or its server is lost; `is_open`: its end has to be sent."""
+        """Takes the loss of a row or of the server; `is_open`: the stream's end has to be sent."""
 
     def cancel(self) -> None:
         """The client is closed."""

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,6 @@ from penstock_client.batched.rows import (
     END,
     FINALIZE,
     MOVABLE,
-    NO_SAMPLES,
     START,
     Answer,
     Answers,
@@ -34,8 +34,8 @@ from penstock_client.errors import (
 from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter, Result, ResultOrder, ends_stream
 from penstock_client.replies import stream_error
 from penstock_client.speakers.track import SpeakerTrack
-from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
+from penstock_client.transport.signal import AsyncSignal
 
 _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
 """Samples of a moved stream on their way at a time: enough for few round trips, and others are not delayed for long."""
@@ -52,13 +52,12 @@ class ServedStream:
     def __init__(
         self,
         link: Link,
-        parameters: Mapping[str, Parameter],
+        first: Part,
         on_answer: OnAnswer | None,
-        is_empty: bool,
         replay: Replay[Part] | None,
         polls: bool,
     ):
-        """As `BatchedStream`."""
+        """Arguments are those of `BatchedStream`."""
         self.stream_id = link.next_number()
         self.fingerprint = ""  # of the server's model: the stream moves to no other
         self.on_lost: OnLost = lambda stream, error: False
@@ -80,8 +79,11 @@ class ServedStream:
         """On the server that it moves to."""
         self._is_without_server = self._is_moving = False
         """Whether it is on no server, and whether one of its moves is under way."""
+        self._endpoint_rows: set[int] = set()
         self._parking_row = 0
-        """The number of the row after whose answer it leaves its server until audio comes."""
+        """The numbers, from 1, of the rows without an answer that end a segment as an endpoint does, and of the one
+        after which it leaves the server until audio comes.
+        """
         self.is_parked = False
         """True while it has left its server until audio comes."""
         self._move_error: ClientError = StreamClosedError(self.stream_id, "the stream is on no server")
@@ -93,7 +95,7 @@ class ServedStream:
         self._changed = AsyncSignal()
         """Wakes the tasks that wait for results, for room or for the start."""
         link.add(self)
-        self._enqueue(NO_SAMPLES, START | END if is_empty else START, parameters)
+        self._enqueue(first.audio, first.flags, first.parameters)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -117,6 +119,34 @@ class ServedStream:
     def is_without_server(self) -> bool:
         """True while it is on no server: `move` or `give_up` has to follow."""
         return self._is_without_server and not self.is_parked and not self.is_over
+
+    @property
+    def failure(self) -> ClientError | None:
+        """Why the stream has ended early, or None."""
+        return self._failure
+
+    @property
+    def server_url(self) -> str:
+        """The address of its server, or of the last one."""
+        return self._link.url
+
+    @property
+    def has_results(self) -> bool:
+        """True once a stream that may be moved has had a result."""
+        return self._replay is not None and self._replay.has_results
+
+    @property
+    def restarted_from_s(self) -> float:
+        """Begin of the segment that a move sends again."""
+        return self._replay.start_s if self._replay is not None else 0.0
+
+    async def settled(self, limit_s: float) -> None:
+        """Returns when its server has answered all that was sent, or after the limit."""
+        await self._link.settled(self, limit_s)
+
+    async def has_fewer_rows(self, rows: int) -> None:
+        """Returns when fewer rows than these are unanswered. Raises ClientError."""
+        await self._wait_until(lambda: self._rows - self._answers.rows < rows)
 
     @property
     def has_words(self) -> bool:
@@ -156,11 +186,13 @@ class ServedStream:
         if self._replay is not None:
             stream_results = [one for one in map(self._new_result, stream_results) if one is not None]
         parks = pushed.number + 1 == self._parking_row
-        if parks:
+        if pushed.number + 1 in self._endpoint_rows:
             stream_results = [replace(one, is_endpoint=one.is_final, answers_finalize=False) for one in stream_results]
         is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, stream_results, is_whole), round_trip_s)
         if is_new and (is_whole or stream_results):
             self._fruitless_moves = 0
+        if is_whole:
+            self._endpoint_rows.discard(self._answers.rows)
         if flags & END:
             self._is_complete = True
             self._drop_replay()
@@ -174,7 +206,7 @@ class ServedStream:
 
     @property
     def _offset_samples(self) -> int:
-        """Where the stream of its present server begins in it."""
+        """Begin of its present server's stream in it."""
         return self._replay.offset_samples if self._replay is not None else 0
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
@@ -320,7 +352,7 @@ class ServedStream:
         self._end_samples += len(samples)
         part = Part(samples, flags, self._end_samples, self._rows, parameters or {})
         self._rows += 1
-        if self.is_parked and not len(samples):
+        if self.is_parked and not len(samples) and not parameters:
             self._answer_parked(part)
             return
         if self._replay is not None:
@@ -356,12 +388,15 @@ class ServedStream:
         row = part.row(self.stream_id)
         return Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._server_number)
 
-    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
-        """Raises the stream's failure if it comes first."""
+    async def _wait_until(self, is_met: Callable[[], bool], limit_s: float = math.inf) -> None:
+        """Returns when `is_met`, or after the limit. Raises the stream's failure if it comes first."""
+        deadline_s = time.monotonic() + limit_s
         while not is_met():
             if self._failure:
                 raise self._failure
-            await self._changed.wait(math.inf)
+            if (left_s := deadline_s - time.monotonic()) <= 0:
+                return
+            await self._changed.wait(left_s)
 
 
 def _repeated(replay: Replay[Part], geometry: ChunkGeometry | None) -> tuple[Mapping[str, Parameter], list[Part]]:
@@ -373,7 +408,7 @@ def _repeated(replay: Replay[Part], geometry: ChunkGeometry | None) -> tuple[Map
 
 
 def _told(parts: Sequence[Part], samples: int) -> list[Part]:
-    """Those before the first one that ends a segment after more than `samples` samples."""
+    """Parts before the first one that ends a segment after more than `samples` samples."""
     return list(itertools.takewhile(lambda part: not part.is_final or part.end_samples <= samples, parts))
 
 

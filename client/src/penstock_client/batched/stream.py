@@ -1,7 +1,10 @@
 """One audio stream of a `BatchedClient`: push samples, receive results. Its link sends and receives for it."""
 
+import math
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +14,12 @@ from penstock_client.batched.link import Link
 from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, Part, StreamResult
 from penstock_client.batched.served import ServedStream
 from penstock_client.errors import StreamClosedError
+from penstock_client.options import changes_of
 from penstock_client.protocol import Parameter, as_samples
 from penstock_client.transport.replay import Replay
+
+_MAX_UNANSWERED_ENDS = 4
+"""Ends of segments on their way: each takes a step of the encoder of its own, for which other streams wait."""
 
 
 class BatchedStream(ServedStream):
@@ -24,23 +31,24 @@ class BatchedStream(ServedStream):
     def __init__(
         self,
         link: Link,
-        parameters: Mapping[str, Parameter],
+        first: Part,
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
         on_answer: OnAnswer | None = None,
-        is_empty: bool = False,
         replay: Replay[Part] | None = None,
         polls: bool = False,
     ):
-        """is_empty: its first row is its last one; replay: of a stream that may be moved; polls: an offline model's."""
-        super().__init__(link, parameters, on_answer, is_empty, replay, polls)
+        """replay: of a stream that may be moved; polls: an offline model's."""
+        super().__init__(link, first, on_answer, replay, polls)
         self._aligner = ChunkAligner(geometry)
         self._max_unanswered_samples = max_unanswered_samples
         self._results: deque[StreamResult] = deque()
         """The remaining results of the answer that is being iterated."""
         self._placing: tuple[Answer, float, list[StreamResult]] | None = None
         """The answer that waits for its speakers, when it has come, and its results that have them."""
-        self._is_finished = is_empty
+        self._ends: deque[int] = deque(maxlen=_MAX_UNANSWERED_ENDS)
+        """The numbers, from 1, of the last rows that end a segment."""
+        self._is_finished = first.is_end
         """No more audio comes."""
 
     @property
@@ -50,7 +58,7 @@ class BatchedStream(ServedStream):
 
     @property
     def rows(self) -> int:
-        """Rows of the stream so far: `answers` yields as many, unless the stream fails."""
+        """Rows of the stream so far: it gets as many answers, unless it fails."""
         return self._rows
 
     @property
@@ -75,6 +83,7 @@ class BatchedStream(ServedStream):
         an unsuitable array.
         """
         array = self._copied(samples)
+        await self._wait_for_end()
         step = self._max_unanswered_samples
         for start in range(0, max(1, len(array)), step):
             await self._wait_until(lambda: self._end_samples - self._answers.samples <= step)
@@ -86,12 +95,18 @@ class BatchedStream(ServedStream):
             if self.track is not None:
                 await self.track.send(as_samples(part))
 
-    async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
+    async def end_segment(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
         """Ends the segment after what was pushed, and after these samples if given; the stream continues.
 
-        The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
+        The answer is a final result with `answers_finalize`, also for a segment without speech. Waits while four ends
+        are unanswered. options: those of `options.CHANGEABLE` that change from here on. Raises ClientError, and
+        ValueError for other options.
         """
-        await self._flush(samples)
+        await self.end_with(samples, changes_of(options))
+
+    async def end_with(self, samples: npt.ArrayLike, changes: Mapping[str, Parameter]) -> None:
+        """Ends the segment as `end_segment`, with options that are parameters already."""
+        await self._flush(samples, changes=changes)
         if self._polls:  # a later row could have the result in its answer
             await self._wait_until(lambda: self.is_answered)
 
@@ -104,29 +119,48 @@ class BatchedStream(ServedStream):
         if self.is_answered and not (self._is_finished or self.is_over):
             self._enqueue(NO_SAMPLES)
 
-    def park(self) -> None:
-        """Ends the segment as an endpoint does, and then gives back the slot until audio is pushed. Does not wait.
+    def end_softly(self) -> bool:
+        """Ends the segment after what was pushed as an endpoint does, and does not wait.
 
-        With that audio the stream has lost its server: `on_lost` is called with ServerFullError. Nothing happens where
-        rows are unanswered or the stream is on no server.
+        Returns False, and does nothing, where rows are unanswered or the stream is on no server or finished.
         """
-        if self.can_park and self.is_answered and not (self._is_without_server or self._is_moving or self._is_finished):
-            self._parking_row = self._rows + 1
-            self._enqueue(self._aligner.flush(NO_SAMPLES), FINALIZE)
+        if not self.is_answered or self._is_without_server or self._is_moving or self._is_finished:
+            return False
+        self._enqueue_soft_end()
+        return True
+
+    async def change(self, options: Mapping[str, Any]) -> None:
+        """Ends the segment softly; from here on the stream has these options (of `options.CHANGEABLE`).
+
+        Waits while four ends are unanswered. Raises ClientError, and ValueError for other options.
+        """
+        changes = changes_of(options)
+        await self._wait_for_end()
+        await self._wait_for_ends()
+        self._check_open()
+        self._enqueue_soft_end(changes)
+
+    def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None) -> None:
+        self._endpoint_rows.add(self._rows + 1)
+        self._ends.append(self._rows + 1)
+        self._enqueue(self._aligner.flush(NO_SAMPLES), FINALIZE, changes)
+
+    def park(self) -> None:
+        """Ends the segment softly, and then gives back the slot until audio is pushed. Does not wait.
+
+        With that audio the stream has lost its server: `on_lost` is called with ServerFullError.
+        """
+        if self.can_park and self.end_softly():
+            self._parking_row = self._rows
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
         """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
         while True:
             while self._results:
                 yield self._results.popleft()
-            if (answer := await self._next_answer()) is None:
+            if (answer := await self.next_answer()) is None:
                 return
             self._results.extend(answer.results)
-
-    async def answers(self) -> AsyncIterator[Answer]:
-        """The answer to each row, also to one without a result: instead of iterating. Raises ClientError."""
-        while (answer := await self._next_answer()) is not None:
-            yield answer
 
     async def close(self) -> None:
         """Cancels the stream unless it is over."""
@@ -138,14 +172,20 @@ class BatchedStream(ServedStream):
     async def __aexit__(self, *_: object) -> None:
         self.cancel()
 
-    async def _flush(self, samples: npt.ArrayLike, is_end: bool = False) -> None:
+    async def _flush(
+        self, samples: npt.ArrayLike, is_end: bool = False, changes: Mapping[str, Parameter] | None = None
+    ) -> None:
         array = self._copied(samples)
         if (more := len(array) - self._max_unanswered_samples) > 0:
             await self.push(array[:more])
             array = array[more:]
+        await self._wait_for_end()
+        if not is_end:
+            await self._wait_for_ends()
         self._check_open()
+        self._ends.append(self._rows + 1)
         self._is_finished = is_end
-        self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE)
+        self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE, changes)
         if self.track is None:
             return
         try:
@@ -154,17 +194,30 @@ class BatchedStream(ServedStream):
             if is_end:
                 self.track.finish()
 
+    async def _wait_for_end(self) -> None:
+        """Waits for soft ends of a stream that polls: a later row could have their results in its answer."""
+        if self._polls:
+            await self._wait_until(lambda: self._answers.rows >= max(self._endpoint_rows, default=0))
+
+    async def _wait_for_ends(self) -> None:
+        """Returns when one more end of a segment may be on its way."""
+        await self._wait_until(lambda: len(self._ends) < _MAX_UNANSWERED_ENDS or self._answers.rows >= self._ends[0])
+
     def _copied(self, samples: npt.ArrayLike) -> Samples:
         """The samples in an array of their own; int16 stays."""
         array = np.asarray(samples)
         is_pcm = array.dtype == np.int16 and array.ndim == 1
         return array.copy() if is_pcm else as_samples(array).copy()
 
-    async def _next_answer(self) -> Answer | None:
-        """None once the stream is complete."""
+    async def next_answer(self, limit_s: float = math.inf) -> Answer | None:
+        """The answer to the next row; None once the stream is complete, or if there is none within the limit.
+
+        Raises ClientError.
+        """
+        deadline_s = time.monotonic() + limit_s
         if self._placing is None:
             has_waited = bool(self._answers)
-            await self._wait_until(lambda: bool(self._answers) or self._is_complete)
+            await self._wait_until(lambda: bool(self._answers) or self._is_complete, limit_s)
             answer = self._answers.next()
             if answer is None or self.track is None:
                 return answer
@@ -172,9 +225,17 @@ class BatchedStream(ServedStream):
         assert self.track is not None
         answer, came_s, placed = self._placing
         while len(placed) < len(answer.results):
-            placed.append(await self.track.placed(answer.results[len(placed)], came_s))
+            result = answer.results[len(placed)]
+            if not await self.track.is_due(result, came_s, deadline_s - time.monotonic()):
+                return None
+            placed.append(self.track.place(result))
         self._placing = None
         return answer._replace(results=placed)
+
+    @property
+    def is_complete(self) -> bool:
+        """True once it is finished and every answer was taken."""
+        return self._is_complete and not self._answers and self._placing is None
 
     def _check_open(self) -> None:
         if self._failure:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import get_args
 
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.audio.tracks import CHANNELS, EACH, MIX, Channel, parse_channel
+from penstock_client.audio.tracks import CHANNELS, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
+from penstock_client.command_parser import Parser
 from penstock_client.connection import ConnectionOptions, ProtocolName
-from penstock_client.declaration import Parser, read_flags
-from penstock_client.errors import StreamId
+from penstock_client.declaration import read_flags
 from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase, split_decoder_flag
 from penstock_client.playback import choose_request_ms
-from penstock_client.protocol import check_stream_id
 from penstock_client.version import __version__
 
 _GRPC_URL, _HTTP_URL = "localhost:8001", "localhost:8000"
@@ -30,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = Parser(prog="penstock-client", description="Stream audio to a Penstock server and print its transcript.")
     add = parser.add_argument
-    add("audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au file; - is standard input")
+    add("audio", nargs="*", metavar="AUDIO", help="audio or video file; - is standard input")
     add(
         "--microphone",
         nargs="?",
@@ -50,7 +49,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {CHANNELS} (mix)")
     add("--finalize-every", type=_number(0.1), metavar="S", help="end a segment every S seconds of audio")
     add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
-    add("--stream-id", type=_stream_id, metavar="ID", help="id of the stream on the server (default: a unique one)")
     add("--info", action="store_true", help="print what the server offers instead; with --format json as JSON")
     add("--version", action="version", version=f"penstock-client {__version__}")
     _add_raw_arguments(parser)
@@ -91,12 +89,8 @@ def check(args: argparse.Namespace) -> None:
         input_descriptor()  # its error names the option
     if args.interim and args.format in ("srt", "vtt"):
         raise ValueError(f"--interim requires --format text or json, not {args.format}, which is written at the end")
-    if args.stream_id is not None and len(args.audio) > 1:
-        raise ValueError("--stream-id names one stream, so it takes one AUDIO file")
     if args.format in ("srt", "vtt") and len(args.audio) > 1:
         raise ValueError(f"--format {args.format} writes one file of subtitles, so it takes one AUDIO file")
-    if args.stream_id is not None and args.channel == EACH:
-        raise ValueError("--stream-id names one stream, so it cannot be combined with --channel each")
     if is_live and args.channel != MIX:
         raise ValueError("--channel is for files and pipes; the microphone has one channel")
     args.raw = _read_raw_format(args)
@@ -240,14 +234,6 @@ def _device(text: str) -> int | str:
 def _channel(text: str) -> Channel:
     try:
         return parse_channel(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _stream_id(text: str) -> StreamId:
-    """Digits are a numeric id, anything else is a string."""
-    try:
-        return check_stream_id(int(text) if text.isascii() and text.isdigit() else text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -25,7 +25,7 @@ class AudioName(NamedTuple):
     path: str
     channel: str | None = None
     audio_s: float | None = None
-    """Its duration, where that is known before it is streamed."""
+    """The audio's duration, if known before it is streamed."""
 
     def __str__(self) -> str:
         return self.path if self.channel is None else f"{self.path} [{self.channel}]"
@@ -44,7 +44,7 @@ class Streamed(NamedTuple):
     elapsed_s: float | None = None
     """Time from the first audio to the final text; None for audio at the pace of speech."""
     remarks: Sequence[Remark] = ()
-    """Where samples are missing."""
+    """Gaps in the samples."""
     end_s: float | None = None
     """The end of the audio, at the clock of its words; None where it is not known."""
 
@@ -85,7 +85,7 @@ class PlainReport:
         self._word_times = word_times
         self._live = LiveText(out) if interim and is_terminal(out) else None
         self._share = LiveText(notes) if self._live is None and is_terminal(notes) else self._live
-        """Where the share is shown: below the text that is shown in place, or alone."""
+        """Line that shows the share: below the text that is shown in place, or alone."""
         self._shown: dict[AudioName, str] = {}
         """The growing text of each channel."""
 

@@ -85,7 +85,7 @@ class Streamer:
 
     def _open(self, start_s: float = 0.0, is_live: bool = False) -> Stream:
         is_file = not (is_live or self.args.simulate_realtime)
-        stream = self.client.open_stream(self.args.stream_id, for_file(self.options) if is_file else self.options)
+        stream = self.client.open_stream(for_file(self.options) if is_file else self.options)
         stream.start_ms = round(1000 * start_s)
         return stream
 

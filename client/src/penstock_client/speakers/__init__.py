@@ -1,1 +1,1 @@
-"""Who spoke: a stream's audio goes to the model `speakers`, too, whose probabilities name the words' speakers."""
+"""Speakers: a stream's audio goes to the model `speakers`, too, whose probabilities name the words' speakers."""

@@ -12,7 +12,7 @@ Frames = npt.NDArray[np.float32]
 
 
 class Probabilities:
-    """What is known of a stream's frames, in order, as far back as it is needed."""
+    """Speaker probabilities of a stream's frames, in order, as far back as they are needed."""
 
     def __init__(self, most: int | None = None):
         """most: only the first ones that spoke are chosen."""

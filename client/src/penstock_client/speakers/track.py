@@ -29,7 +29,7 @@ from penstock_client.errors import (
 from penstock_client.options import SPEAKER_FILE, SpeakerSettings
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result, Word, with_speakers
 from penstock_client.speakers.probabilities import Frames, Probabilities
-from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.signal import AsyncSignal
 
 log = logging.getLogger("penstock_client")
 R = TypeVar("R", bound=Result)
@@ -56,12 +56,10 @@ FILE_REPLY_S = 300.0
 """Time for a reply of the mode of files: a step has half a minute of audio of each file that the server has."""
 _UNKNOWN_MODEL = "unknown model"
 """Part of Triton's message for a model that is not served."""
-GATEWAY_HAS_IT = "MODEL_NOT_FOUND"
-"""A gateway's code for that model: it sends the audio there itself, for streams with the options."""
 
 
 class Waits(NamedTuple):
-    """How long a final result waits for its speakers."""
+    """Limits of a final result's wait for its speakers."""
 
     idle_s: float = 1.0
     """After the newest audio, once all of it is answered: without more audio nothing more is decided."""
@@ -220,7 +218,7 @@ class SpeakerTrack:
             await asyncio.wait([self._task], timeout=wait_s)
 
     def came_s(self, has_waited: bool) -> float:
-        """When a result has come that is read now. has_waited: it was there at once, since the one before was held."""
+        """Time of arrival of the result that is read now. has_waited: it was there at once, the one before was held."""
         return time.monotonic() - (self._delay_s if has_waited else 0.0)
 
     async def placed(self, result: R, came_s: float) -> R:
@@ -280,7 +278,7 @@ class SpeakerTrack:
         return tuple(who if word.end_ms <= known_ms else None for who, word in zip(speakers, words, strict=True))
 
     def _wait_s(self, result: Result, came_s: float) -> float:
-        """How long the result may still wait; 0 where there is nothing to wait for."""
+        """Seconds that the result may still wait; 0 where there is nothing to wait for."""
         words = result.new_words or tuple(self._words[-1:])
         if not result.is_final or not words or self._is_over or self._probabilities.end_ms >= words[-1].end_ms:
             return 0.0

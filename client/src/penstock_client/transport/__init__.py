@@ -1,1 +1,1 @@
-"""The transports: gRPC and HTTP, for threads and asyncio."""
+"""Streams of `Client` and `AsyncClient` over the batched engine, and the messages of gRPC and HTTP."""

@@ -13,6 +13,10 @@ class Transport(Protocol):
     """Carries one stream to the server and back. Replies come in the order of the requests."""
 
     @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the stream is opened."""
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
 
@@ -29,10 +33,7 @@ class Transport(Protocol):
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
 
     def close(self) -> None:
-        """Cancels, and frees everything within CLOSE_TIMEOUT_S + JOIN_TIMEOUT_S. Called once.
-
-        A stream that is not finished is ended on the server first, also after a failure.
-        """
+        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
 
 
 class Connection(Protocol):
@@ -47,6 +48,10 @@ class Connection(Protocol):
 
 class AsyncTransport(Protocol):
     """Carries one stream to the server and back. Replies come in the order of the requests."""
+
+    @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the stream is opened."""
 
     @property
     def is_complete(self) -> bool:
@@ -65,7 +70,7 @@ class AsyncTransport(Protocol):
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
 
     async def close(self) -> None:
-        """Cancels, and frees everything within CLOSE_TIMEOUT_S + JOIN_TIMEOUT_S. Called once."""
+        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
 
 
 class AsyncConnection(Protocol):

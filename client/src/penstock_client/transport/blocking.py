@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.options import SpeakerSettings
 from penstock_client.protocol import Request, Result
-from penstock_client.speakers.link import open_transport
 from penstock_client.transport.base import AsyncConnection, AsyncTransport
+from penstock_client.transport.engine import open_transport
 
 T = TypeVar("T")
 
@@ -46,7 +46,9 @@ class EventLoopThread:
         self._loop.call_soon_threadsafe(function)
 
     def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """As `call`, but does not wait in the loop's own thread, where the garbage collector may close a client."""
+        """Runs the coroutine as `call`, but does not wait in the loop's own thread: the garbage collector may close a
+        client there.
+        """
         if threading.current_thread() is self._thread:
             asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         else:
@@ -121,6 +123,11 @@ class BlockingTransport:
         self._abandon.atexit = False  # the client closes its streams then
 
     @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the stream is opened."""
+        return self._transport.name
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
         return self._is_complete
@@ -154,7 +161,7 @@ class BlockingTransport:
             self._thread.post(self._cancel)
 
     def close(self) -> None:
-        """Cancels, and frees everything within CLOSE_TIMEOUT_S + JOIN_TIMEOUT_S. Called once."""
+        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
         self._abandon.detach()
         if self._thread.is_running:
             self._thread.finish(self._transport.close())

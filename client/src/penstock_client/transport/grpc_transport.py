@@ -1,35 +1,26 @@
-"""Streams over gRPC: messages, channels, and a transport for asyncio with one call per stream.
+"""gRPC: channels, messages and their values.
 
-All streams of a client share one connection. A ModelStreamInfer call carries one of them: the server writes the
-responses of a call in the order of its requests, so streams that share a call would delay each other. Calls use
-tritonclient's generated stub: `InferenceServerClient` has one stream per client object and leaks a thread per cancelled
-stream.
+Calls use tritonclient's generated stub: `InferenceServerClient` leaks a thread per cancelled stream.
 """
 
-import asyncio
 import os
 import struct
-import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
+from penstock_client.batched.rows import RowsMessage
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
-from penstock_client.errors import ProtocolError, ServerUnreachableError, StreamError, StreamId
+from penstock_client.errors import ServerUnreachableError
 from penstock_client.protocol import (
     INPUT_DATATYPE,
     INPUT_NAME,
     MAX_REPLY_BYTES,
-    OUTPUTS_WITHIN_SEGMENT,
     Request,
-    Result,
 )
-from penstock_client.replies import parse_results, stream_error
-from penstock_client.transport.async_channel import TaskTransport
 from penstock_client.transport.probe import NOT_A_SERVER
 
 _CHANNEL_OPTIONS = (
@@ -46,9 +37,6 @@ _FORKED = "this process was forked from one that uses gRPC: start processes by '
 _aio_process: dict[str, int] = {}
 
 _FORMATS: dict[str, Any] = {"INT32": "i", "INT64": "q", "FP32": "f", "BOOL": "?"}
-_WITHIN_SEGMENT = {
-    name: service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS_WITHIN_SEGMENT
-}
 _LENGTH = struct.Struct("<I")
 _PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param", bool: "bool_param"}
 
@@ -75,13 +63,7 @@ def open_channel(module: Any, endpoint: Endpoint) -> Any:
     options = channel_options(endpoint.options)
     if not endpoint.is_secure:
         return module.insecure_channel(endpoint.url, options=options)
-    return module.secure_channel(endpoint.url, _credentials(endpoint.options), options=options)
-
-
-def check_certificates(endpoint: Endpoint) -> None:
-    """Raises ValueError for certificate files that a channel could not use."""
-    if endpoint.is_secure:
-        _credentials(endpoint.options)
+    return module.secure_channel(endpoint.url, channel_credentials(endpoint.options), options=options)
 
 
 def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
@@ -89,22 +71,12 @@ def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
     return tuple(options.headers.items())
 
 
-def model_request(
-    model: str, stream_id: StreamId, request: Request, outputs: Collection[str] = ()
-) -> service_pb2.ModelInferRequest:
-    """The message that carries a request; `outputs`: the names of those that the server has, as far as known.
-
-    A server rejects a request for an output that it does not have, as those of earlier versions do.
-    """
+def model_request(model: str, stream_id: str, request: Request) -> service_pb2.ModelInferRequest:
+    """The message that carries a request of one stream of the model `speakers`."""
     message = service_pb2.ModelInferRequest(model_name=model)
     message.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, request.samples])
     message.raw_input_contents.append(request.audio)
-    if not (request.is_final or request.has_alternatives):
-        message.outputs.extend(one for name, one in _WITHIN_SEGMENT.items() if name in outputs)
-    if isinstance(stream_id, str):
-        message.parameters["sequence_id"].string_param = stream_id
-    else:
-        message.parameters["sequence_id"].int64_param = stream_id
+    message.parameters["sequence_id"].string_param = stream_id
     message.parameters["sequence_start"].bool_param = request.is_start
     message.parameters["sequence_end"].bool_param = request.is_end
     for name, value in request.parameters.items():
@@ -112,16 +84,15 @@ def model_request(
     return message
 
 
-def read_reply(stream_id: StreamId, reply: service_pb2.ModelStreamInferResponse) -> list[Result]:
-    """The results that a reply holds. Raises StreamError for a server's error."""
-    if reply.error_message:
-        raise stream_error(stream_id, reply.error_message)
-    return parse_results(stream_id, output_values(reply.infer_response))
-
-
-def output_names(reply: service_pb2.ModelStreamInferResponse) -> frozenset[str]:
-    """The outputs in a reply: all that the server has, where the request named none."""
-    return frozenset(output.name for output in reply.infer_response.outputs)
+def infer_message(model: str, rows: RowsMessage) -> service_pb2.ModelInferRequest:
+    """The message that carries rows of many streams."""
+    message = service_pb2.ModelInferRequest(model_name=model)
+    for name, datatype, values in rows.tensors:
+        message.inputs.add(name=name, datatype=datatype, shape=values.shape)
+        message.raw_input_contents.append(values.tobytes())
+    for name, text in rows.parameters.items():
+        message.parameters[name].string_param = text
+    return message
 
 
 def output_values(response: service_pb2.ModelInferResponse) -> Callable[[str], list[Any] | None]:
@@ -168,117 +139,10 @@ def _texts(content: bytes) -> list[bytes]:
     return texts
 
 
-def _credentials(options: ConnectionOptions) -> grpc.ChannelCredentials:
+def channel_credentials(options: ConnectionOptions) -> grpc.ChannelCredentials:
+    """The certificates of a secure channel. ValueError for files that cannot be used."""
     return grpc.ssl_channel_credentials(
         root_certificates=read_pem(options.root_certificates),
         private_key=read_pem(options.client_key),
         certificate_chain=read_pem(options.client_certificate),
     )
-
-
-_CONNECTING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
-_MIN_POLL_S, _MAX_POLL_S = 0.002, 0.05
-_LOST_STATUS = "Internal error from Core"
-_STATUS_S = 5.0
-
-
-class AsyncGrpcConnection:
-    """The connection to one server's gRPC port. The first stream opens its channel, in that stream's event loop."""
-
-    def __init__(self, endpoint: Endpoint):
-        check_certificates(endpoint)
-        self._endpoint = endpoint
-        self._grpc_channel: grpc.aio.Channel | None = None
-
-    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "AsyncGrpcTransport":
-        """A transport for a new stream. It connects with its first request, so errors appear there."""
-        if self._grpc_channel is None:
-            self._grpc_channel = open_channel(grpc.aio, self._endpoint)
-        return AsyncGrpcTransport(self._endpoint, self._grpc_channel, stream_id, timeout_s)
-
-    async def close(self) -> None:
-        """Ends the remaining calls and the connection."""
-        if self._grpc_channel is not None:
-            await self._grpc_channel.close()
-
-
-class AsyncGrpcTransport(TaskTransport):
-    """One stream as one call."""
-
-    def __init__(self, endpoint: Endpoint, grpc_channel: grpc.aio.Channel, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, endpoint, timeout_s)
-        self._grpc_channel = grpc_channel
-        self._outputs: frozenset[str] = frozenset()
-        """Those that the server has; empty before the first reply."""
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._wait_for_connection()
-                if not self.session.is_over:
-                    await self._call()
-                if not self.session.is_waiting_for_slot:
-                    return
-                failure = "the server ended the call"
-            except grpc.RpcError as error:
-                if is_too_large(error):
-                    unreadable = ProtocolError(self._stream_id, f"the server's reply cannot be read: {reason(error)}")
-                    with self.update() as session:
-                        session.fail(unreadable)
-                    return
-                failure = reason(await self._status_of(error))
-            except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-                failure = str(error)
-            if not await self._fail_connection(failure):
-                return
-
-    async def _status_of(self, error: grpc.RpcError) -> grpc.RpcError:
-        """The server's error. gRPC loses it where a write fails before it arrives: another call gets it."""
-        if error.details() != _LOST_STATUS or not self.session.is_unreached:
-            return error
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._grpc_channel)
-        try:
-            await stub.ServerLive(
-                service_pb2.ServerLiveRequest(), metadata=call_metadata(self._endpoint.options), timeout=_STATUS_S
-            )
-        except grpc.RpcError as failure:
-            return failure
-        return error
-
-    async def _wait_for_connection(self) -> None:
-        """Returns with a connection, or without one in time: the error of the call that is then made says why."""
-        deadline_s = time.monotonic() + self._connect_retry_s
-        has_failed = False
-        poll_s = _MIN_POLL_S
-        while (state := self._grpc_channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-            has_failed |= state not in _CONNECTING
-            if (has_failed and time.monotonic() >= deadline_s) or await self.pause(poll_s):
-                return
-            poll_s = min(1.5 * poll_s, _MAX_POLL_S)
-
-    async def _call(self) -> None:
-        """Sends the requests and delivers the replies, until the call ends."""
-        with self.update() as session:
-            session.connected()
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._grpc_channel)
-        call = stub.ModelStreamInfer(metadata=call_metadata(self._endpoint.options))
-        sending = asyncio.create_task(self._send_requests(call), name=f"penstock {self._stream_id} requests")
-        try:
-            async for reply in call:
-                try:
-                    results = read_reply(self._stream_id, reply)
-                    self._outputs = self._outputs or output_names(reply)
-                    with self.update() as session:
-                        session.deliver(*results)
-                except StreamError as error:
-                    await self.fail_or_wait_for_slot(error)
-        finally:
-            sending.cancel()  # else it would take requests from a later call
-            call.cancel()  # does nothing to a call that has ended
-
-    async def _send_requests(self, call: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
-        """Ends with the call, whose reader reports why."""
-        with suppress(grpc.RpcError, asyncio.InvalidStateError):
-            async for request in self.requests():
-                await call.write(model_request(self._endpoint.model, self._stream_id, request, self._outputs))
-            await call.done_writing()

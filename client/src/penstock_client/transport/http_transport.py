@@ -1,16 +1,14 @@
-"""Streams over HTTP: messages, and a transport for asyncio with one POST per request, one at a time.
+"""HTTP: sessions, POSTs and their replies.
 
 The bodies are tritonclient's, the connections are not: its HTTP library repeats requests when a connection breaks, and
 the server would decode a repeated request twice. aiohttp repeats those with an idempotent method only; POST is not.
 """
 
-import asyncio
 import http
 import json
 import os
 import ssl
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -21,7 +19,8 @@ from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 from yarl import URL
 
-from penstock_client.connection import Endpoint, read_pem, retry_pauses_s
+from penstock_client.batched.rows import RowsMessage
+from penstock_client.connection import Endpoint, read_pem
 from penstock_client.errors import (
     ClientError,
     ProtocolError,
@@ -30,9 +29,8 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MAX_REPLY_BYTES, Request, Result
-from penstock_client.replies import parse_reply, stream_error
-from penstock_client.transport.async_channel import TaskTransport
+from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MAX_REPLY_BYTES, Request
+from penstock_client.replies import stream_error
 from penstock_client.transport.probe import NOT_A_SERVER
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -47,15 +45,28 @@ class Post(NamedTuple):
     headers: dict[str, str]
 
 
-def post_of(endpoint: Endpoint, stream_id: StreamId, request: Request) -> Post:
-    """The POST that carries a request."""
-    body, header_length = request_body(stream_id, request)
-    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_length)}
-    return Post(f"/v2/models/{quote(endpoint.model)}/infer", body, {**endpoint.options.headers, **headers})
+def post_of_rows(endpoint: Endpoint, model: str, rows: RowsMessage) -> Post:
+    """The POST that carries rows of many streams."""
+    inputs = [
+        InferInput(name, list(values.shape), datatype).set_data_from_numpy(values)
+        for name, datatype, values in rows.tensors
+    ]
+    body, header_length = InferenceServerClient.generate_request_body(inputs, parameters=dict(rows.parameters))
+    return _post(endpoint, model, body, header_length)
 
 
-def request_body(stream_id: StreamId, request: Request) -> tuple[bytes, int]:
-    """The body of the POST, and the length of the JSON header that it starts with."""
+async def exchange(
+    session: aiohttp.ClientSession, endpoint: Endpoint, stream_id: StreamId, post: Post, **limits: aiohttp.ClientTimeout
+) -> Callable[[str], npt.NDArray[Any] | None]:
+    """Sends a POST; returns and raises as `read_outputs`. limits: `timeout`, if it is not the session's."""
+    url = url_of(endpoint, post.path)
+    async with session.post(url, data=post.body, headers=post.headers, allow_redirects=False, **limits) as response:
+        content = await read_content(response, stream_id)
+        return read_outputs(endpoint, stream_id, response.status, response.headers.get(HEADER_LENGTH), content)
+
+
+def post_of(endpoint: Endpoint, stream_id: str, request: Request) -> Post:
+    """The POST that carries a request of one stream of the model `speakers`."""
     audio = InferInput(INPUT_NAME, [1, request.samples], INPUT_DATATYPE)
     audio.set_data_from_numpy(np.frombuffer(request.audio, "<f4")[None])
     body, header_length = InferenceServerClient.generate_request_body(
@@ -65,20 +76,21 @@ def request_body(stream_id: StreamId, request: Request) -> tuple[bytes, int]:
         sequence_end=request.is_end,
         parameters=dict(request.parameters),
     )
-    return body, header_length
+    return _post(endpoint, endpoint.model, body, header_length)
 
 
-def read_response(
-    endpoint: Endpoint, stream_id: StreamId, status: int, header_length: str | None, body: bytes
-) -> list[Result]:
-    """The results that a response holds. Raises ClientError for a server's error, and for a reply of another server."""
-    return parse_reply(stream_id, read_outputs(endpoint, stream_id, status, header_length, body))
+def _post(endpoint: Endpoint, model: str, body: bytes, header_length: int) -> Post:
+    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_length)}
+    return Post(f"/v2/models/{quote(model)}/infer", body, {**endpoint.options.headers, **headers})
 
 
 def read_outputs(
     endpoint: Endpoint, stream_id: StreamId, status: int, header_length: str | None, body: bytes
 ) -> Callable[[str], npt.NDArray[Any] | None]:
-    """Returns an output of a response by its name, None for a missing one. Raises as `read_response`."""
+    """Returns an output of a response by its name, None for a missing one.
+
+    Raises ClientError for a server's error, and for a reply of another server.
+    """
     if status != http.HTTPStatus.OK:
         raise _error(endpoint, stream_id, status, body)
     try:
@@ -122,96 +134,10 @@ def _error(endpoint: Endpoint, stream_id: StreamId, status: int, body: bytes) ->
     return stream_error(stream_id, message, ServerFullError if is_unavailable else StreamError)
 
 
-class AsyncHttpConnection:
-    """The connections to one server's HTTP port. The first stream opens the session, in that stream's event loop."""
-
-    def __init__(self, endpoint: Endpoint):
-        self._endpoint = endpoint
-        self._tls = tls_context(endpoint)
-        self._http: aiohttp.ClientSession | None = None
-
-    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "AsyncHttpTransport":
-        """A transport for a new stream. It connects with its first request, so errors appear there."""
-        if self._http is None:
-            self._http = _open_session(self._tls)
-        return AsyncHttpTransport(self._endpoint, self._http, stream_id, timeout_s)
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        if self._http is not None:
-            await self._http.close()
-
-
-class AsyncHttpTransport(TaskTransport):
-    """One stream as a sequence of POSTs."""
-
-    def __init__(self, endpoint: Endpoint, session: aiohttp.ClientSession, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, endpoint, timeout_s)
-        self._http = session
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
-
-    async def _run(self) -> None:
-        async for request in self.requests():
-            try:
-                results = await self._post_with_retries(request)
-                with self.update() as session:
-                    session.deliver(*results)
-            except ServerUnreachableError as error:
-                await self._fail_connection(error.reason)
-            except ClientError as error:
-                await self.fail_or_wait_for_slot(error)
-            except asyncio.TimeoutError:
-                with self.update() as session:
-                    session.time_out()
-                return
-            except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
-                if not await self._fail_connection(error_text(error)):
-                    return
-
-    async def _post_with_retries(self, request: Request) -> list[Result]:
-        """Repeats a failed attempt to connect, only where none of the stream's audio can have reached the server."""
-        for pause_s in retry_pauses_s(self._connect_retry_s):
-            try:
-                return await self._post(request)
-            except aiohttp.ClientSSLError:  # another attempt meets the same certificate
-                raise
-            except aiohttp.ClientConnectorError:
-                if not self.session.is_unsent or await self.pause(pause_s):
-                    raise
-        return await self._post(request)
-
-    async def _post(self, request: Request) -> list[Result]:
-        path, body, headers = post_of(self._endpoint, self._stream_id, request)
-        async with self._http.post(
-            url_of(self._endpoint, path),
-            data=body,
-            headers=headers,
-            timeout=self._timeout,
-            allow_redirects=False,
-            trace_request_ctx=self,
-        ) as response:
-            content = await read_content(response, self._stream_id)
-            header_length = response.headers.get(HEADER_LENGTH)
-            return read_response(self._endpoint, self._stream_id, response.status, header_length, content)
-
-
-def _open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
-    """A session with any number of connections, that reports to a transport when its request has one."""
-
-    async def note_connection(session: aiohttp.ClientSession, context: SimpleNamespace, event: object) -> None:
-        with context.trace_request_ctx.update() as state:
-            state.connected()
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_end.append(note_connection)
-    trace.on_connection_reuseconn.append(note_connection)
-    return open_session(tls, [trace])
-
-
-def open_session(tls: ssl.SSLContext | None, traces: list[aiohttp.TraceConfig] | None = None) -> aiohttp.ClientSession:
+def open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
     """A session with any number of connections, and without cookies."""
     connector = aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls)
-    return aiohttp.ClientSession(connector=connector, trace_configs=traces, cookie_jar=aiohttp.DummyCookieJar())
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 def url_of(endpoint: Endpoint, path: str) -> URL:

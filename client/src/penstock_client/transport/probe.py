@@ -1,4 +1,4 @@
-"""What answers at an address where the expected protocol has failed."""
+"""Finds out what answers at an address where the expected protocol has failed."""
 
 import contextlib
 import socket

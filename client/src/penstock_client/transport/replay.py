@@ -1,4 +1,4 @@
-"""What a new stream on a server has to receive to resume a stream that another one has lost. No I/O, no threads.
+"""Requests that a new stream on a server needs to continue one that was lost. No I/O, no threads.
 
 At an endpoint only the decoder starts anew: the audio before it is repeated as well, so that the encoder has its
 context, and the server withholds its words. Where the caller has ended a segment, nothing starts anew: the audio before
@@ -47,6 +47,10 @@ class Repeatable(Protocol):
     def parameters(self) -> Mapping[str, Parameter]:
         """With a start: the stream's options."""
 
+    @property
+    def changes(self) -> Mapping[str, Parameter]:
+        """The options that change with it, in a running stream."""
+
     def again(self: "R", samples: int, parameters: Mapping[str, Parameter] | None = None, ends: bool = True) -> "R":
         """With its last samples only: as a start with these parameters more, or not as a start.
 
@@ -85,7 +89,7 @@ class Replay(Generic[R]):
         self._endpoint_samples = self._forced_samples = 0
         """Covered by the last segments that an endpoint and, since then, the caller have ended; 0 without one."""
         self._old_ends = self._forced_ends = 0
-        """Those of the caller that are told and whose requests are held: before and after that endpoint."""
+        """Ends by the caller that are told and whose requests are held: before and after that endpoint."""
         self._segment: int | None = None
         """The caller's index of the current segment; None before the first result."""
         self._first_segment = 0
@@ -103,12 +107,7 @@ class Replay(Generic[R]):
         self._is_repeating = False
         """Since the restart, no result has covered more audio than the caller's."""
         self.offset_samples = 0
-        """Where it begins in the caller's."""
-
-    @property
-    def needs_geometry(self) -> bool:
-        """True if `restart` needs the chunks of the server's model."""
-        return self.segment_start_samples > 0
+        """The place in the caller's stream where it begins."""
 
     @property
     def start_s(self) -> float:
@@ -131,7 +130,7 @@ class Replay(Generic[R]):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """Those of the stream's start."""
+        """Options of the stream's start, with changes whose requests are not held."""
         return self._parameters
 
     def add(self, request: R) -> None:
@@ -143,13 +142,6 @@ class Replay(Generic[R]):
         self._sent.append(_Sent(request, self._end_samples, self._now_s()))
         while self.held_samples > self._max_samples:
             self._forget_oldest()
-
-    def forget_newest(self) -> None:
-        """The newest request was not sent after all."""
-        if self._sent:
-            samples = self._sent.pop().request.samples
-            self._end_samples -= samples
-            self.held_samples -= samples
 
     def is_whole(self, geometry: ChunkGeometry | None = None) -> bool:
         """True if `restart` has all that a new stream needs."""
@@ -174,21 +166,29 @@ class Replay(Generic[R]):
         return requests
 
     def requests(self, geometry: ChunkGeometry | None = None) -> list[R]:
-        """What `restart` would return now."""
+        """The requests that `restart` would return now."""
         start_samples, warm_up_chunks = self._place(geometry)
-        requests: list[R] = []
+        repeated: list[tuple[R, int, bool]] = []
         old_ends = self._old_ends
-        parameters = {**self._parameters, **({_WARM_UP: warm_up_chunks} if warm_up_chunks else {})}
+        parameters = dict(self._parameters)
         for request, end_samples, _ in self._sent:
             is_old = request.is_final and old_ends > 0
             old_ends -= is_old
-            if end_samples > start_samples or (end_samples == start_samples and not request.samples):
-                samples = min(request.samples, end_samples - start_samples)
-                requests.append(request.again(samples, None if requests else parameters, not is_old))
+            is_repeated = end_samples > start_samples or (end_samples == start_samples and not request.samples)
+            if is_repeated:
+                repeated.append((request, min(request.samples, end_samples - start_samples), not is_old))
+            if is_old or not is_repeated:
+                parameters |= request.changes
+        parameters |= {_WARM_UP: warm_up_chunks} if warm_up_chunks else {}
+        requests: list[R] = []
+        for request, samples, ends in repeated:
+            if not requests and ends and request.changes:  # a start has the options before them
+                requests.append(request.again(0, parameters, ends=False))
+            requests.append(request.again(samples, None if requests else parameters, ends))
         return requests
 
     def _place(self, geometry: ChunkGeometry | None) -> tuple[int, int]:
-        """Where a new stream begins in the caller's, and its chunks that are the warm-up."""
+        """The place in the caller's stream where a new one begins, and the chunks of its warm-up."""
         if geometry is None:
             return self.segment_start_samples, 0
         size = geometry.chunk_samples
@@ -202,6 +202,7 @@ class Replay(Generic[R]):
 
     def _forget_oldest(self) -> _Sent[R]:
         oldest = self._sent.popleft()
+        self._parameters = {**self._parameters, **oldest.request.changes}
         self.held_samples -= oldest.request.samples
         self._forgotten_samples = oldest.end_samples
         if oldest.request.is_final and self._old_ends:

@@ -1,6 +1,5 @@
-"""What a server offers: its model's parameters, read over gRPC or HTTP."""
+"""Reads a server's offer, its model's parameters, over gRPC or HTTP."""
 
-import asyncio
 import http.client
 import json
 import ssl
@@ -12,12 +11,19 @@ from urllib.parse import quote
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.errors import ClientError, FilesOnlyError, ServerReplyError, ServerUnreachableError
+from penstock_client.errors import (
+    ClientError,
+    FilesOnlyError,
+    ServerDrainingError,
+    ServerReplyError,
+    ServerUnreachableError,
+)
 from penstock_client.options import StreamOptions, is_live_window
 from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.replies import UNREADABLE
+from penstock_client.replies import STOPPING, UNREADABLE
 from penstock_client.server_info import ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.probe import explain
+from penstock_client.transport.thread import in_thread
 
 _MAX_READ_S = 2.0
 """The longest attempt to read from a server before its first stream."""
@@ -42,14 +48,28 @@ def read_server_info(endpoint: Endpoint) -> ServerInfo:
         raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
 
 
-def read_parameters(endpoint: Endpoint) -> Mapping[str, str]:
-    """Reads the parameters of the endpoint's model, as `read_server_info` without knowing what they mean."""
+def read_parameters(endpoint: Endpoint, is_over: threading.Event | None = None) -> Mapping[str, str]:
+    """Reads the parameters of the endpoint's model, as `read_server_info` without knowing what they mean.
+
+    is_over: set once the parameters are no longer needed.
+    """
     try:
-        return _retried(_read_grpc if endpoint.is_grpc else _read_http, endpoint)
+        return _retried(_read_grpc if endpoint.is_grpc else _read_http, endpoint, is_over or threading.Event())
     except _NoModelError as error:
+        if STOPPING.match(str(error)):
+            raise ServerDrainingError(endpoint.model, str(error)) from error
         raise ServerReplyError(f"the server at {endpoint.url} has no model {endpoint.model!r}: {error}") from error
     except ValueError as error:
         raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
+
+
+async def read_parameters_soon(endpoint: Endpoint) -> Mapping[str, str]:
+    """Reads them as `read_parameters`, without blocking the event loop."""
+    is_over = threading.Event()
+    try:
+        return await in_thread(read_parameters, endpoint, is_over)
+    finally:
+        is_over.set()
 
 
 def try_parameters(endpoint: Endpoint) -> Mapping[str, str] | None:
@@ -62,12 +82,15 @@ def try_parameters(endpoint: Endpoint) -> Mapping[str, str] | None:
         return None
 
 
-def _retried(read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint) -> Mapping[str, str]:
+def _retried(
+    read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint, is_over: threading.Event
+) -> Mapping[str, str]:
     for pause_s in retry_pauses_s(endpoint.options.connect_retry_s):
         try:
             return read(endpoint)
         except ConnectionError:
-            time.sleep(pause_s)
+            if is_over.wait(pause_s):
+                raise
         except OSError as error:  # of a timeout or a certificate, which another attempt would meet too
             raise _unreachable(endpoint, error) from error
     try:
@@ -78,6 +101,8 @@ def _retried(read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint) 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
     reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, TimeoutError):
+        reason = f"no connection for {endpoint.timeout_s:g} s"
     return ServerUnreachableError(endpoint.url, explain(endpoint, reason))
 
 
@@ -94,7 +119,7 @@ def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:
         try:
             config = stub.ModelConfig(request, timeout=endpoint.timeout_s, metadata=metadata).config
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and not STOPPING.match(reason(error)):
                 raise ConnectionError(reason(error)) from error
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise TimeoutError(reason(error)) from error
@@ -121,7 +146,7 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        raise _NoModelError(f"HTTP status {response.status}")
+        raise _NoModelError(_error_text(body) or f"HTTP status {response.status}")
     if len(body) > MAX_REPLY_BYTES:
         raise ValueError(f"its reply is larger than {MAX_REPLY_BYTES} bytes")
     try:
@@ -129,6 +154,15 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
         return {name: str(value["string_value"]) for name, value in parameters.items()}
     except UNREADABLE as error:
         raise ValueError(f"its reply cannot be read: {error}") from error
+
+
+def _error_text(body: bytes) -> str:
+    """Triton's message in the body of an HTTP error; empty where that is none."""
+    try:
+        error = json.loads(body)["error"]
+    except UNREADABLE:
+        return ""
+    return error if isinstance(error, str) else ""
 
 
 class ServerChunks:
@@ -159,8 +193,8 @@ class ServerChunks:
             return self._geometry
 
     async def get_async(self) -> ChunkGeometry | None:
-        """As `get`, without blocking the event loop."""
-        return self._geometry if self._is_known else await asyncio.to_thread(self.get)
+        """The geometry as from `get`, without blocking the event loop."""
+        return self._geometry if self._is_known else await in_thread(self.get)
 
     def check_live(self, options: StreamOptions | None) -> None:
         """Raises FilesOnlyError for an offline model, unless the options have a live window."""

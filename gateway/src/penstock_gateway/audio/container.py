@@ -7,13 +7,15 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack
-from typing import Any, BinaryIO
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import BinaryIO
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,8 +27,10 @@ from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.limits import MAX_DECODER_WAIT_S, RETRY_AFTER_S
 
 MAX_PROCESSES = 8
-"""More recordings wait, as do those of a key that has half of them. A process lives until its last block is read; all
-together take less than `decode_worker.MAX_MEMORY_BYTES` for each."""
+"""More recordings wait, as do those of a key that has half of them, until a process has ended; all together take less
+than `decode_worker.MAX_MEMORY_BYTES` for each."""
+MAX_ANSWER_S, MAX_START_S = 10.0, 30.0
+"""For the process that forks: to answer an order, and to start. Then another one replaces it."""
 _log = logging.getLogger(__name__)
 _processes: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 """The processes of each event loop."""
@@ -41,7 +45,7 @@ class DecodedRecording:
         self.start_s = 0.0
         """The time of the first sample in the recording; known with the first block."""
         self.remarks: list[Remark] = []
-        """Where samples are missing; known after the last block."""
+        """Gaps in the samples; known after the last block."""
         self._recording, self._key = recording, key
         self._order = {"rate_hz": rate_hz, "max_seconds": max_seconds}
 
@@ -49,29 +53,138 @@ class DecodedRecording:
         """Blocks [n] of a few seconds.
 
         GatewayError: AUDIO_INVALID for what cannot be decoded; TOO_LARGE for a longer recording; OVERLOADED where no
-        process can start; STREAMS_EXHAUSTED where it waits too long for one.
+        process can start or read its file; STREAMS_EXHAUSTED where it waits too long for one.
         """
         new = Budget("decoder", MAX_PROCESSES, MAX_DECODER_WAIT_S)
         processes = _processes.setdefault(asyncio.get_running_loop(), new)
-        async with processes.taken(self._key, 1):
-            reader, transport = await _start(self._recording, self._order)
-            try:
-                while True:
-                    size, start_s = struct.unpack("<Id", await reader.readexactly(12))
-                    if not size:
-                        break
-                    self.start_s = start_s
-                    yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
-                end = json.loads(await reader.read())
-                failure, self.remarks = end["failure"], [Remark(*each) for each in end["remarks"]]
-            except (asyncio.IncompleteReadError, ValueError, KeyError, TypeError):
-                failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
-                _log.warning("the process that decodes a recording ended early")
-            finally:
-                transport.close()  # which also ends a process that writes
+        await processes.acquire(self._key, 1)
+        fork = _Fork(partial(processes.release, self._key, 1))
+        try:
+            reader = await fork.start(self._recording, json.dumps(self._order).encode())
+            while True:
+                size, start_s = struct.unpack("<Id", await reader.readexactly(12))
+                if not size:
+                    break
+                self.start_s = start_s
+                yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
+            end = json.loads(await reader.read())
+            failure, self.remarks = end["failure"], [Remark(*each) for each in end["remarks"]]
+        except OSError as error:
+            raise _not_decoded(error) from error
+        except (asyncio.IncompleteReadError, ValueError, KeyError, TypeError):
+            failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
+            if (status := await fork.ended()) is not None and status > 0:
+                raise _not_decoded(OSError(status, os.strerror(status))) from None
+            if status in (None, -signal.SIGKILL):  # the system's memory is full
+                failure = {"code": "OVERLOADED", "message": "the process that decodes the recording was lost"}
+            _log.warning("the process that decodes a recording ended early, with status %s", status)
+        finally:
+            fork.end()
         if failure:
             code, message = ErrorCode[failure["code"]], failure["message"]
             raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
+
+
+class _Fork:
+    """A process that decodes one recording. `end` kills it, whatever its client does."""
+
+    def __init__(self, release: Callable[[], None]):
+        """`release`: called once it has ended."""
+        self._loop = asyncio.get_running_loop()
+        self._closing = ExitStack()
+        self._closing.callback(release)
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._status: asyncio.Future[int | None] = self._loop.create_future()
+        self._code: int | None = None
+        self._control: socket.socket | None = None
+        self._pipe: asyncio.BaseTransport | None = None
+        self._descriptor: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+
+    async def start(self, recording: BinaryIO, order: bytes) -> asyncio.StreamReader:
+        """Orders it, and waits until it runs; returns the end of its pipe. OSError."""
+        with ExitStack() as opened, ExitStack() as on_error:
+            ends = os.pipe()
+            source, sink = on_error.enter_context(open(ends[0], "rb")), opened.enter_context(open(ends[1], "wb"))
+            control, theirs = map(opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            DECODERS.send(order, recording.fileno(), sink.fileno(), theirs.fileno())
+            self._control = control.dup()
+            self._control.setblocking(False)
+            self._loop.add_reader(self._control, self._receive)
+            self._closing.callback(self._control.close)
+            self._closing.callback(self._loop.remove_reader, self._control)
+            self._expect(DECODERS.max_answer_s)
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader)
+            self._pipe, _ = await self._loop.connect_read_pipe(lambda: protocol, source)
+            on_error.pop_all()  # the transport closes it
+        await asyncio.shield(self._started)
+        return reader
+
+    async def ended(self) -> int | None:
+        """Exit status of the process when it has ended, or minus the signal; None if it is not known."""
+        if not self._status.done():
+            self._expect(MAX_ANSWER_S)
+        return await asyncio.shield(self._status)
+
+    def end(self) -> None:
+        """Kills it, now or as soon as it starts."""
+        self._is_over = True
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._control is None:  # it was not ordered
+            self._finish()
+        elif self._descriptor is not None and not self._status.done():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+            self._expect(MAX_ANSWER_S)
+
+    def _expect(self, seconds: float | None) -> None:
+        """Replaces the process that forks, if it does not answer in this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire, DECODERS.pid)
+
+    def _expire(self, pid: int | None) -> None:
+        DECODERS.replace(pid)
+        if not self._started.done():
+            self._started.set_exception(TimeoutError("the process that decodes took no order"))
+            self._started.exception()  # it may be that nothing waits for it
+            self._finish()
+
+    def _receive(self) -> None:
+        """Takes the fork's descriptor, then its status, then their end: both processes have closed the socket."""
+        assert self._control is not None
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, 16, 1)
+        except OSError:
+            message, descriptors = b"", []
+        if descriptors:
+            (self._descriptor,) = descriptors
+            self._closing.callback(os.close, self._descriptor)
+            self._expect(None)
+            DECODERS.max_answer_s = MAX_ANSWER_S
+            self._started.set_result(None)
+            if self._is_over:
+                self.end()
+        elif message:
+            self._code = int(message)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Gives back what an ended process held."""
+        if os.getpid() == 1:  # of a container: it inherits the forks of a process that was replaced
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+        self._expect(None)
+        self._closing.close()
+        if not self._started.done():
+            self._started.set_result(None)  # its pipe says why
+        if not self._status.done():
+            self._status.set_result(self._code)
 
 
 def in_memory(data: bytes | bytearray) -> BinaryIO:
@@ -83,22 +196,6 @@ def in_memory(data: bytes | bytearray) -> BinaryIO:
     except OSError as error:
         raise _not_decoded(error) from error
     return file
-
-
-async def _start(recording: BinaryIO, order: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
-    """Orders a recording; returns the end of its pipe. GatewayError OVERLOADED."""
-    try:
-        with ExitStack() as opened, ExitStack() as on_error:
-            ends = os.pipe()
-            source, sink = on_error.enter_context(open(ends[0], "rb")), opened.enter_context(open(ends[1], "wb"))
-            DECODERS.send(json.dumps(order).encode(), recording.fileno(), sink.fileno())
-            reader = asyncio.StreamReader()
-            protocol = asyncio.StreamReaderProtocol(reader)
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, source)
-            on_error.pop_all()  # the transport closes it
-            return reader, transport
-    except OSError as error:
-        raise _not_decoded(error) from error
 
 
 def _not_decoded(error: OSError) -> GatewayError:
@@ -117,9 +214,10 @@ class Decoders:
         self._orders: socket.socket | None = None
         self.pid: int | None = None
         """The id of the process, if it has started."""
+        self.max_answer_s = MAX_START_S
 
     def start(self) -> socket.socket:
-        """Its socket. OSError where it cannot start."""
+        """Starts the process; returns its socket. OSError where it cannot start."""
         if self._orders is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             # As with -m, but without the current directory on the path.
@@ -130,7 +228,7 @@ class Decoders:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
                 process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
                 on_error.pop_all()
-            self.pid = process.pid
+            self.pid, self.max_answer_s = process.pid, MAX_START_S
             ours.setblocking(False)  # the event loop does not wait for a process that takes no orders
             self._orders = ours
         return self._orders
@@ -146,8 +244,15 @@ class Decoders:
                 return
         raise OSError("the process ends at once")
 
+    def replace(self, pid: int | None) -> None:
+        """Ends this process, which does not answer, if it is still the one; the next order starts another."""
+        if self._orders is not None and self.pid is not None and pid == self.pid:
+            _log.error("the process that decodes recordings does not answer: another one replaces it")
+            self.stop()
+            os.kill(self.pid, signal.SIGKILL)  # not its forks: they go on
+
     def stop(self) -> None:
-        """Ends the process once its recordings are decoded."""
+        """Ends the process and its forks."""
         if self._orders is not None:
             self._orders.close()
             self._orders = None

@@ -1,19 +1,23 @@
 """The process that decodes recordings, each in a fork of its own with limits of memory and CPU time.
 
 It has no threads and no gRPC, so it can fork, and a fork has all libraries. An order comes on standard input, a socket,
-with two descriptors: the recording, and the pipe for its samples. A block has their number (uint32), the time of the
-recording's first sample (float64) and the samples (float32), little-endian. After the last one come the number 0 and a
-JSON object: the remarks, and why there are no more samples. The limits are there because decoders of compressed formats
-read untrusted data.
+with three descriptors: the recording, the pipe for its samples, and a socket. There the fork sends a descriptor of
+itself, by which the gateway ends it, and this process sends the fork's exit status.
+
+A block has the number of its samples (uint32), the time of the recording's first sample (float64) and the samples
+(float32), little-endian. After the last one come the number 0 and a JSON object: the remarks, and why there are no more
+samples. The limits are there because decoders of compressed formats read untrusted data.
 """
 
 import contextlib
+import errno
 import json
 import os
 import resource
 import signal
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -26,8 +30,12 @@ from penstock_gateway.security.limits import MAX_CHANNELS
 
 MAX_MEMORY_BYTES = 96 << 20
 """Address space of one recording, beside that of the libraries."""
-MAX_CPU_S = 120
+MAX_CPU_S, MAX_QUIET_CPU_S = 120, 40
+"""CPU time of a recording in all, and until its first block or from one to the next."""
+NICENESS = 10
 MAX_ORDER_BYTES = 4096
+_OF_A_RECORDING = {errno.EPIPE, errno.EINVAL, errno.ENOMEM}
+"""The reader has stopped, a wrong place in the file, or too much memory; all other errors are the system's."""
 
 
 class _TooLongError(Exception):
@@ -37,11 +45,12 @@ class _TooLongError(Exception):
 def main() -> None:
     """Forks for each order, until the gateway is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forks
     import av.logging  # noqa: F401, so that forks have it
 
+    controls: dict[int, socket.socket] = {}
+    signal.signal(signal.SIGCHLD, lambda *_: _report_ends(controls))
     with socket.socket(fileno=os.dup(0)) as orders:
-        run_orders(orders)
+        run_orders(orders, controls)
 
 
 def address_space_bytes() -> int:
@@ -50,55 +59,90 @@ def address_space_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def run_orders(orders: socket.socket) -> None:
-    """Starts a fork for each order, until the other end is closed. If none can start, the order's pipe says so."""
+def run_orders(orders: socket.socket, controls: dict[int, socket.socket]) -> None:
+    """Starts a fork for each order, until the other end is closed. If none can start, the order's pipe says so.
+
+    `controls`: the sockets by the id of each fork that has not ended.
+    """
     while True:
-        message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)
+        message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 3)
         if not message:
-            return
-        recording, pipe = descriptors
+            break
+        recording, pipe, control = descriptors
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until the fork is in the list
         try:
-            is_fork = os.fork() == 0
+            pid = os.fork()
         except OSError as error:
             reason = f"no recording can be decoded: {error.strerror}"
             with contextlib.suppress(BrokenPipeError), open(pipe, "wb", closefd=False) as out:
                 _end(out, {"code": "OVERLOADED", "message": reason})
+            os.close(control)
         else:
-            if is_fork:
-                orders.close()
-                _run(json.loads(message), recording, pipe)
-        for descriptor in descriptors:
-            os.close(descriptor)
+            own = socket.socket(fileno=control)
+            if pid == 0:
+                for each in (orders, *controls.values()):
+                    each.close()
+                _run(json.loads(message), recording, pipe, own)
+            controls[pid] = own
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.close(recording)
+        os.close(pipe)
+    for pid in list(controls):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
-def _run(order: Mapping[str, Any], recording: int, pipe: int) -> None:
-    """Decodes one recording and ends this process."""
+def _report_ends(controls: dict[int, socket.socket]) -> None:
+    """Reports to the gateway how forks have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with controls.pop(ended[0]) as control, contextlib.suppress(OSError):  # it does not wait any more
+                control.send(b"%d" % os.waitstatus_to_exitcode(ended[1]))
+
+
+def _run(order: Mapping[str, Any], recording: int, pipe: int, control: socket.socket) -> None:
+    """Decodes one recording and ends this process. Its exit status is the number of an error of the system, or 0."""
+    status = 0
     try:
+        socket.send_fds(control, [b"-"], [os.pidfd_open(os.getpid())])
+        os.nice(NICENESS)
         memory_bytes = address_space_bytes() + MAX_MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders remark on every damaged frame
+        _limit_cpu()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)  # the socket of orders, whose end the gateway has to see
+        os.dup2(null, 2)  # decoders remark on every damaged frame
         # Not the descriptor itself, which has one position in all processes.
         with open(f"/proc/self/fd/{recording}", "rb") as file, open(pipe, "wb") as out:
             write_samples(order, file, out)
-    except (BrokenPipeError, MemoryError):
-        pass  # the reader has stopped; or it sees that the end is missing
+    except (OSError, MemoryError) as error:  # the reader sees that the end is missing
+        code = getattr(error, "errno", None) or 0
+        status = 0 if code in _OF_A_RECORDING else code
     finally:
-        os._exit(0)
+        os._exit(status)
+
+
+def _limit_cpu() -> None:
+    """Ends this process by SIGXCPU where no block follows within `MAX_QUIET_CPU_S`: not all input becomes samples."""
+    soft = min(MAX_CPU_S, round(time.process_time()) + MAX_QUIET_CPU_S)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, MAX_CPU_S + 1))
 
 
 def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) -> None:
-    """Decodes a recording as the order says."""
+    """Decodes a recording as the order says. OSError where the system does not let it."""
     failure: dict[str, str] = {}
     remarks: list[Remark] = []
     try:
         with TrackReader(recording, order["rate_hz"], max_channels=MAX_CHANNELS) as reader:
             for samples in _blocks(reader, order["rate_hz"], order["max_seconds"]):
                 out.write(struct.pack("<Id", samples.size, reader.start_s) + samples.tobytes())
+                _limit_cpu()
             remarks = reader.remarks
     except (ValueError, ImportError) as error:
+        if isinstance(cause := error.__cause__, OSError) and cause.errno not in {None, *_OF_A_RECORDING}:
+            raise cause from None
         reason = {"has no audio": "is empty"}.get(str(error), str(error))
         verb = "is " if reason.startswith("not ") else ""
         failure = {"code": "AUDIO_INVALID", "message": f"the audio {verb}{reason}"}

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from penstock_client.audio.pcm import PcmStream, RawFormat, Remark
+from penstock_client.audio.formats import HEAD_BYTES, container_name
+from penstock_client.audio.monitors import EncodingMonitor
+from penstock_client.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
 from penstock_client.audio.tracks import Samples, TrackMaker
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_CHANNELS
@@ -20,14 +22,42 @@ class PcmDecoder:
     def __init__(self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False):
         """`raw`: the format of audio without a header; None for WAV. `may_have_header`: the first bytes decide."""
         self._stream = PcmStream(raw)
+        self._monitor = None if raw is None else EncodingMonitor(raw)
         self._begin: bytes | None = b"" if may_have_header else None
+        self._head: bytes | None = b""
+        """The first bytes, until they show whether the audio is a recording."""
         self._sample_rate_hz = sample_rate_hz
         self._maker: TrackMaker | None = None
 
     @property
     def remarks(self) -> list[Remark]:
-        """Where a WAV file has less audio than it states; complete after the end."""
-        return self._stream.remarks
+        """Whether samples look misread, and where a WAV file has less audio than it states; complete after the end."""
+        return [*(self._monitor.remarks if self._monitor is not None else ()), *self._stream.remarks]
+
+    def message(self, data: bytes) -> bytes:
+        """The audio of a client's message: without a WAV header, which some clients write before each.
+
+        GatewayError AUDIO_INVALID for a header of another format than the audio, and for audio that begins as a
+        recording in a container.
+        """
+        if self._head is not None:
+            self._head = (self._head + data[:HEAD_BYTES])[:HEAD_BYTES]
+            if (name := container_name(self._head)) not in (None, "WAV"):
+                message = f"the audio is a recording ({name}); accepted: samples in the format of the session"
+                raise GatewayError(ErrorCode.AUDIO_INVALID, message)
+            self._head = None if len(self._head) == HEAD_BYTES else self._head
+        form = self._stream.format
+        if form is None or self._begin is not None or not (data.startswith(_RIFF) and data[8:HEAD_BYTES] == b"WAVE"):
+            return data
+        try:
+            header = read_wav_header(lambda start, size: data[start : start + size])
+        except ValueError as error:
+            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the WAV header of a message is unusable: {error}") from None
+        if header is None or header[0].text != form.text:
+            stated = header[0].text if header else "compressed audio"
+            message = f"the WAV header of a message states {stated}; accepted: {form.text}"
+            raise GatewayError(ErrorCode.AUDIO_INVALID, message)
+        return data[header[1] :]
 
     def push(self, data: bytes, is_end: bool = False) -> Samples:
         """The next bytes; returns the samples [n] that are complete."""
@@ -37,7 +67,9 @@ class PcmDecoder:
                 return _NO_SAMPLES
             data, self._begin = self._begin, None
             if data.startswith(_RIFF):
-                self._stream = PcmStream()
+                self._stream, self._monitor = PcmStream(), None
+        if self._monitor is not None:
+            self._monitor.add(data)
         parts: list[Samples] = []
         try:
             for block in self._stream.push(data, is_end):
@@ -50,6 +82,6 @@ class PcmDecoder:
         return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
 
     def flush(self) -> Samples:
-        """The rest [n] of what was pushed, before the stream ends. A part of a sample remains."""
-        rests = self._maker.flush() if self._maker is not None else []
+        """The rest [n] of what was pushed, where a segment or the stream ends. A part of a sample remains."""
+        rests = self._maker.end_segment() if self._maker is not None else []
         return rests[0] if rests else _NO_SAMPLES

@@ -274,7 +274,7 @@ function send(form) {
     if (apiKey()) upload.setRequestHeader("Authorization", `Bearer ${apiKey()}`);
     upload.upload.onprogress = ({loaded, total}) => {
       if (loaded < total) $("progress").value = loaded / total;
-      else $("progress").removeAttribute("value"); // how far the recognition is, is not told
+      else $("progress").removeAttribute("value"); // how far the recognition is, is not reported
       showState(loaded < total ? "uploading" : "transcribing");
     };
     upload.onerror = () => reject(new Error("The server cannot be reached."));

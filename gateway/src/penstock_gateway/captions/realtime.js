@@ -176,16 +176,18 @@ export class RealtimeSession {
   }
 
   error(error) {
-    this.reason = error.code === "streams_exhausted" ? "The server is full." : error.message;
+    this.reason = error.message;
     if (error.code === "input_audio_buffer_commit_empty") this.ending?.();
-    else if (!this.ready && !error.code?.endsWith("exhausted")) this.fail(error.message); // the settings were rejected
+    else if (!this.ready) this.fail(error.message); // the settings were rejected
   }
 
   async lost(event, wasOpen) {
     if (this.closing) return;
     this.ready = false;
     for (const id of [...this.items.keys()]) this.drop(id);
-    const error = wasOpen ? new Error(this.reason || event.reason || "The connection was lost.") : await this.refusal();
+    const isFull = event.reason.startsWith("STREAMS_EXHAUSTED");
+    const closed = isFull ? "The server is full." : event.reason.replace(/^[A-Z_]+: /, "");
+    const error = wasOpen ? new Error(closed || this.reason || "The connection was lost.") : await this.refusal();
     if (!this.closing) this.retry(error);
   }
 

@@ -1,7 +1,7 @@
-"""What the routes of the HTTP port share: the gateway, a client's key, bodies of requests, errors in OpenAI's form."""
+"""Shared parts of the HTTP port's routes: the gateway, a client's key, bodies of requests, errors in OpenAI's form."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import KSERVE_NOT_SERVED, ErrorCode, GatewayError, shown
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security import limits
@@ -32,7 +32,7 @@ _BEARER = HTTPBearer(auto_error=False, description="An API key; none where the g
 
 
 class ErrorObject(BaseModel):
-    """What was wrong; `code` is stable."""
+    """Error of a request; `code` is stable."""
 
     message: str
     type: str
@@ -124,11 +124,18 @@ def body_schema(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"content": {media_type: {"schema": inline(schema)}}}}
 
 
-def limited(request: Request, max_bytes: int, param: str, option: str = "") -> Request:
+def limited(
+    request: Request,
+    max_bytes: int,
+    param: str,
+    option: str = "",
+    take: Callable[[int], Awaitable[None]] | None = None,
+    arrival: Callable[[Awaitable[Message], float], Awaitable[Message]] = asyncio.wait_for,
+) -> Request:
     """The same request; reading its body raises GatewayError for a larger one, and for one that does not go on.
 
     A larger one is rejected at once if its length is stated. `param`: the field that the error names; `option`: that
-    of the limit.
+    of the limit; `take`: waits for room for the bytes so far; `arrival`: for the next ones, as `Budget.arrival`.
     """
     message = f"the request has more than {max_bytes:,} bytes{option and f' ({option})'}"
     too_large = GatewayError(ErrorCode.TOO_LARGE, message, param)
@@ -141,7 +148,7 @@ def limited(request: Request, max_bytes: int, param: str, option: str = "") -> R
     async def receive() -> Message:
         nonlocal received, is_whole
         try:
-            message = await asyncio.wait_for(request.receive(), None if is_whole else limits.MAX_SILENT_S)
+            message = await (request.receive() if is_whole else arrival(request.receive(), limits.MAX_SILENT_S))
         except asyncio.TimeoutError:
             silence = f"no part of the request arrived for {limits.MAX_SILENT_S:g} s"
             raise GatewayError(ErrorCode.STREAM_IDLE, silence) from None
@@ -151,6 +158,8 @@ def limited(request: Request, max_bytes: int, param: str, option: str = "") -> R
         is_whole = not message.get("more_body", False)
         if received > max_bytes:
             raise too_large
+        if take is not None:
+            await take(received)
         return message
 
     return Request(request.scope, receive)
@@ -210,12 +219,12 @@ async def on_http_error(connection: HTTPConnection, error: Exception) -> Respons
     assert isinstance(error, HTTPException)
     kind, message = "invalid_request_error", error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
-        is_captions = connection.url.path == "/captions"
-        message = (
-            _CAPTIONS_OFF
-            if is_captions
-            else f"nothing is at {shown(connection.url.path)}; accepted: the routes that /docs lists"
-        )
+        path = connection.url.path
+        message = f"nothing is at {shown(path)}; accepted: the routes that /docs lists"
+        if path == "/captions":
+            message = _CAPTIONS_OFF
+        elif f"{path}/".startswith("/v2/"):
+            message = KSERVE_NOT_SERVED
     body = {"message": message, "type": kind, "param": None, "code": f"http_{error.status_code}"}
     return JSONResponse({"error": body}, error.status_code, error.headers)
 

@@ -13,7 +13,7 @@ from penstock_gateway.stream.events import confidence
 KEYWORD_NATS = 1.5
 """Boost per token of a keyword: sane with every search."""
 UNKNOWN_SPEAKER = "unknown"
-_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ERROR_TYPES = {403: "permission_error", 429: "rate_limit_error"}
 _MIN_CONFIDENCE = 1e-6  # ln(0) is no number in JSON
 
 
@@ -33,7 +33,7 @@ def logprobs(words: Sequence[Word], before: str = "") -> list[dict[str, Any]]:
 
 
 def speaker_name(speaker: int | None, names: Sequence[str] = ()) -> str:
-    """That of the client, in order of arrival, else a letter that is no client's name."""
+    """Names a speaker: by the client's names in order of arrival, else by a letter that is no client's name."""
     if speaker is None:  # the speaker model has failed
         return UNKNOWN_SPEAKER
     letters = [each for each in ascii_uppercase[len(names) :] if each not in names]

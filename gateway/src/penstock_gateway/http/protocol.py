@@ -22,7 +22,7 @@ from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security import limits
-from penstock_gateway.security.budget import Connection, Connections, TokenBucket
+from penstock_gateway.security.budget import Connections, OpenConnection, TokenBucket
 
 _PROTOCOL = "http"
 _ROOM_S = 0.1
@@ -33,16 +33,23 @@ _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
 _HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 32 << 10
-"""What is parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
+"""Bytes that are parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
 
 
 class HttpProtocol(HttpToolsProtocol):
     """httptools has no limits of its own, and takes ever longer for a header that grows."""
 
-    def __init__(self, *args: Any, gateway: Gateway, connections: Connections, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        gateway: Gateway,
+        connections: Connections,
+        connection: OpenConnection | None = None,
+        **kwargs: Any,
+    ):
+        """`connection`: counted before its TLS handshake."""
         super().__init__(*args, **kwargs)
-        self._gateway, self._connections = gateway, connections
-        self._connection: Connection | None = None
+        self._gateway, self._connections, self._connection = gateway, connections, connection
         self._head_timer: asyncio.TimerHandle | None = None
         self._unused_bytes = 0
         """Received since the parser last completed a header, a part of a body or a message."""
@@ -52,7 +59,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Rejects a connection above the limits."""
         super().connection_made(transport)
         try:
-            self._connection = self._connections.open(self.client[0] if self.client else "")
+            self._connection = self._connection or self._connections.open(self.client[0] if self.client else "")
         except GatewayError as error:
             return self._reject(error, HTTPStatus.SERVICE_UNAVAILABLE)
         self.ws_protocol_class = partial(  # type: ignore[assignment]
@@ -171,11 +178,11 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-class _Parser(ServerProtocol):
+class _FrameParser(ServerProtocol):
     """Stays open where a message is too large, so that its client still hears why; nothing more may be parsed."""
 
     def fail(self, code: int, reason: str = "") -> None:
-        """What has arrived cannot be parsed."""
+        """Fails the connection: the data cannot be parsed."""
         if code != CloseCode.MESSAGE_TOO_BIG or self.state is not OPEN:
             super().fail(code, reason)
 
@@ -183,25 +190,29 @@ class _Parser(ServerProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Takes messages and pings up to a number per second, and no more while the application has one to read."""
 
-    def __init__(self, *args: Any, gateway: Gateway, connection: Connection, **kwargs: Any):
+    def __init__(self, *args: Any, gateway: Gateway, connection: OpenConnection, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._gateway, self._connection = gateway, connection
         self._bucket = TokenBucket(limits.MESSAGES_PER_S, limits.MAX_MESSAGE_BURST, self.loop.time())
         self._held = bytearray()
         self._wait: asyncio.TimerHandle | None = None
-        self.conn = _Parser(max_size=limits.MAX_FRAME_BYTES, logger=self.logger)
+        self.conn = _FrameParser(max_size=limits.MAX_FRAME_BYTES, logger=self.logger)
         self._room = ExitStack()
-        """That of a large message, until the application asks for the next one."""
+        """Room of a large message, until the application asks for the next one."""
         self._grow: Callable[[int], None] | None = None
+        self._arriving = ExitStack()
+        """While a large message arrives."""
         self._deadline: asyncio.TimerHandle | None = None
         """The end of the time for a large message, which holds room that others wait for."""
         self._room_until_s = math.inf
+        self._received_s = self.loop.time()
         self._is_dropping = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._held.clear()
         self._end_deadline()
+        self._arriving.close()
         self._room.close()
         if self._wait is not None:
             self._wait.cancel()
@@ -210,6 +221,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what the client has sent, or keeps it until there is room."""
+        self._received_s = self.loop.time()
         if self._is_dropping:
             return None
         is_small = not self._held and self._wait is None and len(data) <= _WEBSOCKET_PIECE_BYTES
@@ -235,11 +247,24 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.pause_reading()
             self._wait = self.loop.call_later(wait_s, self._go_on)
 
+    def keepalive_timeout(self) -> None:
+        """A ping is unanswered. Its answer comes behind audio that is not read yet, unless the client is silent."""
+        is_behind = self._held or self.read_paused or self._wait is not None
+        limit_s = self.ping_timeout or math.inf
+        if is_behind or self.loop.time() - self._received_s < limit_s:
+            self.pong_timer = self.loop.call_later(limit_s, self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
+
     def send_receive_event_to_app(self) -> None:
         """A message is complete. uvicorn reports a text that is not UTF-8 as its own failure, with a traceback."""
+        self._arriving.close()
         if self.curr_msg_data_type == "text" and not self.close_sent:
+            data = b"".join(self.frames)
+            if len(data) > limits.LARGE_FRAME_BYTES and not data.isascii():  # its characters would take 4 bytes each
+                return self._drop(GatewayError(ErrorCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
             try:
-                b"".join(self.frames).decode()
+                data.decode()
             except UnicodeDecodeError as error:
                 self.conn.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
                 return self.handle_parser_exception()
@@ -263,7 +288,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         """The next message for the application. As uvicorn's, without another coroutine for each message."""
-        if self._grow is not None and not self._partial_bytes:
+        if self._grow is not None and self._partial_bytes <= limits.LARGE_FRAME_BYTES:
             self._room.close()
             self._grow = None
             self._end_deadline()
@@ -293,7 +318,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _partial_bytes(self) -> int:
-        """Those of a message that is not complete."""
+        """Bytes of a message that is not complete."""
         return len(self.conn.reader.buffer) + sum(map(len, self.frames))
 
     def _has_room(self) -> bool:
@@ -308,6 +333,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if self._deadline is None:
                 late = GatewayError(ErrorCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
                 self._deadline = self.loop.call_later(limits.MAX_SILENT_S, self._drop, late)
+                end = partial(self._drop, self._gateway.messages.needed_by_others())
+                self._arriving.enter_context(self._gateway.messages.arriving(self._connection.key, end))
             return True
         except GatewayError as error:
             if self.loop.time() > self._room_until_s:
@@ -324,8 +351,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _drop(self, error: GatewayError) -> None:
         """Tells the application this end of the messages, and takes no more."""
         self._end_deadline()
+        self._arriving.close()
         self._is_dropping = True
         self._held.clear()
+        self.frames.clear()
+        self.conn.reader.buffer.clear()
         self._room.close()
         self.queue.put_nowait({"type": "websocket.receive", "error": error})  # type: ignore[arg-type]
 

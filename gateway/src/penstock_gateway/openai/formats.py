@@ -29,7 +29,7 @@ class Transcription:
     finals: Sequence[Final]
     duration_s: float
     remarks: Sequence[Remark] = ()
-    """Where samples are missing."""
+    """Gaps in the samples."""
     end_s: float | None = None
     """The end of the audio in its file."""
 
@@ -180,7 +180,7 @@ class TranscriptEvents:
         self._text = ""
         self._words: list[Word] = []
         self._sent_chars = self._sent_words = 0
-        """What was sent of the current segment."""
+        """Characters and words of the current segment that were sent."""
 
     def add(self, event: Event) -> bytes | None:
         """The delta for an event, and the turns of speakers in a final; None where nothing new is stable."""

@@ -71,6 +71,7 @@ class TranscriptionJob:
             raise
         finally:
             recording.close()
+        stream.start_s = decoded.start_s
         return cls(stream, decoded, blocks, first, rate_hz)
 
     @property
@@ -85,8 +86,9 @@ class TranscriptionJob:
 
     @property
     def remarks(self) -> Sequence[Remark]:
-        """Where samples are missing; known after the events."""
-        return self._recording.remarks
+        """On the file and its text; known after the events."""
+        self._stream.note(self._recording.remarks)
+        return self._stream.remarks
 
     async def events(self) -> AsyncIterator[Event]:
         """The events of the stream. GatewayError, also of the file."""

@@ -18,8 +18,8 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
-from penstock_gateway.security.limits import RETRY_AFTER_S
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
+from penstock_gateway.security.limits import MAX_FIELDS_BYTES, RETRY_AFTER_S
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
 
@@ -71,9 +71,12 @@ class TranscriptionForm(BaseModel):
     )
     model: str = Field(
         "",
-        description="a replica group, or a name of OpenAI's, also with a date, which is the first group; others: 404",
+        description="a replica group, or an OpenAI name for the first one",
     )
-    language: str = Field("", description="a language of the model, by code or English name; `auto`; others: 400")
+    language: str = Field(
+        "",
+        description="`auto`, or a language of the model by code or English name; no effect where it names none",
+    )
     languages: list[str] = Field([], alias="languages[]", description="the same; several leave the choice to the model")
     keywords: list[str] = Field(
         [], alias="keywords[]", description=f"boosted phrases at {KEYWORD_NATS:g} nats per token"
@@ -99,18 +102,17 @@ class TranscriptionForm(BaseModel):
         ["segment"], alias="timestamp_granularities[]", description="`segment`, `word`: lists in verbose_json"
     )
     stream: Annotated[bool, BeforeValidator(_switch)] = Field(
-        False, description="`true`, `1`: server-sent events with the text that is stable"
+        False, description="`true`, `1`: server-sent events with stable text"
     )
     speakers: Annotated[str | int, BeforeValidator(_speakers)] = Field(
         "off",
-        description="`on`, or the most speakers, 2 to 8: in verbose_json, srt and vtt, too; diarized_json: always; "
-        "without an effect in json and text",
+        description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect",
     )
     known_speaker_names: Annotated[list[str], AfterValidator(_different)] = Field(
         [],
         alias="known_speaker_names[]",
         max_length=MAX_SPEAKERS,
-        description="names in the order in which they first speak, in place of `A`, `B`; voices are not recognized",
+        description="names in the order of first speaking, in place of `A`, `B`; voices are not recognized",
     )
 
     @property
@@ -148,9 +150,12 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
 
     Fields without an effect are named in `ignored`; with `--strict` they are wrong.
     """
-    group = streams.group(values.get("model", [""])[-1])
+    model = values.get("model", [""])[-1]
+    group = streams.group(model)
     form = _form(values)
-    ignored = sorted(name.removesuffix("[]").removesuffix("[]")[:60] for name in form.model_extra or ())
+    ignored = unused_model(model, group) + sorted(
+        name.removesuffix("[]").removesuffix("[]")[:60] for name in form.model_extra or ()
+    )
     if form.response_format != "verbose_json" and "timestamp_granularities" in form.model_fields_set:
         ignored.append("timestamp_granularities")
     if form.asked_speakers is None:
@@ -206,8 +211,35 @@ def _form(values: Mapping[str, list[str]]) -> TranscriptionForm:
         raise invalid(name.removesuffix("[]"), problem(first)) from None
 
 
-class _Parser(MultiPartParser):
-    """Takes the part `file` for a file also where it has no file name, or only `filename*` (RFC 5987)."""
+class _FormParser(MultiPartParser):
+    """Takes the part `file` for a file also where it has no file name, or only `filename*` (RFC 5987).
+
+    Counts everything but the file's content: a character of a text may take four times its byte.
+    """
+
+    _fields_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        """A piece of a part."""
+        if self._current_part.file is None:
+            self._count(end - start)
+        super().on_part_data(data, start, end)
+
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        """A piece of a header's name."""
+        self._count(end - start)
+        super().on_header_field(data, start, end)
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        """A piece of a header's value."""
+        self._count(end - start)
+        super().on_header_value(data, start, end)
+
+    def _count(self, size: int) -> None:
+        self._fields_bytes += size
+        if self._fields_bytes > MAX_FIELDS_BYTES:
+            message = f"the fields of the form have more than {MAX_FIELDS_BYTES:,} bytes"
+            raise GatewayError(ErrorCode.TOO_LARGE, message)
 
     def on_headers_finished(self) -> None:
         """The header of a part is complete."""
@@ -240,7 +272,7 @@ async def read_form(
     form = FormData()
     try:
         if kind == b"multipart/form-data":
-            form = await _Parser(request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS).parse()
+            form = await _FormParser(request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS).parse()
         return _parse(gateway, form, reduce)
     except MultiPartException as error:
         raise GatewayError(ErrorCode.FIELD_INVALID, f"the form cannot be read: {error.message}") from None

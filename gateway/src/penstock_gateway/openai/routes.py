@@ -30,7 +30,7 @@ class Model(BaseModel):
     created: int = 0
     owned_by: str = "penstock"
     live: bool
-    """It takes live audio, not only files."""
+    """The model takes live audio, not only files."""
 
 
 class Models(BaseModel):
@@ -66,11 +66,16 @@ class _Upload(NamedTuple):
 
 
 async def _upload(request: Request, gateway: GatewayOf, key: UploadKeyOf) -> AsyncIterator[_Upload]:
-    max_bytes = gateway.config.max_upload_bytes + limits.MAX_FIELDS_BYTES
-    body = limited(request, max_bytes, "file", "--max-upload-mb")
-    stated = request.headers.get("content-length", "")
-    async with gateway.recordings.taken(key.name, int(stated) if stated.isdecimal() else max_bytes) as reduce:
-        yield _Upload(body, key, reduce)
+    taken, max_bytes = 0, gateway.config.max_upload_bytes + limits.MAX_FIELDS_BYTES
+    with gateway.recordings.growing(key.name) as resize:
+
+        async def take(size: int) -> None:
+            nonlocal taken
+            await gateway.recordings.grow(resize, key.name, taken, size)
+            taken = size
+
+        arrival = partial(gateway.recordings.arrival, key.name)
+        yield _Upload(limited(request, max_bytes, "file", "--max-upload-mb", take, arrival), key, resize)
 
 
 _UploadOf = Annotated[_Upload, Depends(_upload)]

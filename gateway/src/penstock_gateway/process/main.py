@@ -2,10 +2,12 @@
 
 import logging
 import os
+import resource
 import sys
 from collections.abc import Sequence
 
-from penstock_client.declaration import Parser, unknown_variables
+from penstock_client.command_parser import Parser
+from penstock_client.declaration import unknown_variables
 from penstock_client.log_lines import LineFormatter
 from penstock_gateway.config import Config
 from penstock_gateway.process.startup import StartError, read_config, read_files
@@ -33,8 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     parser = Parser(
         prog="penstock-gateway",
-        description="Serves the protocols of NVIDIA Riva, OpenAI (audio HTTP and Realtime) and KServe v2 in front of "
-        "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag "
+        description="Serves the protocols of NVIDIA Riva and OpenAI (audio HTTP and Realtime) in front of Penstock "
+        "servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag "
         "takes precedence. Defaults are in brackets.",
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -42,12 +44,12 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         config = read_config(args=parser.parse_args(words))
         files = read_files(config)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # many shells allow 1,024 descriptors
         # gRPC writes a line for each process that is started while it runs, unless it is told before its import.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         # It writes lines of its own, without a limit, for calls and handshakes that it rejects.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        # Its threads that read the connections of clients would wake each other for every small message.
-        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
         # After the flags, which are then checked without a pause.
         from penstock_gateway.process.serving import run_gateway
 

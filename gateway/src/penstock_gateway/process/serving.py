@@ -6,10 +6,11 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIServer
 
 import grpc
@@ -17,29 +18,33 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, start_http_server
 
+from penstock_client.listening import ALL, ALL_IPV4, host_port, tcp_socket
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
+from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.protocol import HttpProtocol
 from penstock_gateway.process.startup import PORT_UNAVAILABLE, Certificate, Files, StartError
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, ClientSecrets, Origins
-from penstock_gateway.security.budget import Connections
-from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.security.budget import Connections, OpenConnection
+from penstock_gateway.security.files import Followed
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.metrics import Metrics
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.tracing import configure_tracing
+from penstock_gateway.tracing import configure_tracing, end_tracing
 
 log = logging.getLogger(__name__)
-_POLL_S = 0.1
+_POLL_S, _OPEN_POLL_S = 0.1, 0.01
 _FILES_S = 1.0
 _SAME_SIGNAL_S = 1.0
 _FINISH_S, _OVERTIME_S = 1.0, 2.0
 """Before the end of a drain, and after it, for the last texts of streams that have not ended."""
 _LAST_TURNS = 20
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_ARENAS = 2
+"""By default each of gRPC's threads has one, with up to `_KEPT_BYTES` of freed memory."""
 _MMAP_BYTES = 8 << 20
 """Twice the largest request to a server."""
 _KEPT_BYTES = 64 << 20
@@ -50,21 +55,20 @@ _NEW_OBJECTS = 20_000
 
 def run_gateway(config: Config, files: Files) -> None:
     """Serves until a signal. StartError for ports that cannot be used."""
+    if (libc := _glibc()) is not None:  # before there are threads
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
     with _claim(config, "http_port") as http, _claim(config, "grpc_port") as rpc:
-        ports, metrics = Ports(http.getsockname()[1], rpc.getsockname()[1]), Metrics()
+        metrics = Metrics()
         server = _serve_metrics(config, metrics.registry)
-        log.info(
-            "gateway at %s://%s:%d (OpenAI, Realtime) and %s:%d (Riva), metrics at port %d",
-            "http" if config.tls_cert is None else "https", config.host, ports.http, config.host, ports.grpc,
-            server.server_port,
-        )  # fmt: skip
+        ports = GatewayPorts(http.getsockname()[1], rpc.getsockname()[1], server.server_port)
         run_in_loop(serve(config, files, ports, metrics))
+        end_tracing()
         server.shutdown()
 
 
 def _claim(config: Config, name: str) -> socket.socket:
     try:
-        return claim_port(config.host, getattr(config, name))
+        return claim_port(config.listen, getattr(config, name))
     except OSError as error:
         raise _port_unavailable(name, error) from error
 
@@ -77,9 +81,12 @@ def _port_unavailable(name: str, error: OSError) -> StartError:
 def _serve_metrics(config: Config, registry: CollectorRegistry) -> WSGIServer:
     """Serves metrics in a thread. StartError names a port in use."""
     try:
-        server, _ = start_http_server(config.metrics_port, config.metrics_host, registry)
+        server, _ = start_http_server(config.metrics_port, config.metrics_listen, registry)
+        if config.metrics_listen == ALL and server.socket.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+            start_http_server(server.server_port, ALL_IPV4, registry)  # the system's default is IPv6 alone
     except OSError as error:
-        raise _port_unavailable("metrics_port", port_error(config.metrics_host, config.metrics_port, error)) from error
+        error = port_error(config.metrics_listen, config.metrics_port, error)
+        raise _port_unavailable("metrics_port", error) from error
     return server
 
 
@@ -93,14 +100,15 @@ def run_in_loop(work: Coroutine[None, None, None]) -> None:
         uvloop.run(work)
 
 
-class Ports(NamedTuple):
-    """Those of clients; both are claimed."""
+class GatewayPorts(NamedTuple):
+    """Ports for clients, which are claimed, and the port of the metrics, which is open."""
 
     http: int
     grpc: int
+    metrics: int
 
 
-async def serve(config: Config, files: Files, ports: Ports, metrics: Metrics) -> None:
+async def serve(config: Config, files: Files, ports: GatewayPorts, metrics: Metrics) -> None:
     """Serves until SIGTERM or SIGINT; a second signal, at least 1 s later, ends live streams at once."""
     streams = ReplicaStreams(config, Admission(), metrics)
     access = Access(files.keys, ClientSecrets(files.signing_key, files.keys), Origins(config.origins))
@@ -114,8 +122,19 @@ async def serve(config: Config, files: Files, ports: Ports, metrics: Metrics) ->
     await rpc.start()
     prepare_process()
     stop = _Stop()
-    serving = asyncio.create_task(http.serve([open_port(config.host, ports.http)]))
-    following = asyncio.create_task(_follow_files(files.keys, certificate, http))
+    serving = asyncio.create_task(http.serve([open_port(config.listen, ports.http)]))
+    await _until_open(http, serving)
+    log.info(
+        "gateway at %s://%s (OpenAI, Realtime) and %s (Riva), metrics at port %d",
+        "http" if config.tls_cert is None else "https", host_port(config.listen, ports.http),
+        host_port(config.listen, ports.grpc), ports.metrics,
+    )  # fmt: skip
+    if certificate is not None:
+        metrics.certificate_not_after.labels(certificate.paths[0]).set_function(lambda: certificate.value.not_after_s)
+    followed = [file for file in (files.keys.file, certificate) if file is not None]
+    for file in followed:
+        metrics.follow(file)
+    following = asyncio.create_task(_follow_files(followed, http))
     trimming = asyncio.create_task(_trim_memory())
     try:
         await stop.asked.wait()
@@ -128,16 +147,25 @@ async def serve(config: Config, files: Files, ports: Ports, metrics: Metrics) ->
         await streams.close()
 
 
-async def _follow_files(keys: KeyRing, certificate: Certificate | None, http: uvicorn.Server) -> None:
+async def _until_open(http: "HttpServer", serving: asyncio.Task[None]) -> None:
+    """Returns when the HTTP port accepts connections; raises the error that prevents it."""
+    while not http.started and not serving.done():
+        await asyncio.sleep(_OPEN_POLL_S)
+    if serving.done():
+        serving.result()
+
+
+async def _follow_files(files: Sequence[Followed[Any]], http: "HttpServer") -> None:
     """Reads keys and certificates again, in a thread: a network file system may take its time."""
-    while not http.started:
-        await asyncio.sleep(_POLL_S)
     while True:
         await asyncio.sleep(_FILES_S)
-        await asyncio.to_thread(keys.refresh)
-        if certificate is not None and await asyncio.to_thread(certificate.refresh):
-            assert http.config.ssl is not None
-            certificate.load_into(http.config.ssl)
+        try:
+            for file in files:
+                if await asyncio.to_thread(file.refresh) and isinstance(file, Certificate):
+                    assert http.tls is not None
+                    file.load_into(http.tls)
+        except (OSError, RuntimeError):  # such as no thread: the next round may have one
+            log.exception("keys and certificates stay as they are")
 
 
 async def _trim_memory() -> None:
@@ -170,7 +198,69 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without handlers of signals: the process has its own."""
+    """uvicorn without handlers of signals: the process has its own.
+
+    With TLS it accepts connections itself: they are counted, and have a limit of time, before the handshake ends.
+    """
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway):
+        super().__init__(config)
+        config.load()
+        self.tls, config.ssl = config.ssl, None
+        self._gateway = gateway
+        self._connections = Connections(limits.max_connections(), limits.MAX_UNKNOWN_CONNECTIONS)
+        config.http_protocol_class = partial(  # type: ignore[assignment]
+            HttpProtocol, gateway=gateway, connections=self._connections
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens."""
+        if self.tls is None:
+            return await super().startup(sockets)
+        await super().startup([])
+        for listener in sockets or []:
+            listener.setblocking(False)
+            listener.listen(self.config.backlog)
+            self._start(self._accept(listener, self.tls))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts no more, and ends what is open."""
+        for task in self._tasks:
+            task.cancel()
+        await super().shutdown(sockets)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        while True:
+            try:
+                client, address = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError:  # no descriptor is left, or the client is
+                await asyncio.sleep(_POLL_S)
+                continue
+            try:
+                connection = self._connections.open(address[0])
+            except GatewayError as error:
+                self._gateway.note_rejection("http", error)
+                client.close()
+            else:
+                self._start(self._secure(client, connection, context))
+
+    async def _secure(self, client: socket.socket, connection: OpenConnection, context: ssl.SSLContext) -> None:
+        protocol: Any = self.config.http_protocol_class
+        state, app_state = self.server_state, self.lifespan.state
+        make = partial(protocol, config=self.config, server_state=state, app_state=app_state, connection=connection)
+        with ExitStack() as on_error, suppress(OSError):
+            on_error.callback(connection.close)
+            on_error.callback(client.close)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, client, ssl=context, ssl_handshake_timeout=limits.MAX_HEAD_S
+            )
+            on_error.pop_all()  # the protocol does it
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -180,14 +270,15 @@ class HttpServer(uvicorn.Server):
 
 def http_server(app: FastAPI, config: Config) -> HttpServer:
     """The server of the HTTP port, for `serve` with its sockets."""
-    connections = Connections(limits.MAX_CONNECTIONS, limits.MAX_UNKNOWN_CONNECTIONS)
     settings = uvicorn.Config(
         app,
         loop="none",
-        http=partial(HttpProtocol, gateway=app.state.gateway, connections=connections),  # type: ignore[arg-type]
+        http=HttpProtocol,
         ws="websockets-sansio",
         ws_max_size=limits.MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
+        ws_ping_interval=limits.PING_S,
+        ws_ping_timeout=limits.MAX_UNREAD_S,
         lifespan="off",
         access_log=False,
         log_config=None,
@@ -197,7 +288,7 @@ def http_server(app: FastAPI, config: Config) -> HttpServer:
         ssl_keyfile=config.tls_key,
         timeout_graceful_shutdown=1,
     )
-    return HttpServer(settings)
+    return HttpServer(settings, app.state.gateway)
 
 
 def claim_port(host: str, port: int) -> socket.socket:
@@ -206,7 +297,7 @@ def claim_port(host: str, port: int) -> socket.socket:
     OSError names a port in use.
     """
     try:
-        with _socket(host) as only:
+        with tcp_socket(host) as only:
             only.bind((host, port))
         return open_port(host, port)
     except OSError as error:
@@ -220,7 +311,7 @@ def port_error(host: str, port: int, error: OSError) -> OSError:
 
 def open_port(host: str, port: int) -> socket.socket:
     """A socket bound to the port, beside the one that has claimed it."""
-    bound = _socket(host)
+    bound = tcp_socket(host)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Connections inherit it: the kernel drops a client that takes no bytes for 20 s, even while it is being closed.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * limits.MAX_UNREAD_S))
@@ -228,15 +319,9 @@ def open_port(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _socket(host: str) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return made
-
-
 def add_grpc_port(server: grpc.aio.Server, config: Config, port: int, certificate: Certificate | None) -> int:
     """Opens the gRPC port, with TLS if there is a certificate; returns its number."""
-    address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+    address = host_port(config.listen, port)
     if certificate is None:
         return int(server.add_insecure_port(address))
     return int(server.add_secure_port(address, certificate.credentials()))
@@ -272,7 +357,7 @@ async def drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
     streams.drain()
     if streams.live:
         log.info("stopping: %d live streams have %g s to end", streams.live, seconds)
-    await _until(lambda: not streams.live or stop.asked_again.is_set(), seconds - _FINISH_S)
+    await _until(lambda: not (streams.live or streams.sessions) or stop.asked_again.is_set(), seconds - _FINISH_S)
     if streams.live:
         log.info("finishing %d live streams", streams.live)
         await streams.finish()

@@ -4,107 +4,123 @@ The certificate is also read again while the gateway runs.
 """
 
 import argparse
-import logging
 import os
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock_gateway.config import Config
-from penstock_gateway.security.files import WatchedFile, read_file
+from penstock_gateway.security.files import Followed, WatchedFile, read_file
 from penstock_gateway.security.keys import KeyRing
 
 if TYPE_CHECKING:
     import grpc
 
-log = logging.getLogger(__name__)
 SETTING_INVALID, PORT_UNAVAILABLE = "SETTING_INVALID", "PORT_UNAVAILABLE"
 _MIN_KEY_BYTES = 32
+_OTHER_KEY = ("KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+"""OpenSSL's reasons where the private key is another one, or of another algorithm."""
+_NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL."""
 
 
-class Certificate:
-    """A certificate chain and its private key, of files."""
+class Pair(NamedTuple):
+    """A certificate chain and its private key in PEM, and the end of its validity in Unix time."""
 
-    def __init__(self, certificate: str, key: str):
-        """OSError where a file cannot be read, ValueError where the two are no certificate and its key."""
-        self._files = (WatchedFile(certificate), WatchedFile(key))
-        self._problem = ""
-        self._read = self._pair = self._contents()
-        self._check()
+    certificate: bytes
+    key: bytes
+    not_after_s: float
+
+
+class Certificate(Followed[Pair]):
+    """A certificate chain and its private key, of files. It is served until another one can be."""
+
+    def __init__(self, certificate: str, key: str, now_s: Callable[[], float] = time.time):
+        """OSError where a file cannot be read, ValueError where the two cannot be served now."""
+        self._now_s = now_s
+        super().__init__("certificate", (certificate, key), self._checked)
 
     @classmethod
     def of(cls, config: Config) -> "Certificate | None":
-        """That of the options; None where they have none."""
+        """Certificate of the options; None where they have none."""
         if config.tls_cert is None or config.tls_key is None:
             return None
         return cls(config.tls_cert, config.tls_key)
 
-    def refresh(self) -> bool:
-        """Reads the files; True once where they are others than before, and right. It may take long."""
-        try:
-            for file in self._files:
-                file.changed()
-            self._problem = ""
-            if (contents := self._contents()) == self._read:
-                return False
-            self._read = contents
-            self._check()
-        except (OSError, ValueError) as error:
-            if str(error) != self._problem:
-                log.error("the certificate stays as it is: %s", error)
-            self._problem = str(error)
-            return False
-        self._pair = self._read
-        log.info("read the certificate %s again", self._files[0].path)
-        return True
-
     def load_into(self, context: ssl.SSLContext) -> None:
         """Gives it to all later connections of the context."""
-        _load(context, *self._pair)
+        _load(context, self.value)
 
     def credentials(self) -> "grpc.ServerCredentials":
         """For a gRPC port. They follow `refresh`."""
         import grpc  # not above: the command chooses gRPC's settings after it has checked the files
 
-        served = self._pair
+        served = self.value
 
         def fetch() -> Any:
             nonlocal served
-            if served is self._pair:
+            if served is self.value:
                 return None
-            served = self._pair
+            served = self.value
             return configuration()
 
         def configuration() -> Any:
-            return grpc.ssl_server_certificate_configuration([served[::-1]])
+            return grpc.ssl_server_certificate_configuration([(served.key, served.certificate)])
 
         return grpc.dynamic_ssl_server_credentials(configuration(), fetch)
 
-    def _contents(self) -> tuple[bytes, bytes]:
-        certificate, key = self._files
-        return certificate.content, key.content
-
-    def _check(self) -> None:
-        """ValueError where what was read is no certificate and its key."""
+    def _checked(self, files: Sequence[WatchedFile]) -> Pair:
+        certificate, key = files
+        named = f"--tls-cert {certificate.path}, --tls-key {key.path}"
+        pair = Pair(certificate.content, key.content, 0.0)
         try:
-            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *self._read)
+            shown = _shown(pair)
         except OSError as error:
-            files = "--tls-cert {}, --tls-key {}".format(*(file.path for file in self._files))
-            raise ValueError(f"{files}: no PEM certificate with its private key ({error})") from error
+            if getattr(error, "reason", "") in _OTHER_KEY:
+                raise ValueError(f"{named}: the private key is not that of the certificate") from error
+            raise ValueError(
+                f"{named}: no PEM certificate that can be served with its private key ({error})"
+            ) from error
+        now_s, not_after_s = self._now_s(), ssl.cert_time_to_seconds(shown["notAfter"])
+        if now_s < ssl.cert_time_to_seconds(shown["notBefore"]):
+            raise ValueError(f"{named}: the certificate is not valid before {shown['notBefore']}")
+        if now_s > not_after_s:
+            raise ValueError(f"{named}: the certificate expired on {shown['notAfter']}")
+        return pair._replace(not_after_s=not_after_s)
 
 
-def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """As `load_cert_chain`, which takes files alone: here they are in memory, so that it never waits."""
-    with ExitStack() as stack:
-        paths = []
-        for content in (certificate, key):
-            file = stack.enter_context(open(os.memfd_create("pem"), "wb", buffering=0))
-            file.write(content)
-            paths.append(f"/proc/self/fd/{file.fileno()}")
-        context.load_cert_chain(paths[0], paths[1], password="")
+def _shown(pair: Pair) -> Any:
+    """Decodes a certificate as a client that trusts it, in a handshake in memory. ssl.SSLError where it fails."""
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load(server, pair)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    with _in_memory(pair.certificate) as path:
+        client.load_verify_locations(path)
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(received, sent), server.wrap_bio(sent, received, server_side=True)
+    for end in (*ends, *ends, ends[0]):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return ends[0].getpeercert()
+
+
+def _load(context: ssl.SSLContext, pair: Pair) -> None:
+    """Loads it as `load_cert_chain`, which takes files alone: here they are in memory, so that it never waits."""
+    with _in_memory(pair.certificate) as certificate, _in_memory(pair.key) as key:
+        context.load_cert_chain(certificate, key, password="")
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """The path of a file."""
+    with open(os.memfd_create("pem"), "wb", buffering=0) as file:
+        file.write(content)
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 class StartError(Exception):

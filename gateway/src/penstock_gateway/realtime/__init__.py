@@ -1,1 +1,1 @@
-"""Transcription over a WebSocket: OpenAI's Realtime protocol, and the dialects of Riva and vLLM on the same path."""
+"""Transcription over a WebSocket: OpenAI's Realtime protocol, and Riva's dialect on the same path."""

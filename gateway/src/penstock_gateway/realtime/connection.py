@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -14,12 +15,14 @@ from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
-from penstock_gateway.realtime.dialect import Action, Audio, Configure, EndSegment, Finish, ServerEvent
+from penstock_gateway.realtime.dialect import Action, AppendAudio, Configure, EndSegment, Finish, ServerEvent
+from penstock_gateway.realtime.openai_dialect import COMMIT_EMPTY
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security import limits
-from penstock_gateway.security.budget import Connection as HttpConnection
+from penstock_gateway.security.budget import OpenConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 _log = logging.getLogger("penstock_gateway.realtime")
@@ -33,7 +36,7 @@ class _StreamLostError(Exception):
     """The stream failed; the task that reads its events reports why."""
 
 
-class Connection:
+class RealtimeConnection:
     """Runs until the client leaves, the stream is lost or a limit is reached."""
 
     def __init__(self, socket: WebSocket, protocol: RealtimeProtocol, gateway: Gateway, key: ApiKey):
@@ -44,9 +47,11 @@ class Connection:
         self._results: asyncio.Task[None] | None = None
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._opened_s = self._last_message_s = time.monotonic()
-        self._known: HttpConnection | None = socket.scope.get("state", {}).get(CONNECTION)
+        self._known: OpenConnection | None = socket.scope.get("state", {}).get(CONNECTION)
         self._sending_since_s: float | None = None
-        self._has_told = False
+        self._remarks = 0
+        """The number of remarks of the stream that the client has."""
+        self._has_reported = False
         """The client has the error that ends the connection."""
 
     async def run(self) -> None:
@@ -56,8 +61,9 @@ class Connection:
             error = await self._over
             reading.cancel()
             if error is not None and error.code is not ErrorCode.RESULTS_UNREAD:
-                await self._tell_rest(error)
+                await self._report_rest(error)
         finally:
+            self._gateway.streams.sessions.discard(self)
             for task in (reading, watching, self._results):
                 if task is not None:
                     task.cancel()
@@ -68,12 +74,14 @@ class Connection:
             if error.code is not ErrorCode.RESULTS_UNREAD:
                 await self._close(error)
 
-    async def _tell_rest(self, error: GatewayError) -> None:
-        """The text of what was pushed, then the error, unless it is the stream's own."""
-        if self._has_told:
+    async def _report_rest(self, error: GatewayError) -> None:
+        """The text of what was pushed, then the error, unless it is the stream's own or passes."""
+        if self._has_reported:
             return
         with contextlib.suppress(asyncio.TimeoutError, _StreamLostError, WebSocketDisconnect, OSError):
             await asyncio.wait_for(self._finish(), limits.MAX_FINISH_S)
+        if error.code.is_passing:
+            return
         with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, OSError):
             await asyncio.wait_for(self._send(self._protocol.rejected(error)), limits.MAX_UNREAD_S)
 
@@ -113,7 +121,8 @@ class Connection:
             text = message.get("text")
             actions = self._protocol.receive(text if text is not None else message["bytes"])
             first = actions[0] if len(actions) == 1 else None
-            errors = errors + 1 if type(first) is dict and first["type"] == "error" else 0
+            is_wrong = type(first) is dict and first["type"] == "error" and first["error"]["code"] != COMMIT_EMPTY
+            errors = errors + 1 if is_wrong else 0
             for action in actions:
                 await self._apply(action)
             if errors >= limits.MAX_ERRORS_IN_A_ROW:
@@ -122,11 +131,10 @@ class Connection:
         self._end(None)
 
     async def _apply(self, action: Action) -> None:
-        if isinstance(action, Audio):
+        if isinstance(action, AppendAudio):
             await self._push(action.data)
         elif isinstance(action, Configure):
-            await self._finish()
-            self._configured = action
+            await self._configure(action)
         elif isinstance(action, EndSegment):
             await self._end_segment()
         elif isinstance(action, Finish):
@@ -135,27 +143,51 @@ class Connection:
         else:
             await self._send(action)
 
+    async def _configure(self, configured: Configure) -> None:
+        """A stream goes on where its options may change; else it is finished, and the next audio opens another one."""
+        before, self._configured = self._configured, configured
+        if self._stream is not None and before is not None:
+            is_same_audio = (before.audio, before.has_header) == (configured.audio, configured.has_header)
+            if is_same_audio and await self._changed(self._stream, configured.options):
+                return
+        await self._finish()
+
+    async def _changed(self, stream: ReplicaStream, options: LiveStreamOptions) -> bool:
+        try:
+            return await self._gateway.streams.change(stream, options) is not None
+        except GatewayError:
+            raise _StreamLostError from None
+
     async def _push(self, data: bytes) -> None:
         if self._stream is None and not data:
             return  # takes no slot
         if self._stream is None:
             await self._open()
         assert self._stream is not None and self._decoder is not None
+        data = self._decoder.message(data)
         for start in range(0, len(data) or 1, _PIECE_BYTES):  # also without samples: the client is not idle
             await self._on_stream(self._stream.push, self._decoder.push(data[start : start + _PIECE_BYTES]))
+        self._stream.note(self._decoder.remarks)
+        await self._send_remarks()
 
     async def _open(self) -> None:
         assert self._configured is not None, "a dialect configures the stream before its audio"
         configured = self._configured
         rate_hz = self._gateway.streams.group(configured.options.model).sample_rate_hz
+        self._remarks = 0
         self._decoder = PcmDecoder(configured.audio, rate_hz, configured.has_header)
-        self._stream = await self._gateway.streams.open(configured.options, self._key, PROTOCOL)
+        options = replace(configured.options, in_session=True)
+        self._stream = await self._gateway.streams.open(options, self._key, PROTOCOL)
+        self._gateway.streams.sessions.add(self)
         self._results = self._start(self._read_results(self._stream))
 
     async def _end_segment(self) -> None:
         if self._stream is None:
             return await self._answer_without_audio(is_last=False)
-        await self._on_stream(self._stream.end_segment)  # what the resampler holds back is the next segment's
+        assert self._decoder is not None
+        if len(rest := self._decoder.flush()):
+            await self._on_stream(self._stream.push, rest)
+        await self._on_stream(self._stream.end_segment)
 
     async def _finish(self) -> bool:
         """Finishes the stream and waits for its last result. False if there is none."""
@@ -168,6 +200,7 @@ class Connection:
             await self._on_stream(stream.push, rest)
         await self._on_stream(stream.finish)
         await results
+        await self._send_remarks()
         self._stream = self._results = self._decoder = None
         return True
 
@@ -190,10 +223,18 @@ class Connection:
                 for server_event in self._protocol.result(event):
                     await self._send(server_event)
         except GatewayError as error:
-            self._has_told = True
+            self._has_reported = True
             for server_event in self._protocol.failed(error):
                 await self._send(server_event)
             raise
+
+    async def _send_remarks(self) -> None:
+        """Sends the remarks on the stream that are new."""
+        assert self._stream is not None
+        remarks = self._stream.remarks
+        new, self._remarks = remarks[self._remarks :], len(remarks)
+        for remark in new:
+            await self._send(self._protocol.remark(remark))
 
     async def _send(self, event: ServerEvent) -> None:
         self._sending_since_s = time.monotonic()

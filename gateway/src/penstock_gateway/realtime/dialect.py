@@ -1,10 +1,11 @@
-"""Shared by the dialects: their actions, names of items, the text of the item in progress, the audio of an event."""
+"""Shared by the dialects: their actions, names of items, the audio of an event, the error for a retired shape."""
 
 import binascii
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pybase64
@@ -15,6 +16,8 @@ from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.validation import Fields, invalid
 
+_FORM = re.compile("format|rate|encoding|channel", re.IGNORECASE)
+"""In the names of fields that say how audio is read."""
 ServerEvent = dict[str, Any]
 """An event for the client, ready for JSON."""
 
@@ -30,7 +33,7 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
-class Audio:
+class AppendAudio:
     """Audio of the stream; the first opens it."""
 
     data: bytes
@@ -44,13 +47,16 @@ class Finish:
     """No more audio follows; the last Final has `is_last`."""
 
 
-Action = ServerEvent | Configure | Audio | EndSegment | Finish
+Action = ServerEvent | Configure | AppendAudio | EndSegment | Finish
 """Actions of a dialect for its connection: send an event, or act on the stream. The order counts."""
 END_SEGMENT, FINISH = EndSegment(), Finish()
 
 
 class Dialect(Protocol):
-    """A dialect after its first client event."""
+    """The dialect of a connection."""
+
+    def opened(self) -> Sequence[Action]:
+        """The first event of the connection."""
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
         """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
@@ -59,14 +65,14 @@ class Dialect(Protocol):
         """The server events for an event of the stream."""
 
     def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The server events for the loss of the stream."""
+        """The server events for the loss of the stream; an `error` only where that does not pass."""
 
     def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
         """The `error` event for a client event; `client_event` is that event's own id."""
 
 
 class SessionUpdate(Fields):
-    """`session.update` and `transcription_session.update`; the dialect validates the session."""
+    """An update of the session, which the dialect validates."""
 
     session: dict[str, Any] | None = None
 
@@ -85,19 +91,23 @@ class Names:
 
 
 class Rejected:
-    """The rejection of a session: no audio is taken until another one is right, or it would be read wrongly."""
+    """The rejection of a session: no audio is taken until another one is right, or it would be read wrongly.
+
+    A later update leaves the session as it was, unless it is about the form of the audio.
+    """
 
     def __init__(self) -> None:
         self._error: GatewayError | None = None
 
     @contextmanager
-    def updating(self) -> Iterator[None]:
-        """Around an update of the session."""
+    def updating(self, is_later: bool) -> Iterator[None]:
+        """Around an update of the session; `is_later`: of one that has taken audio or an update."""
         try:
             yield
             self._error = None
         except GatewayError as error:
-            self._error = error.again()
+            if not is_later or _FORM.search(error.param or ""):
+                self._error = error.again()
             raise
 
     def check(self) -> None:
@@ -106,31 +116,19 @@ class Rejected:
             raise GatewayError(self._error.code, f"the session was rejected: {self._error.message}", self._error.param)
 
 
-@dataclass
-class Item:
-    """The segment in progress, once it has words."""
-
-    name: str
-    sent: str = field(default="")
-    """The stable text that deltas have brought so far."""
-    interim: str = field(default="")
-    """Interim text shown last."""
-
-    def advance(self, text: str, stable_chars: int) -> str:
-        """Takes the segment's text so far; returns the stable text that is new. `interim` becomes the rest."""
-        stable = text[:stable_chars]
-        delta = stable[len(self.sent) :] if stable.startswith(self.sent) else ""
-        self.sent += delta
-        self.interim = text[len(self.sent) :] if text.startswith(self.sent) else ""
-        return delta
-
-
 def read_audio(event: Mapping[str, Any]) -> bytes:
-    """The bytes of `audio`, a string in base64. 100 ms cost 1 us; the standard library's decoder takes 41 us."""
+    """The bytes of `audio`, or a string in base64. 100 ms cost 1 us; the standard library's decoder takes 41 us."""
     text = event.get("audio")
+    if isinstance(text, bytes):
+        return text
     if not isinstance(text, str):
         raise invalid("audio", "is missing or no string; accepted: audio in base64")
     try:
         return pybase64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise GatewayError(ErrorCode.AUDIO_INVALID, "audio is not base64", "audio") from None
+
+
+def retired(seen: str, owner: str, current: str) -> GatewayError:
+    """The error for an event or field of a shape that is no longer served; `current`: what to send instead."""
+    return GatewayError(ErrorCode.SHAPE_RETIRED, f"{seen} is {owner}, no longer served; accepted: {current}", seen)

@@ -5,6 +5,7 @@ Knows no socket. An item is a segment: its deltas come while it is spoken, `comm
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_client import Word
@@ -14,29 +15,42 @@ from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_n
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     Action,
-    Audio,
+    AppendAudio,
     Configure,
-    Item,
     Names,
     Rejected,
     ServerEvent,
     SessionUpdate,
     read_audio,
+    retired,
 )
-from penstock_gateway.realtime.openai_session import (
-    INTERIM,
-    LOGPROBS,
-    WORDS,
-    OpenAISession,
-    Transcription,
-    to_beta,
-)
+from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession, SessionTranscription
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
+from penstock_gateway.stream.options import ModelGroup, unused_model
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
+
+
+@dataclass
+class Item:
+    """The segment in progress, once it has words."""
+
+    name: str
+    sent: str = field(default="")
+    """The stable text that deltas have brought so far."""
+    interim: str = field(default="")
+    """Interim text shown last."""
+
+    def advance(self, text: str, stable_chars: int) -> str:
+        """Takes the segment's text so far; returns the stable text that is new. `interim` becomes the rest."""
+        stable = text[:stable_chars]
+        delta = stable[len(self.sent) :] if stable.startswith(self.sent) else ""
+        self.sent += delta
+        self.interim = text[len(self.sent) :] if text.startswith(self.sent) else ""
+        return delta
 
 
 class OpenAIDialect:
@@ -49,19 +63,15 @@ class OpenAIDialect:
         names: Names,
         given: Mapping[str, Any],
         model: str = "",
-        is_beta: bool = False,
     ):
-        """`given`: settings of the client's secret; `model`: where they have none. `is_beta`: the protocol's beta form.
-
-        GatewayError names a wrong setting.
-        """
-        self._beta = "transcription_" if is_beta else ""
+        """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
-        first = OpenAISession(config.endpoint_silence_ms or None, Transcription(model=model))
+        first = OpenAISession(config.endpoint_silence_ms or None, SessionTranscription(model=model))
         self._session = first.update(given, config)
         self._session_name = names.new("sess")
         self._rejected = Rejected()
         self._configured: Configure | None = None
+        self._known: tuple[str | None, str | None, ModelGroup] | None = None  # model and delay that the session names
         self._item: Item | None = None
         self._previous: str | None = None
         self._forced: deque[bool] = deque()  # ends of segments that are not answered yet: True discards the segment
@@ -71,7 +81,7 @@ class OpenAIDialect:
 
     def opened(self) -> list[Action]:
         """The first event of a connection."""
-        return [self._event(f"{self._beta}session.created", session=self._shown_session())]
+        return [self._event("session.created", session=self._shown_session(), **self._unused(()))]
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
         """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
@@ -80,7 +90,7 @@ class OpenAIDialect:
             return self._append(event)
         handler = {
             "session.update": self._update,
-            "transcription_session.update": self._update,
+            "transcription_session.update": self._reject_beta,
             "input_audio_buffer.commit": self._commit,
             "input_audio_buffer.clear": self._clear,
         }.get(str(kind))
@@ -97,7 +107,10 @@ class OpenAIDialect:
         return self._final(event, discard)
 
     def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The stream is lost: `failed` for the item in progress and for each commit without an answer, then `error`."""
+        """The stream is lost: `failed` for the item in progress and for each commit without an answer.
+
+        Then `error`, where the loss does not pass.
+        """
         pending = max(int(self._item is not None), sum(not discard for discard in self._forced))
         events = []
         for _ in range(pending):
@@ -106,20 +119,25 @@ class OpenAIDialect:
                 self._event(f"{TRANSCRIPTION}.failed", item_id=name, content_index=0, error=error_body(error))
             )
         self._forced.clear()
-        return [*events, self.rejected(error, None)]
+        return events if error.code.is_passing else [*events, self.rejected(error, None)]
 
     def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
         """The `error` event for a client event; `client_event` is that event's own id."""
         named = client_event if isinstance(client_event, str) else None
         return self._event("error", error=error_body(error) | {"event_id": named})
 
+    def _reject_beta(self, event: Mapping[str, Any]) -> list[Action]:
+        current = "session.update with session.audio.input, or Riva's session with input_audio_params"
+        raise retired("transcription_session.update", "OpenAI's beta", current)
+
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
-        with self._rejected.updating():
+        if "model" in event:
+            raise retired("model", "vLLM's", "session.audio.input.transcription.model")
+        with self._rejected.updating(self._configured is not None):
             session = self._session.update(read_fields(SessionUpdate, event, "").session or {}, self._config)
-            configured = Configure(session.format.raw, session.options(self._streams, self._config.language))
+            configured = self._configure(session)
         self._session = session
-        named = {"penstock_ignored": shown_names(session.ignored)} if session.ignored else {}
-        updated = self._event(f"{self._beta}session.updated", session=self._shown_session(), **named)
+        updated = self._event("session.updated", session=self._shown_session(), **self._unused(session.ignored))
         if configured == self._configured:
             return [updated]
         self._configured = configured
@@ -129,15 +147,16 @@ class OpenAIDialect:
         self._rejected.check()
         data = read_audio(event)
         if not data:
-            return () if self._configured is None else (Audio(data),)
+            return () if self._configured is None else (AppendAudio(data),)
         self._has_audio = True
         if self._configured is None:
-            options = self._session.options(self._streams, self._config.language)
-            self._configured = Configure(self._session.format.raw, options)
-            return self._configured, Audio(data)
-        return (Audio(data),)
+            self._configured = self._configure(self._session)
+            return self._configured, AppendAudio(data)
+        return (AppendAudio(data),)
 
     def _commit(self, event: Mapping[str, Any]) -> list[Action]:
+        if "final" in event:
+            raise retired("final", "vLLM's", "input_audio_buffer.commit without it, after session.update")
         if not self._has_audio:
             message = "the input audio buffer is empty: append audio before a commit"
             error = self.rejected(GatewayError(ErrorCode.FIELD_INVALID, message), event.get("event_id"))
@@ -173,7 +192,7 @@ class OpenAIDialect:
         self._item = Item(self._names.new("item"))
         if self._session.silence_ms is None:
             return []
-        chunk_s = self._session.group(self._streams).chunk_ms / 1000
+        chunk_s = self._group(self._session).chunk_ms / 1000
         start_s = event.words[0].start_ms / 1000 if event.words else event.audio_processed_s - 2 * chunk_s
         start_s = max(start_s, self._segment_start_s)  # the first word is in the last chunk, or began in the one before
         return [
@@ -212,8 +231,7 @@ class OpenAIDialect:
             "id": item.name, "object": "realtime.item", "type": "message", "role": "user", "status": "completed",
             "content": [content],
         }  # fmt: skip
-        added = "conversation.item.created" if self._beta else "conversation.item.added"
-        events.append(self._event(added, previous_item_id=self._previous, item=shown_item))
+        events.append(self._event("conversation.item.added", previous_item_id=self._previous, item=shown_item))
         if self._has_speakers:
             turns = speaker_turns(event) if event.words else []
             events += [self._turn(item.name, index, turn) for index, turn in enumerate(turns)]
@@ -265,13 +283,26 @@ class OpenAIDialect:
         """Milliseconds of all audio of the session, from seconds of the stream's."""
         return round((self._offset_s + stream_s) * 1000)
 
-    def begin_beta(self) -> None:
-        """The first event is of the protocol's beta form."""
-        self._beta = "transcription_"
+    def _configure(self, session: OpenAISession) -> Configure:
+        options = session.options(self._group(session), self._config.language)
+        self._streams.check(options)
+        return Configure(session.format.raw, options)
+
+    def _group(self, session: OpenAISession) -> ModelGroup:
+        """Looked up once for a model: that of a live session stays while no server answers or the gateway stops."""
+        model, delay = session.transcription.model, session.transcription.delay
+        if self._known is None or self._known[:2] != (model, delay):
+            self._known = model, delay, session.group(self._streams)
+        return self._known[2]
+
+    def _unused(self, ignored: Sequence[str]) -> dict[str, Any]:
+        """The names of fields without an effect, and that of a model."""
+        model = self._session.transcription.model or ""
+        names = [*unused_model(model, self._streams.group(model)), *ignored]
+        return {"penstock_ignored": shown_names(names)} if names else {}
 
     def _shown_session(self) -> dict[str, Any]:
-        shown_session = self._session.shown(self._streams, self._config.language)
-        return {"id": self._session_name} | (to_beta(shown_session) if self._beta else shown_session)
+        return {"id": self._session_name} | self._session.shown(self._group(self._session), self._config.language)
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
         return {"type": kind, "event_id": self._names.new("event"), **fields}

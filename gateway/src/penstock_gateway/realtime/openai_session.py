@@ -10,8 +10,8 @@ from pydantic import ValidationInfo, field_validator
 from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
-from penstock_gateway.errors import shown
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
+from penstock_gateway.realtime.dialect import retired
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import (
@@ -60,12 +60,12 @@ class Format(ClosedFields):
         return RawFormat(_CODINGS[kind], self.rate or (RATES_HZ[0] if kind == "audio/pcm" else _G711_RATES_HZ[0]), 1)
 
     def shown(self) -> dict[str, Any]:
-        """As the client sees it."""
+        """The format as the client sees it."""
         kind = self.type or "audio/pcm"
         return {"type": kind, "rate": self.raw.sample_rate_hz} if kind == "audio/pcm" else {"type": kind}
 
 
-class Transcription(ClosedFields):
+class SessionTranscription(ClosedFields):
     """Model, language and boosted phrases."""
 
     model: str | None = None
@@ -111,18 +111,18 @@ class TurnDetection(ClosedFields):
         return value
 
     def silence_ms(self, default_ms: int) -> int:
-        """That of server_vad, or that of semantic_vad's eagerness."""
+        """Silence of server_vad, or of semantic_vad's eagerness."""
         if self.type == "semantic_vad":
             return _EAGERNESS_MS[self.eagerness or "auto"]
         silence_ms = self.silence_duration_ms or default_ms
         return min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS)  # `session.updated` shows it
 
 
-class AudioInput(ClosedFields):
+class SessionAudioInput(ClosedFields):
     """`session.audio.input`."""
 
     format: Format | None = None
-    transcription: Transcription | None = None
+    transcription: SessionTranscription | None = None
     turn_detection: TurnDetection | None = None
     noise_reduction: Ignored = None
 
@@ -130,7 +130,7 @@ class AudioInput(ClosedFields):
 class SessionAudio(ClosedFields):
     """`session.audio`."""
 
-    input: AudioInput | None = None
+    input: SessionAudioInput | None = None
 
 
 class SessionFields(ClosedFields):
@@ -156,14 +156,11 @@ class SessionFields(ClosedFields):
 _FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
 """Parts of the names of fields that say how audio is read."""
 _COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "speakers"))
-_BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
     "input_audio_noise_reduction": "noise_reduction",
 }  # fmt: skip
-"""Fields of the beta protocol, and what they are in `audio.input`."""
-ONLY_BETA = ("turn_detection", "input_audio_noise_reduction", "include")
-"""Those that a session of Riva's never has."""
+"""Fields of a session of OpenAI's beta, and their names in `audio.input`."""
 
 
 def _counts(place: Sequence[int | str]) -> bool:
@@ -173,38 +170,13 @@ def _counts(place: Sequence[int | str]) -> bool:
     return is_section or is_form or place[0] == "type" or not _COUNTING.isdisjoint(place)
 
 
-def from_beta(session: Mapping[str, Any]) -> dict[str, Any]:
-    """A session of the beta protocol as one of the current one. GatewayError for a format of neither, and for both."""
-    flat = {name: value for name, value in session.items() if name in _BETA_FIELDS}
-    rest = {name: value for name, value in session.items() if name not in _BETA_FIELDS and name != "modalities"}
-    if not flat:
-        return rest
-    if "audio" in session:
-        raise invalid(f"session.{min(flat)}", "is beside session.audio; accepted: one of them")
-    audio = {_BETA_FIELDS[name]: value for name, value in flat.items()}
-    if (kind := audio.get("format")) is not None:
-        if not isinstance(kind, str) or kind not in _BETA_FORMATS:
-            raise invalid("session.input_audio_format", f"is {shown(kind)}; accepted: {', '.join(_BETA_FORMATS)}")
-        audio["format"] = {"type": _BETA_FORMATS[kind]}
-    return rest | {"audio": {"input": audio}}
-
-
-def to_beta(session: Mapping[str, Any]) -> dict[str, Any]:
-    """A session that is shown, in the form of the beta protocol."""
-    audio = session["audio"]["input"]
-    flat = {name: audio.get(field) for name, field in _BETA_FIELDS.items()}
-    kinds = {kind: name for name, kind in _BETA_FORMATS.items()}
-    rest = {name: value for name, value in session.items() if name not in ("audio", "type")}
-    return rest | flat | {"input_audio_format": kinds[audio["format"]["type"]]}
-
-
 @dataclass(frozen=True, slots=True)
 class OpenAISession:
     """The settings of a session. `update` gives those after a client's `session.update`."""
 
     silence_ms: int | None
     """Pause that ends an item; None: only a commit does (`turn_detection: null`)."""
-    transcription: Transcription = field(default_factory=Transcription)
+    transcription: SessionTranscription = field(default_factory=SessionTranscription)
     format: Format = field(default_factory=Format)
     include: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -212,8 +184,11 @@ class OpenAISession:
 
     def update(self, session: Mapping[str, Any], config: Config) -> "OpenAISession":
         """Takes the fields that `session` has; the others stay. GatewayError names a wrong field that changes words."""
-        fields, ignored = read_known(SessionFields, from_beta(session), "session", _counts, config.strict)
-        audio = (fields.audio and fields.audio.input) or AudioInput()
+        for name, current in _BETA_FIELDS.items():
+            if name in session:
+                raise retired(f"session.{name}", "OpenAI's beta", f"session.audio.input.{current}")
+        fields, ignored = read_known(SessionFields, session, "session", _counts, config.strict)
+        audio = (fields.audio and fields.audio.input) or SessionAudioInput()
         changed: dict[str, Any] = {"ignored": tuple(dict.fromkeys(ignored))}
         if audio.format is not None:
             changed["format"] = audio.format
@@ -245,12 +220,12 @@ class OpenAISession:
         alike = sorted((group for group in streams.groups if group.model == named.model), key=lambda g: g.chunk_ms)
         return alike[round(_DELAYS.index(delay) / (len(_DELAYS) - 1) * (len(alike) - 1))] if alike else named
 
-    def options(self, streams: ReplicaStreams, only_language: str) -> LiveStreamOptions:
-        """The options of a stream; `only_language` is that of a model without a choice.
+    def options(self, group: ModelGroup, only_language: str) -> LiveStreamOptions:
+        """The options of a stream of `group`; `only_language` is that of a model without a choice.
 
-        GatewayError as `group`, and FILES_ONLY.
+        GatewayError FILES_ONLY, or names a wrong field.
         """
-        group, keywords = self.group(streams), self.transcription.keywords or ()
+        keywords = self.transcription.keywords or ()
         group.check_live()
         path = "session.audio.input.transcription"
         if len(keywords) > group.max_boosted_phrases:
@@ -263,9 +238,8 @@ class OpenAISession:
             speakers=self.transcription.asked_speakers,
         )
 
-    def shown(self, streams: ReplicaStreams, only_language: str) -> dict[str, Any]:
-        """The session as the client sees it: what is really done. GatewayError as `group`."""
-        group = self.group(streams)
+    def shown(self, group: ModelGroup, only_language: str) -> dict[str, Any]:
+        """The session as the client sees it: what is really done."""
         transcription = {"model": group.name, "language": self._language or shown_language(group, None, only_language)}
         keywords = self.transcription.keywords or ()
         unwritable = frozenset(group.unwritable(keywords))

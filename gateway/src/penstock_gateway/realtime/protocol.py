@@ -4,35 +4,30 @@ Knows no socket: texts in, actions and texts out.
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock_client.audio.pcm import Remark
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
-from penstock_gateway.realtime.openai_session import ONLY_BETA
-from penstock_gateway.realtime.riva_dialect import ONLY_RIVA, RivaDialect
-from penstock_gateway.realtime.vllm_dialect import VllmDialect
+from penstock_gateway.realtime.riva_dialect import RivaDialect, is_of_riva
 from penstock_gateway.security import limits
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, parse_object
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-_CHOOSING = ("session.update", "transcription_session.update", "input_audio_buffer.append")
+_APPEND = "input_audio_buffer.append"
+_CHOOSING = ("session.update", "transcription_session.update", _APPEND)
+_MAX_LARGE_COMMAS = 100
+"""In an event with audio; base64 has none."""
 
 
 def encode(event: ServerEvent) -> str:
     """The JSON text of a server event."""
     return _encode(event)
-
-
-_MAX_LARGE_COMMAS = 100
-"""In an event with audio; base64 has none."""
 
 
 class RealtimeProtocol:
@@ -43,35 +38,32 @@ class RealtimeProtocol:
         streams: ReplicaStreams,
         config: Config,
         is_riva: bool = False,
-        is_beta: bool = False,
         presets: Mapping[str, Mapping[str, Any]] | None = None,
         model: str = "",
     ):
-        """`is_beta`: the handshake has the header of OpenAI's beta.
-
-        `presets`: of a client secret: the settings of its session, by the name of their dialect (`openai`, `riva`).
+        """`presets`: of a client secret: the settings of its session, by the name of their dialect (`openai`, `riva`).
 
         `model`: the session's first one, where they name none. GatewayError where they are not accepted any more.
         """
         self._streams, self._config, self._presets, self._model = streams, config, presets or {}, model
         self._names = Names()
-        self._openai = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model, is_beta)
-        self._is_beta = is_beta
-        self._dialect: Dialect = self._riva() if is_riva else self._openai
-        self._is_chosen = False
+        self._dialect: Dialect
+        if is_riva:
+            self._dialect = self._riva()
+        else:
+            self._dialect = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
+        self._is_chosen = is_riva
         self._client_event: object = None
 
     def opened(self) -> Sequence[Action]:
         """The first events of the connection. GatewayError: NO_REPLICA."""
-        if isinstance(self._dialect, RivaDialect):
-            return self._dialect.opened()
-        created = self._openai.opened()[0]
-        assert isinstance(created, dict)
-        # The two fields of vLLM's `session.created`; OpenAI's clients do not read them.
-        return [created | {"id": created["session"]["id"], "created": int(time.time())}]
+        return self._dialect.opened()
 
     def receive(self, text: str | bytes) -> Sequence[Action]:
-        """Actions of a message. A wrong one gives an `error` event and has no other effect."""
+        """Actions of a message. A wrong one gives an `error` event and has no other effect.
+
+        GatewayError, which ends the connection: SHAPE_RETIRED, as what follows would be read wrongly, and passing ones.
+        """
         self._client_event = None
         try:
             event = _parse(text)
@@ -80,6 +72,8 @@ class RealtimeProtocol:
                 self._choose(event)
             return self._dialect.receive(event)
         except GatewayError as error:
+            if error.code is ErrorCode.SHAPE_RETIRED or error.code.is_passing:
+                raise
             return (self.rejected(error),)
 
     def result(self, event: Event) -> list[ServerEvent]:
@@ -90,6 +84,10 @@ class RealtimeProtocol:
         """The server events for the loss of the stream."""
         return self._dialect.failed(error)
 
+    def remark(self, remark: Remark) -> ServerEvent:
+        """The server event for a remark on the stream, in its time, in both dialects."""
+        return {"type": "penstock.remark", "event_id": self._names.new("event"), **remark.document}
+
     def rejected(self, error: GatewayError) -> ServerEvent:
         """The `error` event for the message that was received last."""
         return self._dialect.rejected(error, self._client_event)
@@ -99,33 +97,24 @@ class RealtimeProtocol:
 
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
-        if kind == "transcription_session.update" and not isinstance(self._dialect, RivaDialect):
-            self._choose_update(event.get("session"))
-        elif kind == "session.update" and "session" not in event and "model" in event:
-            self._dialect = VllmDialect(self._streams, self._config)
-        self._is_chosen = kind in _CHOOSING
-
-    def _choose_update(self, session: object) -> None:
-        """Riva's event, or that of OpenAI's beta: its fields tell, or the header. GatewayError for fields of both."""
-        names = session.keys() if isinstance(session, dict) else ()
-        of_riva, of_beta = [name for name in names if name in ONLY_RIVA], [name for name in names if name in ONLY_BETA]
-        if of_riva and of_beta:
-            raise invalid(
-                f"session.{of_beta[0]}", f"is OpenAI's, session.{of_riva[0]} is Riva's; accepted: one dialect"
-            )
-        if of_beta or (self._is_beta and not of_riva):
-            self._openai.begin_beta()
-        else:
+        if kind == "transcription_session.update" and is_of_riva(event.get("session")):
             self._dialect = self._riva()
+        self._is_chosen = kind in _CHOOSING
 
 
 def _parse(text: str | bytes) -> Mapping[str, Any]:
-    if len(text) > limits.LARGE_FRAME_BYTES:  # audio: other events take long to parse
-        commas = text.count(",") if isinstance(text, str) else text.count(b",")
-        if commas > _MAX_LARGE_COMMAS:
-            size = f"a message of {len(text)} bytes that is no audio is too large"
-            raise GatewayError(ErrorCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
+    """The event of a message. A binary one without JSON is audio."""
+    if isinstance(text, bytes) and not (text.lstrip().startswith(b"{") and b'"type"' in text):
+        return {"type": _APPEND, "audio": text}
+    is_large = len(text) > limits.LARGE_FRAME_BYTES
+    size = f"a message of {len(text)} bytes that is no audio is too large"
+    too_large = GatewayError(ErrorCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
+    # Audio has few commas: other events take long to parse.
+    if is_large and (text.count(",") if isinstance(text, str) else text.count(b",")) > _MAX_LARGE_COMMAS:
+        raise too_large
     event = parse_object(text)
     if event is None:
         raise invalid("message", "is not JSON with an object; accepted: one event, with its type")
+    if is_large and event.get("type") != _APPEND:
+        raise too_large
     return event

@@ -3,9 +3,11 @@
 Knows no socket. `runtime_config.force_eou` of an append ends a segment, `input_audio_buffer.done` the stream.
 """
 
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from google.protobuf import json_format
@@ -18,7 +20,7 @@ from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     FINISH,
     Action,
-    Audio,
+    AppendAudio,
     Configure,
     Names,
     Rejected,
@@ -27,7 +29,14 @@ from penstock_gateway.realtime.dialect import (
     read_audio,
 )
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
-from penstock_gateway.riva.request_mapping import MAX_RATE_HZ, MIN_RATE_HZ, is_forced_end, map_request
+from penstock_gateway.riva.request_mapping import (
+    FORCE_EOU,
+    MAX_RATE_HZ,
+    MIN_RATE_HZ,
+    changed,
+    is_forced_end,
+    map_request,
+)
 from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.events import Event, Final, Partial, confidence
 from penstock_gateway.stream.options import ModelGroup, shown_language
@@ -41,17 +50,13 @@ _CODINGS: Mapping[str, RawEncoding] = {
     "g711_ulaw": "mulaw",
     "g711_alaw": "alaw",
 }
-_SECTIONS = (
-    "input_audio_transcription", "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting",
-    "endpointing_config",
-)  # fmt: skip
-
-_DIARIZATION = {"enable_speaker_diarization": False, "max_speaker_count": 8}
-"""As Riva's client sends it where it asks for nothing."""
-ONLY_RIVA = (
+_ONLY_HERE = (
     "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting", "endpointing_config",
 )  # fmt: skip
-"""Fields that a session of OpenAI's never has."""
+"""Sections that a session of OpenAI's beta does not have."""
+_SECTIONS = ("input_audio_transcription", *_ONLY_HERE)
+_DIARIZATION = {"enable_speaker_diarization": False, "max_speaker_count": 8}
+"""Section as Riva's client sends it where it asks for nothing."""
 _OWN = ("id", "object", "client_secret")
 """Fields of a session that clients send back."""
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -101,6 +106,11 @@ def default_session(group: ModelGroup, only_language: str) -> dict[str, Any]:
             "stop_threshold_eou": 0.0,
         },
     }
+
+
+def is_of_riva(session: object) -> bool:
+    """Whether a session has a section of this dialect. Others may be of OpenAI's beta, whose pcm16 has another rate."""
+    return isinstance(session, Mapping) and any(name in session for name in _ONLY_HERE)
 
 
 def merge(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,6 +190,8 @@ class RivaDialect:
         self._session = merge(default_session(streams.group(model), config.language), given)
         self._rejected = Rejected()
         self._is_configured = False
+        self._runtime: dict[str, str] = {}
+        """Options that `runtime_config` has changed, until the next update of the session."""
         self._is_done = False
         self._text = ""  # the last delta
         self._item, self._previous = names.new("msg"), names.new("msg")
@@ -223,7 +235,7 @@ class RivaDialect:
 
     def failed(self, error: GatewayError) -> list[ServerEvent]:
         """The stream is lost."""
-        return [self.rejected(error, None)]
+        return [] if error.code.is_passing else [self.rejected(error, None)]
 
     def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
         """The `error` event for a client event; `client_event` is that event's own id."""
@@ -237,27 +249,33 @@ class RivaDialect:
         return self._event("error", error=body)
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
-        with self._rejected.updating():
+        with self._rejected.updating(self._is_configured):
             given = read_fields(SessionUpdate, event, "").session or {}
             session = merge(self._session, given)
-            configured, ignored = self._configuration(session)
+            unknown = [name for name in given if name not in (*session, *_OWN)]
+            if unknown and self._config.strict:
+                raise invalid(f"session.{unknown[0]}", "has no effect, and this gateway is strict; accepted: unset")
+            configured, ignored = self._configuration(session, {})
         self._session = session
-        ignored = [*(name for name in given if name not in (*session, *_OWN)), *ignored]
+        ignored = [*unknown, *ignored]
         named = {"penstock_ignored": shown_names(ignored)} if ignored else {}
         return [configured, self._event("transcription_session.updated", session=session, **named)]
 
-    def _configuration(self, session: Mapping[str, Any]) -> tuple[Configure, Sequence[str]]:
-        configured = configure(session, self._streams, self._config)
-        self._is_configured = True
+    def _configuration(self, session: Mapping[str, Any], runtime: dict[str, str]) -> tuple[Configure, Sequence[str]]:
+        configured = configure(session, self._streams, self._config, runtime)
+        self._is_configured, self._runtime = True, runtime
         return configured
 
     def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
         self._rejected.check()
         data = read_audio(event)
-        runtime = read_fields(RuntimeConfig, event, "").runtime_config or {} if "runtime_config" in event else {}
-        is_end = is_forced_end({key: str(value) for key, value in runtime.items()})
-        actions: list[Action] = [] if self._is_configured else [self._configuration(self._session)[0]]
-        actions.append(Audio(data))
+        given = read_fields(RuntimeConfig, event, "").runtime_config or {} if "runtime_config" in event else {}
+        runtime = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+        is_end = is_forced_end(runtime)
+        actions: list[Action] = [] if self._is_configured else [self._configuration(self._session, {})[0]]
+        actions.append(AppendAudio(data))
+        if changes := {key: value for key, value in runtime.items() if key != FORCE_EOU}:
+            actions.append(self._configuration(self._session, self._runtime | changes)[0])
         if is_end:
             self._forced.append(False)
             actions.append(END_SEGMENT)
@@ -291,12 +309,21 @@ class RivaDialect:
         return {"event_id": self._names.new("event"), "type": kind, **fields}
 
 
-def configure(session: Mapping[str, Any], streams: ReplicaStreams, config: Config) -> tuple[Configure, Sequence[str]]:
-    """Stream options of a session, and the names of fields without an effect. GatewayError names a wrong field."""
-    recognition = recognition_config(session)
+def configure(
+    session: Mapping[str, Any],
+    streams: ReplicaStreams,
+    config: Config,
+    runtime: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Configure, Sequence[str]]:
+    """Stream options of a session, and the names of fields without an effect. GatewayError names a wrong field.
+
+    runtime: changes by `runtime_config`.
+    """
+    recognition = changed(recognition_config(session), runtime)
     group = streams.group(recognition.model)
     group.check_live()
     request = map_request(recognition, group, config)
+    streams.check(request.options)
     has_header = session["input_audio_format"] == WITH_HEADER
     return Configure(raw_format(session), request.options, has_header), request.ignored
 

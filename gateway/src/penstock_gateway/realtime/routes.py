@@ -10,18 +10,17 @@ from starlette.websockets import WebSocket
 
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import ERRORS, GatewayOf, OwnKeyOf, authorization, body_schema, know, limited
-from penstock_gateway.realtime.connection import Connection
-from penstock_gateway.realtime.dialect import Names
+from penstock_gateway.realtime.connection import RealtimeConnection
+from penstock_gateway.realtime.dialect import Names, retired
 from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
-from penstock_gateway.realtime.riva_dialect import configure, default_session, merge
+from penstock_gateway.realtime.riva_dialect import configure, default_session, is_of_riva, merge
 from penstock_gateway.security.access import DEFAULT_LIFETIME_S, Credential
 from penstock_gateway.validation import ClosedFields, Fields, invalid, parse_object, read_fields
 
 SUBPROTOCOL = "realtime"
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 _RIVA_SUBPROTOCOL = "realtime-token."
-_BETA_SUBPROTOCOL = "openai-beta."
 _MAX_BODY_BYTES = 64 << 10
 router = APIRouter(prefix="/v1/realtime", tags=["Realtime"], responses=ERRORS)
 
@@ -75,7 +74,7 @@ async def _admit(
 
 
 def _credential(gateway: Gateway, connection: HTTPConnection, offered: list[str]) -> Credential:
-    """That of the header, or of the subprotocol that stands for it in a browser."""
+    """Credential of the header, or of the subprotocol that stands for it in a browser."""
     for name in offered:
         for prefix in (_KEY_SUBPROTOCOL, _RIVA_SUBPROTOCOL):
             if name.startswith(prefix):
@@ -90,11 +89,10 @@ Admitted = Annotated[Credential, Depends(_admit)]
 async def connect(socket: WebSocket, gateway: GatewayOf, admitted: Admitted, offered: Offered, model: str = "") -> None:
     """One connection."""
     is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
-    is_beta = "openai-beta" in socket.headers or any(name.startswith(_BETA_SUBPROTOCOL) for name in offered)
-    protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, is_beta, admitted.session, model)
+    protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, admitted.session, model)
     with gateway.connections.taken(admitted.key):
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        await Connection(socket, protocol, gateway, admitted.key).run()
+        await RealtimeConnection(socket, protocol, gateway, admitted.key).run()
 
 
 @router.get("")
@@ -109,10 +107,11 @@ async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) ->
     body = read_fields(SecretRequest, await _body(request), "")
     expiry, given = body.expires_after or Expiry(), body.session or {}
     session = OpenAISession(gateway.config.endpoint_silence_ms or None).update(given, gateway.config)
-    session.options(gateway.streams, gateway.config.language)
+    group = session.group(gateway.streams)
+    gateway.streams.check(session.options(group, gateway.config.language))
     lifetime_s = DEFAULT_LIFETIME_S if expiry.seconds is None else expiry.seconds
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s, {"openai": given} if given else {})
-    shown = {"id": Names().new("sess")} | session.shown(gateway.streams, gateway.config.language)
+    shown = {"id": Names().new("sess")} | session.shown(group, gateway.config.language)
     return ClientSecret(value=secret, expires_at=expires_s, session=shown)
 
 
@@ -120,6 +119,8 @@ async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) ->
 async def transcription_sessions(request: Request, gateway: GatewayOf, key: OwnKeyOf) -> dict[str, Any]:
     """A session of Riva's dialect, whose settings are the body, and a client secret with them."""
     body = await _body(request)
+    if body and not is_of_riva(body):
+        raise retired("body", "OpenAI's beta", "/v1/realtime/client_secrets, or Riva's session with input_audio_params")
     session = merge(default_session(gateway.streams.group(""), gateway.config.language), body)
     configure(session, gateway.streams, gateway.config)
     secret, expires_s = gateway.access.secrets.create(key, session={"riva": body} if body else {})

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, is_text
+from penstock_client.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text
 from penstock_client.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
@@ -27,13 +27,16 @@ class AudioForm:
 
     raw: RawFormat | None
     """The format of audio without a header; None where it must have one, as FLAC and Ogg."""
+    is_declared: bool = False
+    """True where the request names the format of `raw`: then only a format's name shows a recording, no MPEG frame."""
 
 
-class AudioInput:
+class CallAudio:
     """Decodes the audio of one call, in pieces of any size. GatewayError names what is wrong with it.
 
     The first bytes decide, not the declared form: recordings of other programs, such as FLAC, Ogg, MP3 and webm, are
     collected and decoded at the end, in a process of their own. Everything else is raw audio, or WAV with a header.
+    Where the form is declared, so is what cannot be decoded.
     """
 
     def __init__(self, form: AudioForm, key: str, rate_hz: int, max_seconds: float, keep: Callable[[int], None]):
@@ -61,9 +64,13 @@ class AudioInput:
 
     @property
     def remarks(self) -> Sequence[Remark]:
-        """Where samples are missing; known after `rest`."""
+        """Gaps in the samples; known after `rest`."""
         source = self._recording or self._pcm
         return source.remarks if source else ()
+
+    def message(self, data: bytes) -> bytes:
+        """The audio of a later message without a WAV header. GatewayError AUDIO_INVALID for one of another format."""
+        return data if self._pcm is None else self._pcm.message(data)
 
     def push(self, data: bytes) -> Samples:
         """The samples [n] that the next bytes complete; none of a recording."""
@@ -87,29 +94,24 @@ class AudioInput:
                 f"the format of the audio is unknown: it begins with {audio[:8]!r}" if audio else "the audio is empty"
             )
             raise GatewayError(ErrorCode.AUDIO_INVALID, reason)
-        if _kind(audio, self._form, is_whole=True) == "recording":
-            async with aclosing(self._decoded(audio)) as blocks:
-                async for samples in blocks:
-                    yield samples
-            return
-        for start in range(0, len(audio), _PIECE_BYTES):
-            samples = self.push(audio[start : start + _PIECE_BYTES])
-            self._samples += samples.size
-            if self._samples > self._max_seconds * self._rate_hz:
-                raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
-            yield samples
-        async with aclosing(self.rest()) as blocks:
-            async for samples in blocks:
+        blocks = self._decoded if _kind(audio, self._form, is_whole=True) == "recording" else self._undecoded
+        async with aclosing(blocks(audio)) as parts:
+            async for samples in parts:
                 self._samples += samples.size
+                if self._samples > self._max_seconds * self._rate_hz:
+                    raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
                 yield samples
         if not self._samples:
             raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio has no samples")
 
-    def check_forced_end(self) -> None:
-        """Raises GatewayError FIELD_INVALID for a recording, which is decoded at its end."""
-        if self._is_recording or (self._begin and _kind(self._begin, self._form, is_whole=True) == "recording"):
+    def forced_end(self) -> Samples:
+        """The samples [n] held back at a forced end. GatewayError FIELD_INVALID for a recording."""
+        kind = _kind(self._begin, self._form, is_whole=True) if self._begin else None
+        if self._is_recording or kind == "recording":
             message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is a compressed recording"
             raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config.force_eou")
+        begin = self._begin_pcm(kind) if self._begin else _NO_SAMPLES
+        return begin if self._pcm is None else np.concatenate([begin, self._pcm.flush()])
 
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""
@@ -127,12 +129,34 @@ class AudioInput:
             yield self._pcm.flush()
 
     async def _decoded(self, audio: bytes | bytearray) -> AsyncGenerator[Samples, None]:
-        with in_memory(audio) as recording:
+        with in_memory(audio) as file:
             self._begin.clear()
-            self._recording = DecodedRecording(recording, self._key, self._rate_hz, self._max_seconds)
-            async with aclosing(self._recording.blocks()) as blocks:
-                async for samples in blocks:
-                    yield samples
+            self._recording = DecodedRecording(file, self._key, self._rate_hz, self._max_seconds)
+            has_samples = False
+            try:
+                async with aclosing(self._recording.blocks()) as blocks:
+                    async for samples in blocks:
+                        has_samples = True
+                        yield samples
+                return
+            except GatewayError as error:
+                if has_samples or not self._form.is_declared or error.code is not ErrorCode.AUDIO_INVALID:
+                    raise
+            self._recording, self._is_recording = None, False
+            file.seek(0)
+            declared = file.read()
+        self._pcm = PcmDecoder(self._form.raw, self._rate_hz)
+        async with aclosing(self._undecoded(declared)) as blocks:
+            async for samples in blocks:
+                yield samples
+
+    async def _undecoded(self, audio: bytes) -> AsyncGenerator[Samples, None]:
+        """The samples of audio that needs no decoder, in pieces."""
+        for start in range(0, len(audio), _PIECE_BYTES):
+            yield self.push(audio[start : start + _PIECE_BYTES])
+        async with aclosing(self.rest()) as blocks:
+            async for samples in blocks:
+                yield samples
 
     def _begin_pcm(self, kind: str | None) -> Samples:
         data = bytes(self._begin)
@@ -143,7 +167,7 @@ class AudioInput:
 
 def _kind(begin: bytes | bytearray, form: AudioForm, is_whole: bool) -> Literal["raw", "wav", "recording"] | None:
     """Kind of audio that begins with these bytes; None if more are needed. WAV is one without compression."""
-    head = bytes(begin[: _SEARCHED_BYTES if is_whole else MPEG_BYTES])
+    head = bytes(begin[:_SEARCHED_BYTES])
     if len(head) < HEAD_BYTES and not is_whole:
         return None
     if head.startswith(b"RIFF"):
@@ -154,8 +178,7 @@ def _kind(begin: bytes | bytearray, form: AudioForm, is_whole: bool) -> Literal[
             return None if needs_more else "recording"
     if form.raw is None or is_container(head[:HEAD_BYTES]):
         return "recording"
-    if not is_whole and head[0] not in (0xFF, 0x47):
+    if form.is_declared:
         return "raw"
-    if not is_whole and len(head) < MPEG_BYTES:
-        return None
-    return "recording" if is_stream(head) else "raw"
+    is_mpeg = is_stream(head) if is_whole else begins_stream(head)
+    return None if is_mpeg is None else "recording" if is_mpeg else "raw"

@@ -1,7 +1,7 @@
 """One call of Riva's service: its audio into a stream, the stream's events into results. Knows no gRPC."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -12,17 +12,19 @@ from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_client.writing import blank_between
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.riva.audio_input import AudioInput
+from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, shifted
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 CHANNEL_TAG = 1  # channels are averaged to one
-_NOTE_S = 10.0
+_NOTE_S = 0.5
 _PIECE_BYTES = 256 << 10
 _NO_SAMPLES = np.zeros(0, np.float32)
 Messages = AsyncIterator[riva.StreamingRecognizeRequest]
+Change = Callable[[Mapping[str, str], bool], Awaitable[bool]]
+"""Takes a message's `runtime_config`, and whether it forces the segment's end."""
 Write = Callable[[riva.StreamingRecognizeResponse], Awaitable[None]]
 
 
@@ -97,18 +99,20 @@ def _languages(form: ResultFormat) -> list[str]:
 class Call:
     """Pushes the audio of one call and maps the events of its stream, which the caller closes."""
 
-    def __init__(self, live: ReplicaStream, audio: AudioInput, form: ResultFormat):
+    def __init__(self, live: ReplicaStream, audio: CallAudio, form: ResultFormat, change: Change):
+        """change: changes the stream's options; False where nothing in them differs."""
         self._live = live
-        self._audio = audio
+        self._audio, self._change = audio, change
         self._form = form
         self._id: riva.RequestId | None = None
         self._problem: GatewayError | None = None
-        """What is wrong with a message: the results of the audio before it come first."""
+        """Error in a message: the results of the audio before it come first."""
 
     @property
     def remarks(self) -> Sequence[Remark]:
-        """Where samples of a recording are missing; known at its end."""
-        return self._audio.remarks
+        """On the audio and its text; known at the end."""
+        self._live.note(self._audio.remarks)
+        return self._live.remarks
 
     async def recognize(self, audio: bytes) -> list[riva.SpeechRecognitionResult]:
         """The results of a whole recording."""
@@ -140,18 +144,29 @@ class Call:
                 )
             if message.HasField("id"):
                 self._id = message.id
-            audio = message.audio_content
+            audio = self._audio.message(message.audio_content)
             for start in range(0, len(audio) or 1, _PIECE_BYTES):  # also without samples yet: the client is not idle
                 await self._live.push(self._audio.push(audio[start : start + _PIECE_BYTES]))
-            if is_forced_end(message.runtime_config):
-                self._audio.check_forced_end()
-                await self._live.end_segment()
+            self._live.note(self._audio.remarks)
+            await self._end_segment(message.runtime_config)
+
+    async def _end_segment(self, runtime_config: Mapping[str, str]) -> None:
+        """Ends the segment if a message asks for it, or changes options."""
+        if not runtime_config:
+            return
+        is_forced = is_forced_end(runtime_config)
+        if is_forced:
+            await self._live.push(self._audio.forced_end())
+        is_changed = await self._change(runtime_config, is_forced)
+        if is_forced and not is_changed:
+            await self._live.end_segment()
 
     async def _push_rest(self, rest: AsyncGenerator[Samples, None]) -> None:
         noting = asyncio.create_task(self._note_decoding())
         try:
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
+                    self._live.start_s = self._audio.start_ms / 1000
                     await self._live.push(samples)
         finally:
             noting.cancel()

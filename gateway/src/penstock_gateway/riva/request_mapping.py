@@ -10,15 +10,24 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from google.protobuf import json_format
+
 from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, N_BEST_DECODERS, StreamOptions
+from penstock_client.options import (
+    CHANGEABLE,
+    MAX_SILENCE_MS,
+    MAX_SPEAKERS,
+    MIN_SILENCE_MS,
+    N_BEST_DECODERS,
+    StreamOptions,
+)
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.security.limits import MAX_CHANNELS
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
+from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_BOOST_NATS = 2.0
@@ -50,7 +59,7 @@ class Field:
     name: str
     treatment: Treatment
     mapping: str
-    """Its effect; empty if the treatment says all."""
+    """The field's effect; empty if the treatment says all."""
     is_set: Callable[[riva.RecognitionConfig], bool] = field(default=lambda config: False)
 
 
@@ -69,8 +78,8 @@ FIELDS = (
     Field("encoding", _MAPPED, "all five; a header in the audio overrides it; unset: 16-bit PCM without one"),
     Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
     Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
-    Field("model", _MAPPED, 'a model of the gateway; "": the default; others: NOT_FOUND'),
-    Field("language_code", _MAPPED, '"", `auto`, or a language of the model by code or name; others are rejected'),
+    Field("model", _MAPPED, 'a model of the gateway; "": the default'),
+    Field("language_code", _MAPPED, '"", `auto`, or a language of the model by code or name'),
     Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
     Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
     Field("speech_contexts.boost", _MAPPED, "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
@@ -78,8 +87,7 @@ FIELDS = (
     Field(
         "endpointing_config.stop_history",
         _MAPPED,
-        f"`endpoint_silence_ms`, at least {MIN_SILENCE_MS}, at most {MAX_SILENCE_MS:,}; unset, 0, -1: "
-        "`--endpoint-silence-ms`, 800",
+        f"`endpoint_silence_ms`, limited to {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; unset, 0, -1: the gateway's",
     ),
     Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
     Field(
@@ -93,7 +101,7 @@ FIELDS = (
     Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
     Field("endpointing_config.stop_threshold", _IGNORED, "", _endpointing("stop_threshold")),
     Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
-    Field("verbatim_transcripts", _IGNORED, "where it is false", lambda config: not config.verbatim_transcripts),
+    Field("verbatim_transcripts", _MAPPED, "no effect: words are as the model writes them"),
     Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
     Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
     Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
@@ -117,6 +125,8 @@ _RAW_ENCODINGS: Mapping[int, RawEncoding | None] = {
     AudioEncoding.ALAW: "alaw", AudioEncoding.FLAC: None, AudioEncoding.OGGOPUS: None,
 }  # fmt: skip
 FORCE_EOU = "force_eou"
+_RUNTIME_OPTIONS = (*(name for name in CHANGEABLE if name in _OPTIONS), *_SILENCE_FIELDS)
+"""Keys of `runtime_config` that are those of `custom_configuration`."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
             raise _invalid(entry.name, "is true and not supported; accepted: false")
     custom, ignored_keys = _custom_options(config.custom_configuration)
     ignored = [entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED and entry.is_set(config)]
-    ignored += ignored_keys
+    ignored += ignored_keys + unused_model(config.model, group)
     silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
     ignored += limited
     speakers = _speakers(config.diarization_config)
@@ -170,13 +180,31 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
 
 
+def changed(config: riva.RecognitionConfig, runtime_config: Mapping[str, str]) -> riva.RecognitionConfig:
+    """The configuration with the changes of a later message; GatewayError names a wrong key."""
+    after = riva.RecognitionConfig()
+    after.CopyFrom(config)
+    for key, text in runtime_config.items():
+        if key == "language_code":
+            after.language_code = text
+        elif key == "speech_contexts":
+            try:
+                given = json_format.Parse(f'{{"speech_contexts": {text or "[]"}}}', riva.RecognitionConfig())
+            except json_format.ParseError:
+                accepted = 'JSON as [{"phrases": ["word"], "boost": 20}]'
+                raise _invalid(f"runtime_config.{key}", f"is {shown(text)}; accepted: {accepted}") from None
+            after.ClearField("speech_contexts")
+            after.speech_contexts.extend(given.speech_contexts)
+        elif key in _RUNTIME_OPTIONS:
+            after.custom_configuration[key] = text
+        elif key != FORCE_EOU:
+            accepted = ", ".join((FORCE_EOU, "speech_contexts", "language_code", *_RUNTIME_OPTIONS))
+            raise _invalid("runtime_config", f"has {shown(key)}; accepted: {accepted}")
+    return after
+
+
 def is_forced_end(runtime_config: Mapping[str, str]) -> bool:
     """True if a message of a stream asks for a final result after its audio."""
-    for key in runtime_config:
-        if key != FORCE_EOU:
-            raise GatewayError(
-                ErrorCode.FIELD_INVALID, f"runtime_config has {shown(key)}; accepted: {FORCE_EOU}", "runtime_config"
-            )
     value = runtime_config.get(FORCE_EOU, "")
     if value.lower() not in ("", "0", "1", "false", "true"):
         raise _invalid(f"runtime_config.{FORCE_EOU}", f"is {shown(value)}; accepted: true, 1, false, 0")
@@ -193,7 +221,10 @@ def _audio_form(config: riva.RecognitionConfig) -> AudioForm:
     if not 0 <= config.audio_channel_count <= MAX_CHANNELS:
         raise _invalid("audio_channel_count", f"is {config.audio_channel_count}; accepted: 0 to {MAX_CHANNELS}")
     raw = _RAW_ENCODINGS[config.encoding]
-    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1) if raw else None)
+    if raw is None:
+        return AudioForm(None)
+    is_declared = config.encoding != AudioEncoding.ENCODING_UNSPECIFIED
+    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1), is_declared)
 
 
 def _search(max_alternatives: int, custom: dict[str, Any], group: ModelGroup) -> tuple[str | None, int]:

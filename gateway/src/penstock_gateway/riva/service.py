@@ -1,7 +1,7 @@
 """Riva's gRPC service: messages in, results out. Knows no replica."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,11 +15,11 @@ from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown_names
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.riva.audio_input import AudioInput
+from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
-from penstock_gateway.riva.request_mapping import map_request
+from penstock_gateway.riva.request_mapping import changed, map_request
 from penstock_gateway.rpc.api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.stream.options import ModelGroup
@@ -88,8 +88,10 @@ class RivaService:
     async def streaming_recognize(self, _: object, context: Context) -> None:
         """Audio as it is recorded; results as they are recognized."""
         async with rejecting(context, self._gateway, PROTOCOL):
+            self._gateway.streams.check_room(call_key())
             messages = _messages(context)
-            streaming = await _first_config(messages)
+            with self._gateway.beginning.taken(call_key()):  # a first message may be as large as a recording
+                streaming = await _first_config(messages)
             async with self._call(streaming.config, context, has_interim_results=streaming.interim_results) as call:
                 await call.stream(messages, _writer(context), streaming.interim_results)
                 _remark(context, call)
@@ -116,13 +118,25 @@ class RivaService:
             ignored += ["interim_results"] if has_interim_results else []
             is_file = True
         live = await streams.open(replace(request.options, is_file=is_file), call_key(), PROTOCOL)
+
+        async def change(runtime_config: Mapping[str, str], is_forced: bool) -> bool:
+            nonlocal config
+            later = changed(config, runtime_config)
+            options = replace(map_request(later, group, settings).options, is_file=is_file)
+            changes = await streams.change(live, options, is_forced)
+            if changes is None:
+                message = "runtime_config has options that cannot change in this stream; accepted: another stream"
+                raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config")
+            config = later
+            return bool(changes)
+
         try:
             names = ",".join(shown_names(ignored, MAX_METADATA_CHARS))
             await context.send_initial_metadata(((IGNORED, names),) if names else ())
             with self._gateway.recordings.growing(call_key().name) as grow:
                 keep, max_seconds = partial(_keep, grow, settings), settings.max_file_minutes * 60
-                audio = AudioInput(request.audio, call_key().name, group.sample_rate_hz, max_seconds, keep)
-                yield Call(live, audio, request.results)
+                audio = CallAudio(request.audio, call_key().name, group.sample_rate_hz, max_seconds, keep)
+                yield Call(live, audio, request.results, change)
         finally:
             await live.cancel()
 
@@ -167,14 +181,23 @@ class _Recording(NamedTuple):
     id: RequestId | None
 
 
+def _check_fields(size: int) -> None:
+    """GatewayError where the fields beside the audio have too many bytes: as texts they take more memory."""
+    if size > limits.MAX_FIELDS_BYTES:
+        message = f"the fields of the message have {size:,} bytes; accepted: {limits.MAX_FIELDS_BYTES:,}"
+        raise GatewayError(ErrorCode.TOO_LARGE, message)
+
+
 def _recording(data: bytes) -> _Recording:
     message, config = parse(riva.RecognizeRequest, data), riva.RecognitionConfig()
     audio = message.audio  # a copy
+    _check_fields(len(data) - len(audio))
     config.CopyFrom(message.config)
     return _Recording(config, audio, RequestId(value=message.id.value) if message.HasField("id") else None)
 
 
 def _model_name(data: bytes) -> str:
+    _check_fields(len(data))
     return str(parse(riva.RivaSpeechRecognitionConfigRequest, data).model_name)
 
 
@@ -196,6 +219,7 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
     if first is None or not first.HasField("streaming_config"):
         message = "the first message has no streaming_config"
         raise GatewayError(ErrorCode.FIELD_INVALID, message, "streaming_config")
+    _check_fields(first.streaming_config.ByteSize())
     return first.streaming_config
 
 

@@ -1,1 +1,1 @@
-"""Who may use the gateway, and how much of it."""
+"""Access to the gateway, and each key's share of it."""

@@ -25,7 +25,7 @@ _LOOPBACK_HOST = re.compile(r"(([\w-]+\.)*localhost|127(\.\d{1,3}){3}|\[::1\])\.
 
 
 class Credential(NamedTuple):
-    """What a client has shown."""
+    """A client's proof of its key."""
 
     key: ApiKey
     session: Mapping[str, Any]
@@ -62,7 +62,7 @@ class ClientSecrets:
         return secret, expires_s
 
     def read(self, secret: str) -> Credential:
-        """What the secret stands for. GatewayError if it is wrong or has expired."""
+        """Returns the credential of the secret. GatewayError if it is wrong or has expired."""
         text = secret.removeprefix(PREFIX)
         try:
             signed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -82,12 +82,12 @@ class ClientSecrets:
 
 
 class Origins:
-    """Which web pages may use the gateway: a browser names the page's origin, other clients send none."""
+    """Web pages that may use the gateway: a browser names the page's origin, other clients send none."""
 
     def __init__(self, allowed: Collection[str] = ()):
         """`allowed`: such as `https://example.com`, or `*` for all. The gateway's own pages always are."""
         self.allowed = frozenset(origin.rstrip("/").lower() for origin in allowed)
-        """As browsers write them."""
+        """Origins as browsers write them."""
 
     def check(self, origin: str | None, host: str | None) -> None:
         """GatewayError for a page of another origin; None is a client that is not a browser.
@@ -138,7 +138,7 @@ class Access:
         self.origins.check(origin, host)
 
     def read(self, text: str | None) -> Credential:
-        """What a key, a client secret, or None stands for. GatewayError for a wrong one."""
+        """Returns the credential of a key, a client secret, or None. GatewayError for a wrong one."""
         if text is not None and text.startswith(PREFIX):
             return self.secrets.read(text)
         return Credential(self.keys.authenticate(text), {})
@@ -161,6 +161,6 @@ class Access:
 
 
 def _token(authorization: str | None) -> str | None:
-    """What follows `Bearer `; None without it."""
+    """Text after `Bearer `; None without it."""
     text = authorization or ""
     return text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else None

@@ -1,13 +1,20 @@
-"""What a process has a limited amount of: what each key has open, turns, memory, connections, messages per second."""
+"""Resource limits of a process: per key what is open, a fair lock, memory, connections, messages per second."""
 
 import asyncio
+import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TypeVar
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
+
+_ARRIVAL_S = 0.5
+"""A message that takes longer may lose its room to a key that has none."""
+_POLL_S = 0.1
+_T = TypeVar("_T")
 
 
 class KeyLimit:
@@ -19,7 +26,7 @@ class KeyLimit:
         self._open: Counter[str] = Counter()
 
     def open(self, key: ApiKey) -> int:
-        """How many the key has open."""
+        """Number that the key has open."""
         return self._open[key.name]
 
     @contextmanager
@@ -77,17 +84,21 @@ class Turns:
 
 
 class Budget:
-    """Something of which a process has a limited amount. A key may take half of it; who finds none waits."""
+    """Something of which a process has a limited amount. A key may take half of it; other requests wait.
+
+    A key that has none gets the room of what has not arrived.
+    """
 
     def __init__(self, what: str, amount: int, max_wait_s: float):
         """`what`: its name in errors; `max_wait_s`: how long a request waits."""
         self._what, self._amount, self._max_wait_s = what, amount, max_wait_s
-        self._taken: Counter[str] = Counter()
+        self.used: Counter[str] = Counter()
+        """By name of the key, how much it has taken."""
         self._changed = asyncio.Event()
-
-    def used_by(self, key: str) -> int:
-        """How much the key with this name has taken."""
-        return self._taken[key]
+        self._arriving: dict[Callable[[], None], tuple[str, float]] = {}
+        """By the call that ends a message: its key, and when it took its room."""
+        self._holders, self._stuck = Counter[str](), Counter[str]()
+        """By key: what has grown, and what of it waits to grow further."""
 
     @asynccontextmanager
     async def taken(self, key: str, amount: int) -> AsyncIterator[Callable[[int], None]]:
@@ -95,17 +106,49 @@ class Budget:
 
         GatewayError STREAMS_EXHAUSTED where there is none in time.
         """
-        await self._acquire(key, amount)
+        await self.acquire(key, amount)
 
         def reduce(to: int) -> None:
             nonlocal amount
             amount, spare = to, amount - to
-            self._release(key, spare)
+            self.release(key, spare)
 
         try:
             yield reduce
         finally:
-            self._release(key, amount)
+            self.release(key, amount)
+
+    @contextmanager
+    def arriving(self, key: str, end: Callable[[], None]) -> Iterator[None]:
+        """In the block a message arrives that has its room already. `end` gives the room to another key."""
+        self._arriving[end] = key, asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self._arriving.pop(end, None)
+
+    async def arrival(self, key: str, reading: Awaitable[_T], limit_s: float) -> _T:
+        """Returns what is read, for which there is room already. Another key may get that room meanwhile: GatewayError.
+
+        asyncio.TimeoutError after `limit_s`.
+        """
+        task, is_ended = asyncio.ensure_future(reading), False
+
+        def end() -> None:
+            nonlocal is_ended
+            is_ended = task.cancel()
+
+        try:
+            with self.arriving(key, end):
+                return await asyncio.wait_for(task, limit_s)
+        except asyncio.CancelledError:
+            if not is_ended:
+                raise
+            raise self.needed_by_others() from None
+
+    def needed_by_others(self) -> GatewayError:
+        """The error of what has not arrived, whose room another key gets."""
+        return _exhausted(f"another key needs the {self._what} of what has not arrived")
 
     @contextmanager
     def growing(self, key: str) -> Iterator[Callable[[int], None]]:
@@ -118,35 +161,72 @@ class Budget:
         def resize(amount: int) -> None:
             nonlocal taken
             if amount > taken and not self._has_room(key, amount - taken):
-                message = f"there is no {self._what} left"
-                raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
-            self._release(key, taken - amount)
+                self._make_room(key)
+                raise _exhausted(f"there is no {self._what} left")
+            self.release(key, taken - amount)
+            self._holders[key] += (amount > 0) - (taken > 0)
             taken = amount
 
         try:
             yield resize
         finally:
-            self._release(key, taken)
+            resize(0)
 
-    async def _acquire(self, key: str, amount: int) -> None:
+    async def acquire(self, key: str, amount: int) -> None:
+        """Takes an amount as `taken` does, until `release`."""
+        await self._wait(lambda: self._has_room(key, amount), key)
+        self.used[key] += amount
+
+    async def grow(self, resize: Callable[[int], None], key: str, taken: int, amount: int) -> None:
+        """Calls what `growing` has yielded, which holds `taken`, as soon as there is room.
+
+        Where all that could give room waits itself, the last one to wait gets the error at once, so that others go on.
+        """
+        self._stuck[key] += taken > 0
+        try:
+            if taken and not self._has_room(key, amount - taken):
+                is_share = self.used[key] + amount - taken > self._share(key)
+                stuck, holders = (each[key] if is_share else each.total() for each in (self._stuck, self._holders))
+                if stuck >= holders > 1:
+                    raise _exhausted(f"there is no {self._what} left")
+            await self._wait(lambda: self._has_room(key, amount - taken), key)
+        finally:
+            self._stuck[key] -= taken > 0
+        resize(amount)
+
+    async def _wait(self, has_room: Callable[[], bool], key: str) -> None:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._max_wait_s
-        while not self._has_room(key, amount):
+        while not has_room():
+            if loop.time() > deadline_s:
+                raise _exhausted(f"no {self._what} within {self._max_wait_s:g} s")
+            self._make_room(key)
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), deadline_s - loop.time())
-            except asyncio.TimeoutError:
-                message = f"no {self._what} within {self._max_wait_s:g} s"
-                raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S) from None
-        self._taken[key] += amount
+            with suppress(asyncio.TimeoutError):  # what arrives can be ended after a time
+                left_s = max(0.0, deadline_s - loop.time()) + 1e-3
+                await asyncio.wait_for(self._changed.wait(), min(_POLL_S, left_s) if self._arriving else left_s)
 
-    def _release(self, key: str, amount: int) -> None:
-        self._taken[key] -= amount
+    def _make_room(self, key: str) -> None:
+        """Ends what has been arriving for the longest time, of the key that has most, if this key has none."""
+        if self.used[key] or any(since_s == math.inf for _, since_s in self._arriving.values()):
+            return
+        until_s = asyncio.get_running_loop().time() - _ARRIVAL_S
+        late = [(-self.used[of], since_s, end) for end, (of, since_s) in self._arriving.items() if since_s < until_s]
+        if late:
+            *_, end = min(late, key=lambda each: each[:2])
+            self._arriving[end] = key, math.inf  # one at a time
+            end()
+
+    def release(self, key: str, amount: int) -> None:
+        """Gives it back."""
+        self.used[key] -= amount
         self._changed.set()
 
+    def _share(self, key: str) -> int:
+        return self._amount if key == ANONYMOUS.name else self._amount // 2
+
     def _has_room(self, key: str, amount: int) -> bool:
-        share = self._amount if key == ANONYMOUS.name else self._amount // 2
-        return self._taken[key] + amount <= share and self._taken.total() + amount <= self._amount
+        return self.used[key] + amount <= self._share(key) and self.used.total() + amount <= self._amount
 
 
 class Connections:
@@ -158,7 +238,7 @@ class Connections:
         self._open = 0
         self._unknown: Counter[str] = Counter()
 
-    def open(self, address: str) -> "Connection":
+    def open(self, address: str) -> "OpenConnection":
         """Counts a connection of this client until it is closed. GatewayError OVERLOADED above a limit."""
         if self._open >= self._max_open:
             raise _too_many(f"all {self._max_open} connections of the gateway are open")
@@ -166,24 +246,28 @@ class Connections:
             raise _too_many(f"{self._max_unknown} connections of this address have shown no key")
         self._open += 1
         self._unknown[address] += 1
-        return Connection(self, address)
+        return OpenConnection(self, address)
 
     def know(self, address: str) -> None:
-        """One of the address's has shown a key."""
+        """Counts one of the address's that has shown a key."""
         self._unknown[address] -= 1
         if not self._unknown[address]:
             del self._unknown[address]
 
     def close(self) -> None:
-        """One is closed."""
+        """Counts one that is closed."""
         self._open -= 1
+
+
+def _exhausted(message: str) -> GatewayError:
+    return GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
 
 
 def _too_many(message: str) -> GatewayError:
     return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
 
 
-class Connection:
+class OpenConnection:
     """One open connection."""
 
     def __init__(self, connections: Connections, address: str):
@@ -192,16 +276,16 @@ class Connection:
         self.key = ANONYMOUS.name
         """Name of the key that it has shown."""
         self.last_ping_s = 0.0
-        """When, by the event loop's clock, a WebSocket's client has sent its last ping."""
+        """Time, by the event loop's clock, of the last ping from a WebSocket's client."""
 
     def know(self) -> None:
-        """It has shown a key; also after others."""
+        """Notes that the connection has shown a key; also after others."""
         if not self._is_known:
             self._is_known = True
             self._connections.know(self._address)
 
     def close(self) -> None:
-        """It is closed; also after others."""
+        """Notes that the connection is closed; also after others."""
         if not self._is_closed:
             self._is_closed = True
             self.know()

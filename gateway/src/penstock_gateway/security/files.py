@@ -1,10 +1,15 @@
 """Files of the operator, such as keys: read only where that ends, and again when they have changed."""
 
 import errno
+import logging
 import os
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
+log = logging.getLogger(__name__)
+Value = TypeVar("Value")
 _MAX_BYTES = 4 << 20
 """More than any of them has: 8,192 keys with their quotas have 1.5 MB."""
 _KINDS = {"d": "a directory", "p": "a FIFO", "s": "a socket"}
@@ -46,5 +51,43 @@ class WatchedFile:
 
     @property
     def text(self) -> str:
-        """As UTF-8, with or without a byte order mark. ValueError for other bytes."""
+        """The content as UTF-8, with or without a byte order mark. ValueError for other bytes."""
         return self.content.decode("utf-8-sig")
+
+
+class Followed(Generic[Value]):
+    """Value of the operator's files. Follows their changes, and keeps the last value that was right."""
+
+    def __init__(self, name: str, paths: Sequence[str | Path], read: Callable[[Sequence[WatchedFile]], Value]):
+        """name: in the log and in metrics. read: raises ValueError for wrong contents. OSError as `read_file`."""
+        self.name, self.paths = name, paths
+        self._files, self._read = [WatchedFile(path) for path in paths], read
+        self._used = self._contents()
+        self.value = read(self._files)
+        self.problem: tuple[str, list[bytes]] | None = None
+        """Why the files are not in use as they are now, and what they contain."""
+        self.on_rejection: Callable[[], None] = lambda: None
+        """Called with each new problem."""
+
+    def refresh(self) -> bool:
+        """Reads the files; True once where `value` is new. It may take long."""
+        try:
+            for file in self._files:
+                file.changed()
+            if is_new := self._contents() != self._used:
+                self.value = self._read(self._files)
+                self._used = self._contents()
+        except (OSError, ValueError) as error:
+            problem = str(error), self._contents()
+            if problem != self.problem:
+                log.error("%s: the last right content stays in use: %s", self.name, error)
+                self.on_rejection()
+            self.problem = problem
+            return False
+        if is_new or self.problem:
+            log.info("read %s again", " and ".join(map(str, self.paths)))
+        self.problem = None
+        return is_new
+
+    def _contents(self) -> list[bytes]:
+        return [file.content for file in self._files]

@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import logging
 import re
 import time
 from collections import Counter
@@ -12,9 +11,8 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.files import WatchedFile
+from penstock_gateway.security.files import Followed, WatchedFile
 
-log = logging.getLogger(__name__)
 MAX_NAMES = 4096
 _KEYS_PER_NAME = 2
 _FORM = "NAME SHA256 MAX_STREAMS [requests_per_minute=N] [audio_minutes_per_day=N] [expires=YYYY-MM-DD]"
@@ -45,12 +43,15 @@ class KeyRing:
     """The keys that a gateway accepts."""
 
     def __init__(
-        self, keys: Keys | None = None, file: WatchedFile | None = None, now_s: Callable[[], float] = time.time
+        self, keys: Keys | None = None, file: Followed[Keys] | None = None, now_s: Callable[[], float] = time.time
     ):
-        """`keys`: each with the SHA-256 of its text; None accepts every client as `ANONYMOUS`. `file`: theirs."""
-        self._keys = keys
-        self._file, self._now_s = file, now_s
-        self._problem = ""
+        """`keys`: each with the SHA-256 of its text, instead of a file; without both every client is `ANONYMOUS`."""
+        self._given, self._now_s = keys, now_s
+        self.file = file
+
+    @property
+    def _keys(self) -> Keys | None:
+        return self._given if self.file is None else self.file.value
 
     @property
     def is_open(self) -> bool:
@@ -60,23 +61,7 @@ class KeyRing:
     @classmethod
     def read(cls, path: Path, now_s: Callable[[], float] = time.time) -> "KeyRing":
         """Reads a file of keys; # begins a comment. ValueError names a wrong line; OSError as `read_file`."""
-        file = WatchedFile(path)
-        return cls(_parse(file), file, now_s)
-
-    def refresh(self) -> None:
-        """Takes the keys of the file if it has changed; keeps them where it is wrong. It may take long."""
-        if self._file is None:
-            return
-        try:
-            if self._file.changed():
-                self._keys = _parse(self._file)
-                log.info("read %d keys of %s", len(self._keys), self._file.path)
-        except (ValueError, OSError) as error:
-            if str(error) != self._problem:
-                log.error("the keys stay as they are: %s", error)
-            self._problem = str(error)
-        else:
-            self._problem = ""
+        return cls(file=Followed("keys", [path], lambda files: _parse(*files)), now_s=now_s)
 
     def authenticate(self, text: str | None) -> ApiKey:
         """The key with this text. Takes the same time whichever key matches. GatewayError if none does."""

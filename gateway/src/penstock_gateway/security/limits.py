@@ -1,6 +1,7 @@
 """The limits of the gateway, in one place, and that of the time to write to a client."""
 
 import asyncio
+import resource
 from collections.abc import Awaitable
 
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -16,7 +17,7 @@ LARGE_FRAME_BYTES = 1 << 20
 MAX_HEAD_BYTES, MAX_HEAD_FIELDS, MAX_HEAD_S = 64 << 10, 100, 10.0
 """The header of an HTTP request with its line, and the time until it is complete."""
 MAX_CONNECTIONS, MAX_UNKNOWN_CONNECTIONS = 5_000, 500
-"""Open connections of the HTTP port of a process; of one address those that have shown no key."""
+"""Open connections of each port of a process; of one address, at the HTTP port, those that have shown no key."""
 MESSAGES_PER_S, MAX_MESSAGE_BURST = 200.0, 2_000.0
 """Messages and pings of one WebSocket; above it the gateway stops reading."""
 MAX_ERRORS_IN_A_ROW = 50
@@ -31,7 +32,7 @@ MAX_RECOGNIZE_BYTES = 64 << 20
 gRPC takes this much of a message of any call before the gateway sees it.
 """
 MAX_UNARY_BYTES = 4 * MAX_RECOGNIZE_BYTES
-"""Such messages and large bodies of KServe at the same time in a process, half of them of one key; others wait."""
+"""Unary messages at the same time in a process, half of them of one key; others wait."""
 MAX_WAIT_S = 30.0
 """For room for a message or a recording; then STREAMS_EXHAUSTED."""
 MAX_FIELDS_BYTES = 1 << 20
@@ -47,6 +48,8 @@ KEEP_ALIVE_S = 15.0
 """Between two bytes of a reply that takes long. Proxies end one that sends nothing for 60 s."""
 MAX_SILENT_S = 60.0
 """Until the first message of a call, and between two parts of an upload (STREAM_IDLE)."""
+PING_S = 15.0
+"""Between two pings of the gateway to a client that sends nothing: one that has vanished holds a stream of its key."""
 MAX_IDLE_S = 3600.0
 """A live call or socket without any message for longer is closed (STREAM_IDLE), as OpenAI's."""
 MAX_FINISH_S = 10.0
@@ -60,7 +63,12 @@ MAX_UNREAD_S = 10.0
 REJECTIONS_PER_S = 20
 """Lines of the log for requests that end with an error; further ones are counted."""
 RETRY_AFTER_S = 2.0
-"""When a client is to try again after STREAMS_EXHAUSTED or NO_REPLICA."""
+"""Seconds until a client is to try again after STREAMS_EXHAUSTED or NO_REPLICA."""
+
+
+def max_connections() -> int:
+    """Open connections of a port: all descriptors are for both ports, uploads and decoders."""
+    return min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class WriteLimit:

@@ -14,14 +14,14 @@ _MINUTE_S, _DAY_S = 60, 86_400
 
 @dataclass
 class _Quota:
-    """What was used in the period of `period_s` with this number."""
+    """Use in the period of `period_s` with this number."""
 
     period_s: int
     number: float = 0.0
     used: float = 0.0
 
     def of(self, now_s: float) -> float:
-        """What is used now: a new period begins with 0."""
+        """Use now: a new period begins with 0."""
         return self.used if self.number == now_s // self.period_s else 0.0
 
     def add(self, amount: float, now_s: float) -> None:
@@ -31,7 +31,7 @@ class _Quota:
 
 @dataclass
 class _Usage:
-    """What one key has open and has used."""
+    """Open streams and use of one key."""
 
     streams: int = 0
     requests: _Quota = field(default_factory=lambda: _Quota(_MINUTE_S))
@@ -48,10 +48,14 @@ class Admission:
         self._now_s = now_s
         self._keys: defaultdict[str, _Usage] = defaultdict(_Usage)
 
+    def has_room(self, key: ApiKey) -> bool:
+        """True where the key has a stream left."""
+        return key.max_streams is None or self._keys[key.name].streams < key.max_streams
+
     def check(self, key: ApiKey) -> None:
         """GatewayError if the key has no stream left, or has reached a quota."""
         usage = self._keys[key.name]
-        if key.max_streams is not None and usage.streams >= key.max_streams:
+        if not self.has_room(key):
             message = f"all {key.max_streams} streams of the API key {key.name!r} are open"
             raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
         self._check_quota(key, usage.requests, key.requests_per_minute, 1, "requests per minute")
@@ -60,9 +64,13 @@ class Admission:
     def admit(self, key: ApiKey) -> Callable[[], None]:
         """Counts a stream and returns a function that ends it, once. GatewayError above a limit of its key."""
         self.check(key)
+        self._keys[key.name].requests.add(1, self._now_s())
+        return self.count(key)
+
+    def count(self, key: ApiKey) -> Callable[[], None]:
+        """The same without limits, for a stream that has begun and was parked."""
         usage = self._keys[key.name]
         usage.streams += 1
-        usage.requests.add(1, self._now_s())
         is_live = True
 
         def end() -> None:
@@ -98,7 +106,7 @@ class Admission:
 
 
 class AudioHold:
-    """What one stream holds of the audio memory of an offline model's servers. A key may hold half of it."""
+    """One stream's hold on the audio memory of an offline model's servers. A key may hold half of it."""
 
     def __init__(
         self, admission: Admission, key: ApiKey, group: int, sample_rate_hz: int, memory_s: Callable[[], float]
@@ -119,12 +127,10 @@ class AudioHold:
             limit = f"up to {share_s:g} s, half of what the servers hold (--max-audio-s)"
             if own_s > share_s:
                 message = f"{own_s:g} s of audio; accepted of an API key: {limit}"
-                raise GatewayError(ErrorCode.TOO_LARGE, message, server_code="AUDIO_TOO_LONG")
+                raise GatewayError(ErrorCode.TOO_LARGE, message)
             if all_s > share_s:
                 message = f"{all_s:g} s of audio of all open files of the API key {self._key.name!r}; accepted: {limit}"
-                raise GatewayError(
-                    ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S, server_code="AUDIO_MEMORY_FULL"
-                )
+                raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
         self.samples += samples
         self._admission.hold(self._key, self._group, samples)
 

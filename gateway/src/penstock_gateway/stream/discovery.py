@@ -12,6 +12,12 @@ log = logging.getLogger(__name__)
 _DNS_S = 5.0
 """Between two queries of a name."""
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+NoteFile = Callable[[str, bool], None]
+"""Takes a source file:PATH, and whether the file is in use as it is."""
+
+
+def note_nothing(source: str, is_right: bool) -> None:
+    """A `NoteFile` without an effect."""
 
 
 async def resolve(name: str, port: int) -> list[str]:
@@ -32,18 +38,18 @@ def _addresses(file: WatchedFile) -> list[str]:
 class Discovery:
     """Finds the addresses of one group. What cannot be read leaves those that were found before."""
 
-    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve):
-        """sources: HOST:PORT, dns:NAME:PORT or file:PATH."""
+    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve, note_file: NoteFile = note_nothing):
+        """sources: HOST:PORT, dns:NAME:PORT or file:PATH. note_file: called as a file is read or newly rejected."""
         self.fixed = [each for each in dict.fromkeys(sources) if not _is_watched(each)]
         """The addresses that do not change."""
         self._found: dict[str, Sequence[str]] = {each: () if _is_watched(each) else (each,) for each in sources}
         self._files: dict[str, WatchedFile] = {}
-        self._resolve = resolve
+        self._resolve, self._note_file = resolve, note_file
         self._problems: dict[str, str] = {}
         self._next_query_s = 0.0
 
     async def addresses(self, now_s: float) -> list[str]:
-        """Those now, each once. `now_s`: of a monotonic clock; names are queried every 5 s."""
+        """Addresses now, each once. `now_s`: of a monotonic clock; names are queried every 5 s."""
         is_due = now_s >= self._next_query_s
         if is_due:
             self._next_query_s = now_s + _DNS_S
@@ -56,18 +62,21 @@ class Discovery:
         try:
             if source.startswith(FILE):
                 self._found[source] = await asyncio.to_thread(self._read, source)
+                self._note_file(source, True)
             else:
                 name, _, port = source.removeprefix(DNS).rpartition(":")
                 self._found[source] = await self._resolve(name, int(port))
         except (OSError, ValueError) as error:  # UnicodeError, too
             if self._problems.get(source) != str(error):
                 log.warning("%s: %s; %d addresses stay as they are", source, error, len(self._found[source]))
+                if source.startswith(FILE):
+                    self._note_file(source, False)
             self._problems[source] = str(error)
             return
         self._problems.pop(source, None)
 
     def _read(self, source: str) -> Sequence[str]:
-        """Those of a file, or as before where it has not changed. OSError or ValueError says what is wrong."""
+        """Addresses of a file, or as before where it has not changed. OSError or ValueError says what is wrong."""
         if (file := self._files.get(source)) is None:
             file = self._files[source] = WatchedFile(source.removeprefix(FILE))
         elif not file.changed():

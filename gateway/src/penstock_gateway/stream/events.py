@@ -86,7 +86,7 @@ class Segments:
     """
 
     def __init__(self, joins: bool = False, hides_silence: bool = False) -> None:
-        self._joins, self._hides_silence = joins, hides_silence
+        self._joins, self._hides_silence = self.rule = joins, hides_silence
         self._segment = 0
         self._before = ""
         """Text of the segment's earlier parts."""

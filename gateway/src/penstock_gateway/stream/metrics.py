@@ -1,13 +1,17 @@
-"""Prometheus metrics, and what is told of one stream: its metrics and its line of the access log."""
+"""Prometheus metrics, and what is reported of one stream: its metrics and its line of the access log."""
 
 import logging
 import time
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from penstock_client.audio.pcm import Remark
+from penstock_gateway.security.files import Followed
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.tracing import StreamSpan, current_trace_parent
+from penstock_gateway.version import __version__
 
 _FINAL_BUCKETS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS = ("protocol",)
@@ -44,6 +48,7 @@ class Metrics:
             registry=registry,
         )
         self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
+        self.remarks = Counter(f"{name}remarks", "Remarks on the audio of streams", ("code",), registry=registry)
         self.key_requests = Counter(
             f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry
         )
@@ -58,7 +63,27 @@ class Metrics:
             f"{name}partial_latency_seconds", "From the last audio of a chunk to its text", _LABELS,
             registry=registry, buckets=_FINAL_BUCKETS,
         )  # fmt: skip
+        self.reload_successful = Gauge(
+            f"{name}file_reload_successful", "1: in use as it is; 0: rejected", ("file",), registry=registry
+        )
+        self.rejections_of_files = Counter(
+            f"{name}file_rejections", "New contents of a file that were rejected", ("file",), registry=registry
+        )
+        self.certificate_not_after = Gauge(
+            f"{name}certificate_not_after_timestamp_seconds", "When it expires", ("path",), registry=registry
+        )
+        Gauge(f"{name}build_info", "1, by version", ("version",), registry=registry).labels(__version__).set(1)
         self.replicas_up = Gauge(f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry)
+
+    def note_file(self, name: str, is_right: bool) -> None:
+        """Shows whether a file is in use as it is, and counts what is newly rejected."""
+        self.reload_successful.labels(name).set(is_right)
+        self.rejections_of_files.labels(name).inc(not is_right)
+
+    def follow(self, file: Followed[Any]) -> None:
+        """Shows whether a file of the operator is in use as it is, and counts what is rejected."""
+        self.reload_successful.labels(file.name).set_function(lambda: file.problem is None)
+        file.on_rejection = self.rejections_of_files.labels(file.name).inc
 
 
 class StreamReport:
@@ -79,7 +104,8 @@ class StreamReport:
             "request": request, "stream": stream, "protocol": protocol, "key": key, "model": model.name,
             "replica": replica,
         }  # fmt: skip
-        self._sample_rate_hz = model.sample_rate_hz
+        self.sample_rate_hz = model.sample_rate_hz
+        self._remarks = metrics.remarks
         self._started_s = time.monotonic()
         self._samples = self._new_samples = self._finals = self._words = 0
         self._moves = 0
@@ -106,10 +132,15 @@ class StreamReport:
 
     def pop_audio_s(self) -> float:
         """Seconds of audio that were sent since the last call; they are counted for the key, too."""
-        seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
+        seconds, self._new_samples = self._new_samples / self.sample_rate_hz, 0
         if seconds:
             self._key_audio_seconds.inc(seconds)
         return seconds
+
+    def remarked(self, remark: Remark) -> None:
+        """The audio of the stream has a remark: counts it, and warns in the log."""
+        self._remarks.labels(remark.code).inc()
+        log.warning("the audio of a stream %s", remark.text, extra={"fields": self._fields | {"remark": remark.code}})
 
     def ending(self) -> None:
         """A forced end or the end of the audio was sent."""
@@ -128,7 +159,7 @@ class StreamReport:
 
     def ended(self, reason: str) -> None:
         """The stream is over; reason: one of `NO_FAILURES`, or the code of an error."""
-        audio_s = self._samples / self._sample_rate_hz
+        audio_s = self._samples / self.sample_rate_hz
         self._live.dec()
         self._audio_seconds.inc(audio_s)
         figures = {

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
 from penstock_client.batched.client import move_to_any
 from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.metrics import Metrics, StreamReport
+from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.stream.replica_stream import OnlyOtherModelsError
 from penstock_gateway.stream.replicas import Group, Replica
 
@@ -21,17 +23,21 @@ _WOKEN = "WOKEN"
 
 @dataclass(eq=False)
 class Place:
-    """Where a live stream is."""
+    """A live stream's place: its group, replica and upstream."""
 
     group: Group
     replica: Replica
     upstream: BatchedStream
     report: StreamReport
     key: ApiKey
+    options: LiveStreamOptions
+    """The stream's options now."""
+    end_admission: Callable[[], None]
+    """The stream counts for its key no longer; also after others."""
     is_over: bool = False
     is_moving: bool = False
     is_parked: bool = False
-    """Counts on no replica, until audio comes."""
+    """Counts on no replica and not for its key, until audio comes."""
     turn: "asyncio.Task[Literal[True]] | None" = None
     """While it waits to leave a replica that drains."""
     lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
@@ -40,13 +46,15 @@ class Place:
     def leave(self) -> None:
         """The stream is over."""
         self.is_over = True
+        self.end_admission()
         if not self.is_parked:
             self.replica.release()
 
     def note_parked(self) -> None:
-        """Called regularly: its replica has room for another stream where this one has left it until audio comes."""
+        """Called regularly: replica and key have room for another stream where this one is away until audio comes."""
         if self.upstream.is_parked and not (self.is_parked or self.is_over):
             self.is_parked = True
+            self.end_admission()
             self.replica.release()
 
     @property
@@ -61,18 +69,24 @@ class _Target:
 
     place: Place
     replica: Replica
+    admission: Admission
 
     async def move_here(self, stream: BatchedStream) -> None:
         self.replica.live += 1
+        if self.place.is_parked:
+            self.place.end_admission = self.admission.count(self.place.key)
         try:
             await self.replica.client.move_here(stream)
         except BaseException as error:
             self.replica.release()
+            if self.place.is_parked:
+                self.place.end_admission()
             if isinstance(error, ClientError) and not stream.is_over:
                 self.replica.note_error(error)
             raise
         if self.place.is_over:  # meanwhile
             self.replica.release()
+            self.place.end_admission()
             return
         if not self.place.is_parked:
             self.place.replica.release()
@@ -81,7 +95,7 @@ class _Target:
 
 
 class _Before:
-    """Where a stream was before a move."""
+    """A stream's place before a move."""
 
     def __init__(self, place: Place):
         self.address, self.name = place.replica.address, place.upstream.name
@@ -92,8 +106,8 @@ class _Before:
 class Moves:
     """The policy of one process: which streams move, and where to."""
 
-    def __init__(self, metrics: Metrics):
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, admission: Admission):
+        self._metrics, self._admission = metrics, admission
         self._tasks: set[asyncio.Task[None]] = set()
 
     def follow(self, place: Place) -> None:
@@ -172,8 +186,8 @@ class Moves:
     async def _rescue(self, place: Place) -> None:
         before, error = _Before(place), place.lost
         others = [each.information.fingerprint for each in place.group.replicas if each.information is not None]
-        told = OnlyOtherModelsError() if others and place.upstream.fingerprint not in others else error
-        if await move_to_any(place.upstream, told, lambda: self._targets(place)) is not None:
+        reported = OnlyOtherModelsError() if others and place.upstream.fingerprint not in others else error
+        if await move_to_any(place.upstream, reported, lambda: self._targets(place)) is not None:
             self._note_moved(place, before, error.code)
         elif not place.is_over:
             log.warning("stream %s of %s is lost: %s", before.name, before.address, error)
@@ -186,7 +200,9 @@ class Moves:
         log.info("stream %s of %s is now %s of %s: %s", before.name, before.address, to, place.replica.address, code)
 
     def _targets(self, place: Place) -> Iterator[_Target]:
-        """Replicas of the same model; that with the most room first."""
+        """Replicas of the same model; that with the most room first. None while a parked one has no room in its key."""
+        if place.is_parked and not self._admission.has_room(place.key):
+            return
         for replica in place.group.candidates():
             if replica.information and replica.information.fingerprint == place.upstream.fingerprint:
-                yield _Target(place, replica)
+                yield _Target(place, replica, self._admission)

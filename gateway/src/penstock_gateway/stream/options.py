@@ -1,5 +1,6 @@
 """A stream's model, language and options, as those of the server, checked as far as they can be without it."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
 
 _NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))
-"""What clients write to leave the language to the model."""
+"""Values with which clients leave the language to the model."""
 _NAMES = {
     "arabic": "ar", "bulgarian": "bg", "chinese": "zh", "croatian": "hr", "czech": "cs", "danish": "da", "dutch": "nl",
     "english": "en", "estonian": "et", "finnish": "fi", "french": "fr", "german": "de", "greek": "el", "hebrew": "he",
@@ -20,6 +21,12 @@ _NAMES = {
     "romanian": "ro", "russian": "ru", "slovak": "sk", "slovenian": "sl", "spanish": "es", "swedish": "sv",
     "thai": "th", "turkish": "tr", "ukrainian": "uk", "vietnamese": "vi",
 }  # fmt: skip
+_OPENAI = re.compile(
+    r"(whisper-1|gpt-(live-|4o-|4o-mini-)?transcribe|gpt-realtime(-\d(\.\d)?)?(-mini|-whisper)?"
+    r"|gpt-4o-(mini-)?realtime-preview)(-\d{4}-\d{2}-\d{2}|-diarize|-latest)*"
+)
+"""Names of OpenAI's models that mean the first group, so that a client changes only its address. Those of conversations
+stand in the address of Realtime connections that transcribe, too."""
 _NO_SPEECH_MS = 10_000
 _LIVE_S = 14.0
 """`window=live`: 10,2,2 for most models."""
@@ -42,13 +49,13 @@ class LiveStreamOptions:
     n_best: int = 0
     """Alternatives of a final; needs a beam search."""
     speakers: int | str | None = None
-    """As the option of the server: "on", or the most speakers."""
+    """See the option of the server: "on", or the most speakers."""
     extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
-    is_as_direct: bool = False
-    """True where only `model` and `extra` count: what they do not name is as the server is set."""
     is_file: bool = False
     """True for a whole file, whose results may all come after its end."""
+    in_session: bool = False
+    """True for a session that is open: its stream starts also while the gateway stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +81,19 @@ class ModelGroup(ServerInfo):
             raise GatewayError(ErrorCode.FILES_ONLY, message, "model")
 
     def unwritable(self, phrases: Iterable[str]) -> list[str]:
-        """Those that a stream leaves out, because the model cannot write them."""
+        """Phrases that a stream leaves out, because the model cannot write them."""
         alphabet = self.alphabet
         return [text for text in phrases if fit_phrase(text, alphabet) is None] if alphabet else []
+
+
+def is_of_openai(name: str) -> bool:
+    """True for a name of OpenAI's, which is known everywhere."""
+    return _OPENAI.fullmatch(name) is not None
+
+
+def unused_model(name: str, group: ModelGroup) -> list[str]:
+    """The name as a field without an effect, where a client has written another one than that of `group`."""
+    return [] if not name or name == group.name or is_of_openai(name) else [f"model {name!r}"]
 
 
 def choose_language(code: str | None, group: ModelGroup, param: str) -> str | None:
@@ -120,8 +137,6 @@ def _key(code: str) -> str:
 
 def segments_of(options: LiveStreamOptions) -> Segments:
     """The segments of a stream as its client has ordered them, without borders of `longest_segment_s`."""
-    if options.is_as_direct:
-        return Segments()
     named = [name for name in ENDPOINTS if options.extra.get(name)]
     joins = not named and not options.endpoint_silence_ms and options.extra.get("endpoint_tokens") != "on"
     return Segments(joins, hides_silence="endpoint_no_speech_ms" not in named)
@@ -136,7 +151,7 @@ def upstream_options(
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
     With `longest_segment_s` there are borders also in silence and in speech without pauses, from which a move can
-    repeat the audio. A stream as a direct client's has its `extra` alone. endpoint_state: where the stream names none.
+    repeat the audio. endpoint_state: where the stream names none.
     GatewayError names a wrong option.
     """
     defaults: dict[str, Any] = {
@@ -152,7 +167,7 @@ def upstream_options(
         "n_best": options.n_best,
         "speakers": options.speakers,
     }
-    values = {**({} if options.is_as_direct else defaults), **options.extra}
+    values = {**defaults, **options.extra}
     try:
         start = StreamOptions(**values)
         return for_file(start) if options.is_file else start

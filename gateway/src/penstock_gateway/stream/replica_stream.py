@@ -4,12 +4,15 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
-from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamError, StreamResult
+from penstock_client import BatchedStream, ClientError, StreamClosedError, StreamError, StreamResult
+from penstock_client.audio.monitors import SpeechMonitor
+from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_FINISH_S, MAX_IDLE_S, MAX_SILENT_S, RETRY_AFTER_S
@@ -37,6 +40,8 @@ _BY_CLIENT = (
     ErrorCode.SPEAKERS_NOT_SERVED,
     ErrorCode.TOO_LARGE,
 )
+LATE_S = 1.0
+"""Seconds beyond a pause in the audio without a message where its segment ends."""
 _NO_SAMPLES = np.zeros(0, np.float32)
 
 
@@ -58,7 +63,7 @@ def gateway_error(error: ClientError) -> GatewayError:
     message = error.message if isinstance(error, StreamError) else error.text
     message = _STREAM.sub("", message)
     retry_after_s = None if code in _BY_CLIENT else RETRY_AFTER_S
-    return GatewayError(code, message, retry_after_s=retry_after_s, server_code=error.code)
+    return GatewayError(code, message, retry_after_s=retry_after_s)
 
 
 class ReplicaStream:
@@ -77,16 +82,25 @@ class ReplicaStream:
         file_hold: AudioHold | None = None,
         idle_s: float = MAX_SILENT_S,
         parks: bool = False,
+        pause_s: float = 0.0,
     ):
         """file_hold: of a file for an offline model, which holds all that is pushed.
 
         parks: after `idle_s` without audio its text ends, and its slot is given back until audio comes. Else it ends.
+        pause_s: silence that ends a segment; 0: only the client ends it.
         """
+        self._turn_s = pause_s and pause_s + LATE_S
+        self._has_audio = False
+        """Since the last end of a segment by the client or by missing messages."""
         self._idle_s, self._parks = idle_s, parks and upstream.can_park
         self._upstream = upstream
         self._file_hold = file_hold
         self._segments = segments or Segments()
         self._report = report
+        self._monitor = SpeechMonitor(report.sample_rate_hz)
+        self.start_s = 0.0
+        """The time of the first sample in its recording, for remarks."""
+        self._remarks: dict[tuple[str, float], Remark] = {}
         self._on_end = on_end
         self._failure: GatewayError | None = None
         self._stopped: GatewayError | None = None
@@ -96,7 +110,7 @@ class ReplicaStream:
         self._pushes = 0
         """Calls that wait for the server, which is no silence."""
         self.last_heard_s = self._started_s
-        """When anything but audio came from the client, as a ping of its socket: it may be silent for longer."""
+        """Time of the client's last message but for audio, as a ping of its socket: it may be silent for longer."""
 
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
@@ -109,7 +123,9 @@ class ReplicaStream:
             self._last_audio_s = time.monotonic()
             return
         self._hold(len(samples))
+        self._has_audio = True
         self._report.pushed(len(samples))
+        self._monitor.add(samples)
         try:
             with self._pushing():
                 await self._upstream.push(samples)
@@ -139,11 +155,27 @@ class ReplicaStream:
     async def end_segment(self) -> None:
         """Ends the segment after the audio pushed so far. A Final with `forced` answers it, also for silence."""
         self._report.ending()
+        self._has_audio = False
         try:
             with self._pushing():
                 await self._upstream.end_segment()
         except ClientError as error:
             raise await self._failed(error) from error
+
+    async def change(self, options: Mapping[str, Any], forced: bool = False) -> None:
+        """Ends the segment and goes on with these options of the server; forced: as `end_segment`, else softly."""
+        self._report.ending()
+        self._has_audio = False
+        try:
+            with self._pushing():
+                if forced:
+                    await self._upstream.end_segment(options=options)
+                else:
+                    await self._upstream.change(options)
+        except ClientError as error:
+            raise await self._failed(error) from error
+        if "endpoint_silence_ms" in options:
+            self._turn_s = options["endpoint_silence_ms"] / 1000 + LATE_S
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""
@@ -179,23 +211,22 @@ class ReplicaStream:
                     yield event
 
     @property
-    def rows(self) -> int:
-        """Rows of the stream so far."""
-        return self._upstream.rows
+    def remarks(self) -> list[Remark]:
+        """Remarks on the audio and its text."""
+        return list(self._remarks.values())
 
-    async def answers(self) -> AsyncIterator[Answer]:
-        """The server's answer to each row, in order: for a protocol of requests, instead of `events`.
-
-        Raises GatewayError where the stream is lost.
-        """
-        with self._reads():
-            async for answer in self._upstream.answers():
-                for result in answer.results:
-                    self._event(result)
-                yield answer
+    def note(self, remarks: Iterable[Remark]) -> None:
+        """Takes all remarks on the audio so far; reports those that are new."""
+        for remark in remarks:
+            key = remark.code, remark.start_s
+            if key not in self._remarks:
+                self._report.remarked(remark)
+            self._remarks[key] = remark
 
     def _event(self, result: StreamResult) -> Event | None:
         """The reported event of a result; None without a change."""
+        self._monitor.note(result.new_words, result.audio_processed_s, result.text, result.is_final)
+        self.note(remark._replace(start_s=self.start_s + remark.start_s) for remark in self._monitor.remarks)
         event = self._segments.add(result)
         if isinstance(event, Final):
             self._report.final(event)
@@ -220,11 +251,14 @@ class ReplicaStream:
             raise self._fail(error) from error
 
     def note_stall(self, seconds: float) -> None:
-        """This process was stopped for this long: its client was not silent, its audio waits to be read."""
+        """Notes that this process was stopped: its client was not silent, its audio waits to be read."""
         self._last_audio_s += seconds
 
     async def watch(self, now_s: float, keep_alive_s: float) -> None:
-        """Called regularly: keeps the stream open on the server, and finishes one that is too old or silent."""
+        """Called regularly: keeps the stream open on the server, and finishes one that is too old or silent.
+
+        With ends in pauses a segment ends, too, where no message comes: a client that is mute may send no silence.
+        """
         if self._over.is_set():
             return
         if self._pushes:
@@ -244,6 +278,8 @@ class ReplicaStream:
             await self.stop(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {silent_s:.0f} s"))
         elif self._parks and silent_s > self._idle_s:
             self._upstream.park()
+        elif self._turn_s and self._has_audio and silent_s > self._turn_s:
+            self._has_audio = not self._upstream.end_softly()
         elif now_s - self._last_kept_s > keep_alive_s:  # also where samples arrive, which may complete no chunk
             self._last_kept_s = now_s
             await self._keep_open()

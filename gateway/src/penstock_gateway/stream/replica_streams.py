@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import logging
-import re
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock_client import (
     BatchedStream,
@@ -23,30 +23,27 @@ from penstock_client import (
     StreamError,
     StreamOptions,
 )
-from penstock_client.options import is_live_window
+from penstock_client.options import CHANGEABLE, is_live_window
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission, AudioHold
 from penstock_gateway.stream.metrics import Metrics, StreamReport
 from penstock_gateway.stream.moves import Moves, Place
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, segments_of, upstream_options, window_s
+from penstock_gateway.stream.options import (
+    LiveStreamOptions,
+    ModelGroup,
+    is_of_openai,
+    segments_of,
+    upstream_options,
+    window_s,
+)
 from penstock_gateway.stream.replica_stream import ReplicaStream, gateway_error
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
 from penstock_gateway.tracing import current_request_id
 
 log = logging.getLogger(__name__)
-MODEL_ALIASES = frozenset(
-    (
-        "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper",
-        "gpt-realtime", "gpt-realtime-mini", "gpt-4o-realtime-preview", "gpt-4o-mini-realtime-preview",
-    )
-)  # fmt: skip
-"""Names of OpenAI's models that mean the first group, so that a client changes only its address. Those of conversations
-stand in the address of Realtime connections that transcribe, too."""
-_VARIANT = re.compile(r"(-\d{4}-\d{2}-\d{2}|-diarize|-latest)+$")
-"""At the end of such a name."""
 _MAX_NAME = 80
 _WATCH_S = 1.0
 _STALL_S = 0.5
@@ -77,10 +74,13 @@ class ReplicaStreams:
         self._longest_segment_s = config.longest_segment_s
         self._max_replay_bytes = config.replay_mib << 20
         self._groups = [
-            Group(group, config.timeout_s, config.longest_segment_s, config.live_window) for group in config.replicas
+            Group(group, config.timeout_s, config.longest_segment_s, config.live_window, metrics.note_file)
+            for group in config.replicas
         ]
         self._streams: dict[ReplicaStream, Place] = {}
-        self._moves = Moves(metrics)
+        self.sessions: set[object] = set()
+        """Open sessions that have had a stream: between two streams they are live, too."""
+        self._moves = Moves(metrics, admission)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_draining = False
 
@@ -125,11 +125,19 @@ class ReplicaStreams:
         return [group.model for group in self._groups if group.model is not None and group.is_up]
 
     def group(self, model: str) -> ModelGroup:
-        """The group of this name, or the first for "" and OpenAI's names.
+        """The group of this name, or the first for "" and OpenAI's names; where it is the only one, for any name.
 
         Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA until a replica of it has answered.
         """
         return self._find(model)[1]
+
+    def check(self, options: LiveStreamOptions) -> None:
+        """Raises GatewayError where no stream can have these options: `open` or `change` would."""
+        model = self._find(options.model)[1]
+        if self._is_strict and (unwritable := model.unwritable(text for text, _ in options.phrases)):
+            message = f"the model cannot write {shown(unwritable[0])}, and this gateway is strict; accepted: others"
+            raise GatewayError(ErrorCode.FIELD_INVALID, message)
+        self._upstream_options(options, model)
 
     def check_room(self, key: ApiKey) -> None:
         """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
@@ -144,15 +152,10 @@ class ReplicaStreams:
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
         model without live streams, SPEAKERS_NOT_SERVED, STREAMS_EXHAUSTED, NO_REPLICA.
         """
+        if not options.in_session:
+            self._check_running()
         group, model = self._find(options.model)
-        if not options.is_file and not is_live_window(options.extra.get("window")):
-            model.check_live()
-            if model.live_window is not None:
-                options = replace(options, extra={**options.extra, "window": model.live_window})
-        ignores_unknown = model.alphabet is not None and not self._is_strict
-        needs_no_border = bool(model.windows) and options.is_file  # else a move can begin from one
-        longest_s = 0 if needs_no_border else self._longest_segment_s
-        start_options = upstream_options(options, self._endpoint_state, ignores_unknown, longest_s)
+        start_options = self._upstream_options(options, model)
         self._check_memory()
         end_admission = self._admission.admit(key)
         hold = AudioHold(self._admission, key, self._groups.index(group), model.sample_rate_hz, lambda: group.memory_s)
@@ -167,7 +170,6 @@ class ReplicaStreams:
 
         def end(stream: ReplicaStream) -> None:
             hold.give_back()
-            end_admission()
             self._admission.add_audio(key, report.pop_audio_s())
             self._streams.pop(stream).leave()
 
@@ -175,11 +177,49 @@ class ReplicaStreams:
             self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
         )
         file_hold = hold if model.windows and not live_s else None
-        parks = not (options.is_file or options.is_as_direct)
-        stream = ReplicaStream(upstream, report, end, segments_of(options), file_hold, self._idle_s, parks)
-        place = self._streams[stream] = Place(group, replica, upstream, report, key)
+        is_live = not options.is_file
+        pause_s = (start_options.endpoint_silence_ms or 0) / 1000 * is_live
+        stream = ReplicaStream(upstream, report, end, segments_of(options), file_hold, self._idle_s, is_live, pause_s)
+        place = self._streams[stream] = Place(group, replica, upstream, report, key, options, end_admission)
         self._moves.follow(place)
         return stream
+
+    def _upstream_options(self, options: LiveStreamOptions, model: ModelGroup) -> StreamOptions:
+        if not options.is_file and not is_live_window(options.extra.get("window")):
+            model.check_live()
+            if model.live_window is not None:
+                options = replace(options, extra={**options.extra, "window": model.live_window})
+        ignores_unknown = model.alphabet is not None and not self._is_strict
+        needs_no_border = bool(model.windows) and options.is_file  # else a move can begin from one
+        longest_s = 0 if needs_no_border else self._longest_segment_s
+        return upstream_options(options, self._endpoint_state, ignores_unknown, longest_s)
+
+    async def change(
+        self, stream: ReplicaStream, options: LiveStreamOptions, forced: bool = False
+    ) -> Mapping[str, Any] | None:
+        """An open stream goes on with these options after the end of its segment, if any differ; returns those.
+
+        forced: as in `ReplicaStream.change`. None, and nothing happens, where another stream would be needed. Raises
+        GatewayError as `open` does.
+        """
+        place = self._streams.get(stream)
+        group, model = self._find(options.model)
+        if place is None or place.group is not group:
+            return None
+        self.check(options)
+        before, after = dict(self._upstream_options(place.options, model)), self._upstream_options(options, model)
+        changes = {name: value for name, value in after if value != before[name]}
+        if "boosted_phrases" in changes or not after.boosted_phrases:
+            changes.pop("unknown_phrases", None)
+            ignores_unknown = bool(after.boosted_phrases) and after.unknown_phrases is not None
+            changes |= {"unknown_phrases": after.unknown_phrases} if ignores_unknown else {}
+        has_other_ends = segments_of(options).rule != segments_of(place.options).rule
+        if has_other_ends or not changes.keys() <= set(CHANGEABLE) or None in changes.values():
+            return None
+        if changes:
+            await stream.change(changes, forced)
+            place.options = options
+        return changes
 
     def _check_memory(self) -> None:
         """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
@@ -196,15 +236,12 @@ class ReplicaStreams:
                 ErrorCode.NO_REPLICA,
                 "the gateway is stopping",
                 retry_after_s=RETRY_AFTER_S,
-                server_code="SERVER_DRAINING",
             )
 
     def _find(self, name: str) -> tuple[Group, ModelGroup]:
-        self._check_running()
         groups, first = {group.name: group for group in self._groups}, self._groups[0]
-        is_first = (
-            not name or _VARIANT.sub("", name[:_MAX_NAME]) in MODEL_ALIASES or not first.name
-        )  # without a name it is the only one
+        is_only = len(groups) == 1 and not self._is_strict
+        is_first = is_only or is_of_openai(name) or not name or not first.name  # without a name it is the only one
         group = groups.get(name, first if is_first else None)
         if group is None:
             message = f"there is no model {name[:_MAX_NAME]!r}; accepted: {', '.join(groups)}"
@@ -230,7 +267,7 @@ class ReplicaStreams:
         await asyncio.gather(*(_logged(group.probe(), group) for group in self._groups))
         for group in self._groups:
             if group.model is not None:
-                up = sum(replica.information is not None for replica in group.replicas)
+                up = sum(each.information is not None and not each.is_spare for each in group.replicas)
                 self._metrics.replicas_up.labels(group.model.name).set(up)
 
     async def _watch(self) -> None:

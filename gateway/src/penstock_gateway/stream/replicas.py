@@ -24,7 +24,7 @@ from penstock_client import (
 from penstock_client.options import LIVE
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
-from penstock_gateway.stream.discovery import Discovery
+from penstock_gateway.stream.discovery import Discovery, NoteFile, note_nothing
 from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _MOVING_PART, _MIN_MOVING = 8, 2
 """An eighth of the streams of a replica that drains move at a time, at least two: their audio delays the streams where
 it is sent to, and all have to be gone in the time of the drain."""
 _FULL_S = 0.5
-"""How long a replica that rejected a stream gets no other one."""
+"""Seconds for which a replica that rejected a stream gets no other one."""
 DOWN_AGAIN_S = 60.0
 """Between two lines on a replica that does not answer."""
 _SLOW_S = 10.0
@@ -54,7 +54,9 @@ class Replica:
     is_removed = False
     """True once its address is gone: it takes no more streams, and is closed after its last one."""
     is_draining = False
-    """Its streams go to other replicas."""
+    """True while the replica drains: its streams go to other replicas."""
+    same: "Replica | None" = None
+    """An earlier replica of its group that is another address of its server."""
 
     def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None):
         """longest_segment_s: its streams can be moved, unless it is 0."""
@@ -90,9 +92,14 @@ class Replica:
         return self.live / self.information.max_streams if self.information else 1.0
 
     @property
+    def is_spare(self) -> bool:
+        """True while another address of its server answers, which takes the streams."""
+        return self.same is not None and not self.same.is_removed and self.same.information is not None
+
+    @property
     def has_room(self) -> bool:
         """True if another stream may start."""
-        if self.is_removed or self.is_draining:
+        if self.is_removed or self.is_draining or self.is_spare:
             return False
         return self.information is not None and self.load < 1 and time.monotonic() >= self._closed_until_s
 
@@ -113,16 +120,16 @@ class Replica:
         return upstream
 
     def release(self) -> None:
-        """One of its live streams is over."""
+        """Releases one of its live streams, which is over."""
         self.live -= 1
         self._released += 1
 
     def note_full(self, seconds: float = _FULL_S) -> None:
-        """It has rejected a stream: it gets no other one for some time."""
+        """Notes that the replica has rejected a stream: it gets no other one for some time."""
         self._closed_until_s = time.monotonic() + seconds
 
     def note_error(self, error: ClientError) -> None:
-        """One of its streams has failed, or cannot move here. What concerns only the speaker model closes nothing."""
+        """Notes a stream's failure, or that it cannot move here. An error of only the speaker model closes nothing."""
         if error.of_speakers:
             return
         if error.code in _DOWN:
@@ -131,7 +138,7 @@ class Replica:
             self.note_full()
 
     def note_down(self, reason: str) -> None:
-        """It does not answer; the next probe decides."""
+        """Notes that the replica does not answer; the next probe decides."""
         now_s = time.monotonic()
         if self.information is not None:
             log.warning("replica %s is down: %s", self.address, reason)
@@ -145,14 +152,14 @@ class Replica:
         self.has_speakers = self.has_speakers or None  # it may come back with one
 
     def note_up(self, information: ServerInfo) -> None:
-        """It answers, with the model of its group."""
+        """Notes that the replica answers, with the model of its group."""
         if self.information is None:
             log.info("replica %s is up: %s", self.address, information.model)
         self.information, self._mismatch = information, ""
         self.memory_s = information.max_audio_s
 
     def note_mismatch(self, reason: str) -> None:
-        """It answers, with another model than its group."""
+        """Notes that the replica answers, with another model than its group."""
         if reason != self._mismatch:
             log.warning("replica %s gets no streams: %s", self.address, reason)
         self.information, self._mismatch = None, reason
@@ -185,10 +192,16 @@ class Group:
     """Servers with the same model and context. `run` keeps what is known of them fresh."""
 
     def __init__(
-        self, group: ReplicaGroup, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None
+        self,
+        group: ReplicaGroup,
+        timeout_s: float,
+        longest_segment_s: int = 0,
+        live_window: str | None = None,
+        note_file: NoteFile = note_nothing,
     ):
+        """note_file: as of `Discovery`."""
         self._name, self._live_window = group.name, live_window
-        self._discovery = Discovery(group.addresses)
+        self._discovery = Discovery(group.addresses, note_file=note_file)
         self._make = partial(Replica, timeout_s=timeout_s, longest_segment_s=longest_segment_s)
         self.replicas = [self._make(address) for address in self._discovery.fixed]
         self._model: ModelGroup | None = None
@@ -198,12 +211,12 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What clients write as the model; "" until a replica has answered, if the configuration gives none."""
+        """Name that clients write as the model; "" until a replica has answered, if the configuration gives none."""
         return self._model.name if self._model is not None else self._name
 
     @property
     def model(self) -> ModelGroup | None:
-        """What the group serves; None until a replica has answered. It is kept while none answers."""
+        """Model of the group; None until a replica has answered. It is kept while none answers."""
         return self._model
 
     @property
@@ -223,7 +236,8 @@ class Group:
     @property
     def memory_s(self) -> float:
         """Audio that its servers can hold together, of an offline model; 0 where one does not say."""
-        known = [each.memory_s for each in self.replicas if each.memory_s is not None and not each.is_removed]
+        counted = [each for each in self.replicas if not each.is_removed and not each.is_spare]
+        known = [each.memory_s for each in counted if each.memory_s is not None]
         return sum(known) if all(known) else 0.0
 
     def candidates(self) -> Sequence[Replica]:
@@ -279,6 +293,7 @@ class Group:
             alike.append(information.fingerprint)
             if not is_as_before:
                 replica.note_up(information)
+        self._find_spares()
         self._rounds += 1
         self._first_seen = {each: self._first_seen.get(each, self._rounds) for each in alike}
         self._model = max(
@@ -286,8 +301,19 @@ class Group:
             key=lambda model: self._first_seen[model.fingerprint],
         )
 
+    def _find_spares(self) -> None:
+        """Finds spare addresses: of several of one server, such as its IPv4 and IPv6, the first takes its streams."""
+        firsts: dict[str, Replica] = {}
+        for replica in self.replicas:
+            if replica.information is None or replica.is_removed:
+                continue
+            first = firsts.setdefault(replica.information.server_id or replica.address, replica)
+            if first not in (replica, replica.same):
+                log.info("replica %s is the server of %s: used while that fails", replica.address, first.address)
+            replica.same = None if first is replica else first
+
     async def _ask(self, replica: Replica) -> tuple[Replica, ServerInfo, ModelGroup] | None:
-        """Its answer to a probe, noted at once where it has the group's model; None without one."""
+        """Probes a replica, which is noted at once where it has the group's model; None without an answer."""
         last, information = self._model, await replica.probe()
         if information is None:
             return None
@@ -297,7 +323,7 @@ class Group:
         return replica, information, model
 
     def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
-        """What the group serves: the same as before while a replica does, else the first of these models."""
+        """Chooses the group's model: the same as before while a replica serves it, else the first of these models."""
         last = self._model
         return next((model for model in models if last is not None and _is_alike(model, last)), models[0])
 

@@ -44,7 +44,7 @@ class Hypotheses(NamedTuple):
         return self.scores > ABSENT
 
 
-class Tokens(NamedTuple):
+class TimedLabels(NamedTuple):
     """Labels with times and scores, all of one shape."""
 
     labels: torch.Tensor
@@ -62,7 +62,7 @@ class Tokens(NamedTuple):
 class TokenLists(NamedTuple):
     """Lists of tokens with room for M each."""
 
-    tokens: Tokens
+    tokens: TimedLabels
     """[..., M]; only entries below `lengths` are valid."""
     lengths: torch.Tensor
     """[...] int64"""
@@ -200,7 +200,7 @@ class BatchedBeamHyps:
     def _add_nodes(self, extension: Extension, timestamps: torch.Tensor, is_label: torch.Tensor) -> None:
         """Fills the next column of the tree; nodes of hypotheses without a new label stay unreferenced."""
         nodes, lengths = gather((self.nodes, self.stored_lengths), extension.parents)
-        tokens = Tokens(
+        tokens = TimedLabels(
             extension.labels, timestamps, extension.jumps, extension.acoustic_scores, extension.ranking_scores
         )
         place = self.columns.clamp(max=self.max_columns - 1).view(-1, 1, 1).expand(-1, 1, self.beam_size)

@@ -1,11 +1,12 @@
 """The memory of beam search: the state of a stream's beam between chunks in slots, and a chunk's workspace."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Hypotheses, TokenLists, Tokens
+from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Hypotheses, TimedLabels, TokenLists
 from penstock.decoding.beam.scratch import BeamContext, BeamNetwork, BeamScratch
 from penstock.decoding.ctc import CtcHead
 from penstock.decoding.sizes import MAX_BEAM_SIZE, BeamSizes
@@ -87,6 +88,23 @@ class BeamStateStore(StateStore[BeamStates]):
             ),
         )
 
+    def restart_phrases(
+        self, slots: torch.Tensor, start: int, final_scores: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Moves the hypotheses of `slots` [B] int64 to the state `start` of a phrase list.
+
+        final_scores: scores of ending in states of the phrase lists, the new and the old ones.
+        """
+        states = self.gather(slots)
+        hypotheses, fusion = states.hypotheses, states.context.fusion
+        assert isinstance(fusion, FusionStates)
+        ended = final_scores(fusion.boost_states)
+        hypotheses = hypotheses._replace(
+            scores=hypotheses.scores + ended, external_scores=hypotheses.external_scores + ended
+        )
+        fusion = fusion._replace(boost_states=torch.full_like(fusion.boost_states, start))
+        self.scatter(slots, states._replace(hypotheses=hypotheses, context=states.context._replace(fusion=fusion)))
+
 
 def fresh_states(network: BeamNetwork, batch: int, sizes: BeamSizes) -> BeamStates:
     """`batch` beams of one empty hypothesis, with the checkpoint's weights of the internal language model.
@@ -118,7 +136,7 @@ def fresh_states(network: BeamNetwork, batch: int, sizes: BeamSizes) -> BeamStat
         labels_at_frame=integers(beam_size),
     )
     token_scores = [zeros(beam_size, labels, dtype=torch.float32) for _ in range(2)]
-    tokens = Tokens(*(integers(beam_size, labels) for _ in range(3)), *token_scores)
+    tokens = TimedLabels(*(integers(beam_size, labels) for _ in range(3)), *token_scores)
     prediction = unflatten(network.start(batch * beam_size), beam_size)
     no_fusion = FusionStates(integers(beam_size), integers(beam_size), zeros(beam_size, dtype=torch.float32))
     states = BeamStates(
@@ -220,7 +238,7 @@ class BeamBuffers:
 
         def lists(room: int) -> TokenLists:
             scores = (integers(room).float() for _ in range(2))
-            return TokenLists(Tokens(*(integers(room) for _ in range(3)), *scores), integers())
+            return TokenLists(TimedLabels(*(integers(room) for _ in range(3)), *scores), integers())
 
         # A step needs room for a column even where it adds none.
         hyps = BatchedBeamHyps(

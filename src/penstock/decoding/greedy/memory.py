@@ -204,6 +204,13 @@ class GreedyStateStore(StateStore[GreedyStates]):
         ahead = states.next_frame - states.frames_seen
         self.scatter(slots, states._replace(next_frame=ahead, frames_seen=torch.zeros_like(ahead)))
 
+    def restart_phrases(self, slots: torch.Tensor, start: int) -> None:
+        """Moves the hypotheses of `slots` [B] int64 to the state `start` of a phrase list."""
+        states = self.gather(slots)
+        assert isinstance(states.fusion, FusionStates)
+        at_start = torch.full_like(states.fusion.boost_states, start)
+        self.scatter(slots, states._replace(fusion=states.fusion._replace(boost_states=at_start)))
+
 
 def fresh_states(network: TransducerNetwork, batch: int) -> GreedyStates:
     """`batch` hypotheses without labels, without language model and phrases."""

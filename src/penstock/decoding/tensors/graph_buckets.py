@@ -64,7 +64,7 @@ BUCKETS = (16, 128, 512)
 
 
 def bucket_sizes(max_batch: int) -> list[int]:
-    """Those of `BUCKETS` below `max_batch`, and `max_batch` itself."""
+    """Sizes of `BUCKETS` below `max_batch`, and `max_batch` itself."""
     return [*(size for size in BUCKETS if size < max_batch), max_batch]
 
 

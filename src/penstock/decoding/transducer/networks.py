@@ -88,7 +88,7 @@ class StandardNetwork(TransducerNetwork):
         return Prediction(self._predictor_projection(output), state)
 
     def replace_(self, labels: torch.Tensor, is_label: torch.Tensor, prediction: Prediction) -> None:
-        """As in `TransducerNetwork`."""
+        """Implements `TransducerNetwork.replace_`."""
         if self._fused_predictor is None:
             super().replace_(labels, is_label, prediction)
             return
@@ -102,7 +102,7 @@ class StandardNetwork(TransducerNetwork):
         extra: torch.Tensor | None = None,
         ilm: IlmWeights = (),
     ) -> Choice:
-        """As in `TransducerNetwork`; the kernel does not write the scores of all labels."""
+        """Implements `TransducerNetwork.choose`; the kernel does not write the scores of all labels."""
         if self._fused_joint is None:
             return super().choose(projected_frames, projected_predictions, extra, ilm)
         return self._choose_fused(self._fused_joint(projected_frames, projected_predictions, extra), extra)

@@ -64,7 +64,7 @@ class CapturedWfstSearch(ChunkDecoder):
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """As `ChunkDecoder.decode_with_links`, but the next call overwrites the tensors returned.
+        """Does `ChunkDecoder.decode_with_links`, but the next call overwrites the tensors returned.
 
         A batch above the largest bucket is decoded eagerly, and so is one in which a stream wants links: their memory
         is more than all the rest, and few streams want any.
@@ -82,7 +82,7 @@ class CapturedWfstSearch(ChunkDecoder):
     def ending_costs(
         self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
     ) -> torch.Tensor:
-        """As `WfstSearch.ending_costs`."""
+        """Calls `WfstSearch.ending_costs`."""
         return self._search.ending_costs(states, is_end, boosts)
 
     def _decode_parts(

@@ -276,7 +276,7 @@ class FusedFrameStep:
     def begin(
         self, label_costs: torch.Tensor, lm_weights: torch.Tensor, bases: torch.Tensor, boosts: StreamBoosts | None
     ) -> None:
-        """As `FrameStep.begin`."""
+        """Implements `FrameStep.begin`."""
         self._label_costs, self._lm_weights = label_costs, lm_weights.contiguous()
         self._phrases = None if boosts is None else boosts.phrases
         self._word_boosts = None if boosts is None else boosts.words.reshape(-1)
@@ -286,7 +286,7 @@ class FusedFrameStep:
         self.narrowed = torch.zeros(self._batch, dtype=torch.int64, device=bases.device)
 
     def __call__(self, tokens: FlatTokens, frame: Frame) -> FlatTokens:
-        """As `FrameStep.__call__`."""
+        """Implements `FrameStep.__call__`."""
         assert frame.is_idle is not None
         before = GraphTokens(*(field.view(self._batch, -1) for field in tokens[1:]))
         inputs = GraphFrame(

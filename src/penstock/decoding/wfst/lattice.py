@@ -165,7 +165,7 @@ class Lattice:
         self._starts = [PathStart()]
         """Starts of paths at the tokens before the first level."""
         self._extras: list[np.ndarray | None] = [None]
-        """What the last pruning found for the tokens before each level."""
+        """Result of the last pruning for the tokens before each level."""
         self._link_count, self._pruned_count = count, 0
 
     def copied(self) -> "Lattice":

@@ -32,18 +32,18 @@ class PathEnd(NamedTuple):
     """Cost of its labels alone."""
 
 
-class _Step(NamedTuple):
+class _PathPart(NamedTuple):
     """Part of a path: from a token of the lattice to the end."""
 
     depth: int
     """Levels before it."""
     token: int
-    """Its place."""
+    """The token's index in its level."""
     words: int
     """Number of the words that follow."""
     link: int
     """The link after the token; -1 at the end."""
-    rest: "_Step | None"
+    rest: "_PathPart | None"
 
 
 class SegmentLattice:
@@ -79,7 +79,7 @@ class SegmentLattice:
         numbers: dict[tuple[int, int], int] = {}
         starts = {words: number for number, words in enumerate(self._words_before)}
         found: dict[tuple[int, ...], PathEnd] = {}
-        steps = [_Step(len(columns), token, 0, -1, None) for _, token in self._ends]
+        steps = [_PathPart(len(columns), token, 0, -1, None) for _, token in self._ends]
         queue = [(cost, number) for number, (cost, _) in enumerate(self._ends)]
         seen: set[tuple[int, ...]] = set()
         while queue and len(found) < count:
@@ -105,7 +105,7 @@ class SegmentLattice:
                 found.setdefault(tuple(node.word for node in path.nodes if node.word != NO_WORD), path)
         return list(found.values())
 
-    def _path(self, step: _Step, cost: float) -> PathEnd:
+    def _path(self, step: _PathPart, cost: float) -> PathEnd:
         """The path of a step that begins at the start; cost: above the best path's."""
         nodes, path = self._nodes_before[step.token], self._starts[step.token]
         for level in self._levels:
@@ -133,13 +133,13 @@ class _Columns:
         self.firsts: list[int] = np.searchsorted(level.targets, tokens).tolist()
         """Starts of the links of each token."""
 
-    def before(self, step: _Step, link: int, numbers: dict[tuple[int, int], int]) -> _Step:
+    def before(self, step: _PathPart, link: int, numbers: dict[tuple[int, int], int]) -> _PathPart:
         """The step with a link to its token in front; numbers: of all sequences of words so far."""
         words = step.words
         for word in (self._closure_words[link], self._words[link]):
             if word != NO_WORD:
                 words = numbers.setdefault((words, word), len(numbers) + 1)
-        return _Step(step.depth - 1, self._sources[link], words, link, step)
+        return _PathPart(step.depth - 1, self._sources[link], words, link, step)
 
 
 def openfst_text(

@@ -70,13 +70,13 @@ class DynamicShapes:
         return Expansion(sources, shifts.index_select(0, sources).add_(self._numbers[:total]), None)
 
     def select(self, mask: torch.Tensor, capacity: int) -> Selected:
-        """As many as are True."""
+        """Selects as many as are True."""
         positions = torch.from_numpy(mask.numpy().nonzero()[0])  # in half the time of torch's
         return Selected(positions, None, len(positions))
 
 
 class StaticShapes:
-    """As many entries as memory has room for; never waits for the host."""
+    """Shapes with as many entries as memory has room for; never waits for the host."""
 
     is_static = True
 

@@ -63,7 +63,7 @@ def decode_chunk(
     boosts: StreamBoosts | None = None,
     wants_links: torch.Tensor | None = None,
 ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-    """As `decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
+    """Does `decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
 
     chunk: log_probs, lengths, is_end. One whose nodes could outgrow their memory is decoded in halves, down to single
     frames, and the end of a segment after its last frame. So tokens are dropped as if each frame were a chunk. Waits
@@ -147,7 +147,7 @@ class WfstSearch(ChunkDecoder):
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """As `ChunkDecoder.decode_with_links`."""
+        """Implements `ChunkDecoder.decode_with_links`."""
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
             self._memory, self._rows = self.frame_memory(batch), batch

@@ -14,7 +14,8 @@ from penstock.encoder.attention import AttentionWeights, distance_sinusoids, pro
 from penstock.encoder.modules import Tensors, linear, subset
 from penstock.errors import SettingError, shown
 from penstock.linear import Linear
-from penstock.model.config import MAX_BAND, EncoderConfig
+from penstock.model.config import EncoderConfig
+from penstock.model.limits import MAX_CONTEXT
 
 LEAST_FILLED = 0.5
 """A group has no row shorter than this share of its longest: attention is a small part of the work."""
@@ -106,7 +107,7 @@ class Strip:
             yield slice(begin, min(begin + size, self.frames))
 
     def reach(self, block: slice) -> slice:
-        """What the convolution of a block reads, as places among the zeros."""
+        """Places among the zeros that the convolution of a block reads."""
         return slice(self._host_places[block.start] - self.gap, self._host_places[block.stop - 1] + self.gap + 1)
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -147,7 +148,7 @@ class Chunks(NamedTuple):
 
 
 Reach = Band | Chunks
-"""What limits attention; None where each frame attends to the whole window."""
+"""Limit of attention; None where each frame attends to the whole window."""
 
 
 def parse_attention(text: str) -> Band | None:
@@ -156,10 +157,10 @@ def parse_attention(text: str) -> Band | None:
         return None
     kind, _, sides = text.partition("=")
     numbers = [int(side) for side in sides.split(",") if side.isascii() and side.isdigit() and len(side) < 6]
-    if kind != "local" or len(numbers) != 2 or sides.count(",") != 1 or max(numbers) > MAX_BAND:
+    if kind != "local" or len(numbers) != 2 or sides.count(",") != 1 or max(numbers) > MAX_CONTEXT:
         raise SettingError(
-            f"attention {shown(text)}: accepted: full, or local=LEFT,RIGHT in encoder frames from 0 to {MAX_BAND}, as "
-            "local=128,128"
+            f"attention {shown(text)}: accepted: full, or local=LEFT,RIGHT in encoder frames from 0 to {MAX_CONTEXT}, "
+            "as local=128,128"
         )
     return Band(*numbers)
 

@@ -187,9 +187,9 @@ class WindowEncoder:
         """
         self.config, self.dtype = checkpoint.config.encoder, dtype
         self.band = None if self.config.attention_band is None else Band(*self.config.attention_band)
-        """What the checkpoint was trained with; None for attention to everything."""
+        """Band that the checkpoint was trained with; None for attention to everything."""
         self.int8 = int8
-        """What was chosen; None in other precisions."""
+        """The choice of products in int8; None in other precisions."""
         self._device = prepare_device(device)
         self._is_grouped = self._device.type != "cpu" if is_grouped is None else is_grouped
         folded = torch.promote_types(dtype, torch.float32)

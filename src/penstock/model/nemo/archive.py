@@ -27,7 +27,7 @@ class HeaderReader(io.FileIO):
     """A file that rejects the huge reads of a forged header, of a tar or a zip file."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """As of any file; CheckpointError for more than MAX_HEADER_BYTES."""
+        """Reads as from any file; CheckpointError for more than MAX_HEADER_BYTES."""
         if size is None or size < 0:
             size = max(0, os.fstat(self.fileno()).st_size - self.tell())
         if size > MAX_HEADER_BYTES:
@@ -102,9 +102,21 @@ class NemoArchive:
                         raise CheckpointError(f"more than {MAX_MEMBERS} members")
                     if member.isreg():
                         files[name] = (member.offset_data, member.size)
+                self._check_end(tar.offset)
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"not a tar archive, or a truncated one: {error}") from error
         return files
+
+    def _check_end(self, offset: int) -> None:
+        """Accepts only zeros after the last member: tarfile takes a header with a wrong checksum for the end, too."""
+        self._file.seek(offset)
+        block = self._file.read(tarfile.BLOCKSIZE)
+        is_end = len(block) == tarfile.BLOCKSIZE
+        while block and is_end:
+            is_end = not block.strip(b"\0")
+            block = self._file.read(_COPY_BYTES)
+        if not is_end:
+            raise CheckpointError(f"truncated, or the header of a member is broken, at byte {offset}")
 
 
 def _safe_name(member: tarfile.TarInfo) -> str:

@@ -18,8 +18,9 @@ from penstock.model.config import (
     TransducerConfig,
 )
 from penstock.model.languages import MAX_PROMPTS, read_languages
+from penstock.model.limits import MAX_CONTEXT, MAX_FFT, MAX_LAYERS, MAX_MEL_BINS
 from penstock.model.nemo.encoder import MIXED, read_encoder
-from penstock.model.section import MAX_CONTEXT, MAX_FFT, MAX_LAYERS, MAX_MEL_BINS, REQUIRED, Section
+from penstock.model.section import REQUIRED, Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
 _PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
@@ -51,7 +52,9 @@ class NemoConfig(NamedTuple):
     mel_band: MelBand
     joint_has_dropout: bool
     unsettled: frozenset[str] = frozenset()
-    """What the file does not say, of `use_bias`, `prednet` and `jointnet`: the tensors do."""
+    """Keys of `use_bias`, `prednet` and `jointnet` that the file lacks: the tensors settle them."""
+    vocabulary: tuple[object, ...] = ()
+    """The tokenizer's pieces, as the head lists them."""
 
 
 def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
@@ -70,13 +73,14 @@ def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
         assert transducer is not None
         ctc = _aux_ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
     model = ModelConfig(features, encoder, transducer, ctc, _prompt(root, class_name, encoder.d_model))
-    return NemoConfig(
-        model, class_name, tokenizer_member, mel_band, joint_has_dropout, _unsettled(root, transducer is not None)
-    )
+    unsettled = _unsettled(root, transducer is not None)
+    listed = root.section("joint" if transducer else "decoder").get("vocabulary")
+    vocabulary = tuple(listed) if isinstance(listed, list) else ()
+    return NemoConfig(model, class_name, tokenizer_member, mel_band, joint_has_dropout, unsettled, vocabulary)
 
 
 def _unsettled(root: Section, has_transducer: bool) -> frozenset[str]:
-    """What older checkpoints leave out."""
+    """Keys that older checkpoints leave out."""
     places = [("encoder", USE_BIAS), *([("decoder", PREDNET), ("joint", JOINTNET)] if has_transducer else [])]
     return frozenset(key for section, key in places if _is_empty(root.section(section), key))
 

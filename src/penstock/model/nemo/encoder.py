@@ -1,7 +1,8 @@
 """Reads the section `encoder` of model_config.yaml: what is accepted of NeMo's ConformerEncoder."""
 
-from penstock.model.config import MAX_BAND, AttentionContext, EncoderConfig, LiveMenu
-from penstock.model.section import MAX_CONTEXT, MAX_LAYERS, Section
+from penstock.model.config import AttentionContext, EncoderConfig, LiveMenu
+from penstock.model.limits import MAX_CONTEXT, MAX_LAYERS
+from penstock.model.section import Section
 
 MIXED = (
     "causal parts of streaming models (att_context_style 'chunked_limited') and centered parts of offline models "
@@ -110,9 +111,9 @@ def _band(section: Section) -> tuple[int, int] | None:
     pair = value[0] if isinstance(value, list) and len(value) == 1 else value
     if pair in (None, _UNLIMITED) and not is_local:
         return None
-    if not _is_pair(pair) or not all(0 <= frames <= MAX_BAND for frames in pair):
-        everything = "" if is_local else f"{_UNLIMITED} for everything, or "
-        section.reject("att_context_size", value, f"{everything}[left, right] of local attention, 0 to {MAX_BAND} each")
+    if not _is_pair(pair) or not all(0 <= frames <= MAX_CONTEXT for frames in pair):
+        other = "" if is_local else f"{_UNLIMITED} for everything, or "
+        section.reject("att_context_size", value, f"{other}[left, right] of local attention, 0 to {MAX_CONTEXT} each")
     return pair[0], pair[1]
 
 

@@ -11,11 +11,12 @@ from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.card import copy_card
 from penstock.model.languages import end_labels, tag_labels
+from penstock.model.limits import MAX_LAYERS
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import JOINTNET, PREDNET, USE_BIAS, NemoConfig, read_nemo_config
 from penstock.model.nemo.weights import convert_state_dict, load_state_dict, prompt_hidden
 from penstock.model.new_bundle import write_new_bundle
-from penstock.model.section import MAX_LAYERS, MAX_YAML_BYTES, parse_yaml
+from penstock.model.section import MAX_YAML_BYTES, parse_yaml
 from penstock.model.source_tensors import StateDict
 
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -85,13 +86,16 @@ def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
     if not data:
         raise CheckpointError(f"{name}: is empty; accepted: a SentencePiece model")
     try:
-        pieces = sentencepiece.SentencePieceProcessor(model_proto=data).get_piece_size()
+        model = sentencepiece.SentencePieceProcessor(model_proto=data)
     except (RuntimeError, OSError, ValueError) as error:
         raise CheckpointError(f"{name}: not a SentencePiece model: {error}") from error
-    expected = config.model.vocabulary_size
+    pieces, expected = model.get_piece_size(), config.model.vocabulary_size
     if pieces != expected:
         size = "decoder.vocab_size" if config.model.transducer else "decoder.num_classes"
         raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as {size}")
+    for label, listed in enumerate(config.vocabulary[:pieces]):
+        if isinstance(listed, str) and model.id_to_piece(label) != listed:
+            raise CheckpointError(f"{name}: piece {label} is {model.id_to_piece(label)!r}, but {listed!r} in the head")
     return data
 
 

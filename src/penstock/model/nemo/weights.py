@@ -1,6 +1,7 @@
 """Converts NeMo's pickled state dict to the tensors of a bundle; executes nothing of the pickle."""
 
 import contextlib
+import logging
 import pickle
 import pickletools
 import re
@@ -34,7 +35,8 @@ _WEIGHTS = "model_weights.ckpt"
 _PICKLE = "data.pkl"
 MAX_PICKLE_BYTES, MAX_PICKLE_OPCODES = 8 << 20, 1_000_000
 """Limits of tensors' names. Each takes some 30 opcodes and 300 bytes; known checkpoints have up to 2,500 tensors."""
-_COPY_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _UNPICKLING_ERRORS = (
     pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
@@ -69,7 +71,7 @@ def load_state_dict(path: Path) -> StateDict:
 
     Raises CheckpointError for anything but a flat mapping of names to dense tensors.
     """
-    _reject_bombs(path)
+    _check_records(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except _UNPICKLING_ERRORS as error:
@@ -119,35 +121,45 @@ def _detail(error: Exception) -> str:
     return "" if is_advice else f": {str(error).splitlines()[0]}"
 
 
-def _reject_bombs(path: Path) -> None:
-    """Accepts only torch's zip format without compression, as torch writes it, and a pickle of a sound size."""
+def _check_records(path: Path) -> None:
+    """Accepts only torch's zip format without compression, every record with its CRC-32, and a pickle of a sound size.
+
+    `torch.serialization.set_crc32_options(False)` writes 0 for all.
+    """
     try:
         with HeaderReader(path) as file, zipfile.ZipFile(file) as archive:
-            for record in archive.infolist():
+            records = archive.infolist()
+            has_checksums = any(record.CRC for record in records)
+            if not has_checksums:
+                _log.warning("%s: was saved without checksums, so damage cannot be detected", _WEIGHTS)
+            for record in records:
                 if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
                     message = f"record {record.filename!r} is compressed; accepted: stored records"
                     raise CheckpointError(f"{_WEIGHTS}: {message}")
-                if record.filename.rpartition("/")[2].lower() == _PICKLE:
-                    _check_pickle(archive, record)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise CheckpointError(f"{_WEIGHTS}: not a file of torch.save's zip format, or truncated: {error}") from error
+                if not has_checksums:
+                    del record.CRC  # zipfile compares none then
+                is_pickle = record.filename.rpartition("/")[2].lower() == _PICKLE
+                data = bytearray()
+                with archive.open(record) as stored_record:
+                    while len(data) <= MAX_PICKLE_BYTES and (block := stored_record.read(_COPY_BYTES)):
+                        data += block if is_pickle else b""
+                _check_pickle(record.filename, data)
+    except (zipfile.BadZipFile, *_UNPICKLING_ERRORS) as error:
+        message = "not a file of torch.save's zip format, damaged or truncated"
+        raise CheckpointError(f"{_WEIGHTS}: {message}: {error}") from error
 
 
-def _check_pickle(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
+def _check_pickle(name: str, data: bytearray) -> None:
     """Counts the opcodes, which torch would take one by one; a pickle that is broken is torch's to reject."""
-    data = bytearray()
-    with archive.open(record) as file:
-        while len(data) <= MAX_PICKLE_BYTES and (block := file.read(_COPY_BYTES)):
-            data += block
     if len(data) > MAX_PICKLE_BYTES:
-        raise CheckpointError(f"{_WEIGHTS}: {record.filename} has more than {MAX_PICKLE_BYTES} bytes")
+        raise CheckpointError(f"{_WEIGHTS}: {name} has more than {MAX_PICKLE_BYTES} bytes")
     opcodes = 0
     with contextlib.suppress(*_UNPICKLING_ERRORS):
         for opcodes, _ in enumerate(pickletools.genops(bytes(data)), start=1):
             if opcodes > MAX_PICKLE_OPCODES:
                 break
     if opcodes > MAX_PICKLE_OPCODES:
-        raise CheckpointError(f"{_WEIGHTS}: {record.filename} has more than {MAX_PICKLE_OPCODES} opcodes")
+        raise CheckpointError(f"{_WEIGHTS}: {name} has more than {MAX_PICKLE_OPCODES} opcodes")
 
 
 def _reject_odd_tensor(name: object, tensor: object) -> None:

@@ -16,7 +16,8 @@ from penstock.model.config import (
     TransducerConfig,
 )
 from penstock.model.languages import MAX_PROMPTS, read_languages
-from penstock.model.section import MAX_CONTEXT, MAX_FFT, MAX_LAYERS, MAX_MEL_BINS, Section
+from penstock.model.limits import MAX_CONTEXT, MAX_FFT, MAX_LAYERS, MAX_MEL_BINS
+from penstock.model.section import Section
 from penstock.model.transformers.files import (
     CONFIG,
     CTC_MODEL_TYPE,

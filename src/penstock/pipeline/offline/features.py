@@ -53,7 +53,7 @@ class WindowFeatureStage(AdmittingStage):
         window: str = FILE,
     ):
         """window: of streams whose options have none."""
-        super().__init__(table, checkpoint.config.features.sample_rate_hz, OptionReader(checkpoint, decoding).read)
+        super().__init__(table, checkpoint.config.features.sample_rate_hz, OptionReader(checkpoint, decoding))
         self._config, self._default_window = checkpoint.config, window
         self._features = checkpoint.config.features
         self._mel, self._limits = WindowMel(LogMel.of(checkpoint)), limits
@@ -107,6 +107,9 @@ class WindowFeatureStage(AdmittingStage):
             self.samples_held += audio.held_samples
             if isinstance(audio, LiveAudio):
                 ticket[row, Column.LIVE_WINDOW] = audio.window.packed
+        elif rows.flags[row] & FINALIZE and row not in options:
+            # The segment may end with a later row: the decoder counts the ends.
+            options[row] = self._options[slot].model_copy(update={"keeps_phrases": True})
         self._forward(rows, ticket, np.array([row]))
         ticket[row, Column.FLAGS] &= START
         return self._files[slot].audio
@@ -156,7 +159,8 @@ class WindowFeatureStage(AdmittingStage):
 
     def _check_row(self, rows: AudioRows, row: int, slot: int, options: ResolvedOptions | None) -> None:
         length, flags = int(rows.lengths[row]), int(rows.flags[row])
-        audio = self._open(options) if options is not None else self._files[slot].audio
+        is_start = options is not None and flags & START > 0
+        audio = self._open(options) if options is not None and is_start else self._files[slot].audio
         if flags & FINALIZE and not flags & END and not isinstance(audio, LiveAudio):
             message = f"{FINALIZE_PARAMETER} is not accepted for a file; accepted: the end of the stream"
             raise StreamError(ErrorCode.OPTION_INVALID, message)
@@ -168,7 +172,7 @@ class WindowFeatureStage(AdmittingStage):
         rate_hz, total = self._features.sample_rate_hz, audio.samples + length
         grows = length
         if isinstance(audio, LiveAudio):
-            grows = audio.held_after(length) - (0 if options is not None else audio.held_samples)
+            grows = audio.held_after(length) - (0 if is_start else audio.held_samples)
         elif total > min(self._limits):
             most = f"{self._limits.stream_samples / rate_hz / 60:g} min (--max-file-minutes)"
             if self._limits.all_samples < self._limits.stream_samples:

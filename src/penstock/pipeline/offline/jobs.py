@@ -27,7 +27,7 @@ _TRIMMED_S = 600.0  # audio of a job whose memory is returned to the system
 
 
 class WholeFiles(NamedTuple):
-    """How a process works that has nothing but whole files: no stream waits for another one's work.
+    """Settings of a process that has nothing but whole files: no stream waits for another one's work.
 
     Files that come together are packed together, however long each is on its way.
     """
@@ -35,7 +35,7 @@ class WholeFiles(NamedTuple):
     batch_audio_s: float
     """Audio of one job."""
     attention: tuple[Band | None] | None = None
-    """What all frames attend to; None for the checkpoint's choice."""
+    """Reach of all frames' attention; None for the checkpoint's choice."""
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class Window:
 
     file: "WindowFile"
     band: Reach | None
-    """What its frames attend to."""
+    """Reach of its frames' attention."""
     pieces: list[torch.Tensor]
     """Log-mel [n, F]; the job empties it."""
     wanted: slice | None = None
@@ -89,7 +89,7 @@ class WindowFile:
     samples: int = 0
     """All of the stream, once its log-mel is complete; 0 before."""
     windows: deque[Window] = field(default_factory=deque)
-    """Those that are not encoded, or whose frames have not all left; oldest first."""
+    """Windows that are not encoded, or whose frames have not all left; oldest first."""
     due_samples: int = 0
     """Samples whose words are due: of a live stream those whose windows have come, of a file all once it has ended."""
     cut: int = 0
@@ -239,7 +239,7 @@ class JobQueue:
         """Unfinished ones, oldest first."""
 
     def band(self, is_local: bool, live: LiveWindow | None = None) -> Reach | None:
-        """What the frames of a stream attend to."""
+        """Reach of attention for the frames of a stream."""
         if live is not None and self._encoder.config.live_menu is not None:
             return Chunks(*live)
         if self._whole_files is not None and self._whole_files.attention is not None:

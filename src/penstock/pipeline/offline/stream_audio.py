@@ -85,7 +85,7 @@ class LiveAudio:
 
     @property
     def held_samples(self) -> int:
-        """Those of a window, or all that the next windows need if that is more."""
+        """Samples of a window, or all that the next windows need if that is more."""
         return self.held_after(0)
 
     def held_after(self, samples: int) -> int:
@@ -96,7 +96,7 @@ class LiveAudio:
 
     @property
     def covered_samples(self) -> int:
-        """Those of complete windows; all up to the end of the first segment that ends."""
+        """Samples of complete windows; all up to the end of the first segment that ends."""
         cut = self._cuts[0]
         if cut.end is not None:
             return cut.end
@@ -104,11 +104,11 @@ class LiveAudio:
 
     @property
     def is_complete(self) -> bool:
-        """As in `FileAudio`."""
+        """Implements `FileAudio.is_complete`."""
         return self.has_ended and len(self._cuts) == 1 and self._cuts[0].taken == self._due(self._cuts[0])
 
     def add(self, samples: torch.Tensor) -> None:
-        """As in `FileAudio`."""
+        """Implements `FileAudio.add`."""
         self.samples += len(samples)
         self.flags = LIVE
         if len(samples):
@@ -120,7 +120,7 @@ class LiveAudio:
         self._cuts.append(_Cut(self.samples))
 
     def end(self) -> None:
-        """As in `FileAudio`."""
+        """Implements `FileAudio.end`."""
         self.has_ended, self._cuts[-1].end = True, self.samples
 
     def next_mel(self, encoded_windows: int) -> torch.Tensor | None:

@@ -4,25 +4,21 @@ Flags, environment variables, `compose.yaml` and the tables in docs/ follow from
 Does not import torch.
 """
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from penstock.decoding.sizes import AesLimits, WfstLimits
 from penstock.errors import SettingError
 from penstock_client.declaration import About, Options
 from penstock_client.options import (
-    AES,
     ALSD,
     BEAM_DECODERS,
-    CTC_BEAM,
     DECODERS,
     ENDPOINTS,
     GREEDY,
     LANGUAGES,
     LM_DECODERS,
-    TRANSDUCER_BEAMS,
     TRANSDUCER_DECODERS,
     WFST,
     BeamSize,
@@ -39,9 +35,6 @@ from penstock_client.options import (
 # The names of penstock.graphs.select and penstock.kernels.capability, which import torch.
 CudaGraphs = Literal["auto", "full_graph", "no_while_loops", "no_graphs"]
 Kernels = Literal["auto", "torch", "fused"]
-LmFusion = Literal["eq2-early", "eq2-late", "eq3-early", "eq3-late"]
-"""The four strategies of the beam search paper; see `penstock.scoring.fusion`."""
-LM_FUSIONS: tuple[LmFusion, ...] = get_args(LmFusion)
 _FACTORIZED = "factorized.md#options"
 _CHECKPOINTS = "the checkpoint's"
 
@@ -71,24 +64,6 @@ class DecodingConfig(Options):
     beam_size: Annotated[BeamSize, About("K", page="beam_search.md#settings", decoders=BEAM_DECODERS)] = Field(
         default=4, description="maximum hypotheses per stream"
     )
-    lm_fusion: Annotated[LmFusion, About("NAME", page="beam_search.md#settings", decoders=TRANSDUCER_BEAMS)] = Field(
-        default="eq3-late", description="fusion strategy of the language model in beam search"
-    )
-    length_normalization: Annotated[bool, About(decoders=TRANSDUCER_BEAMS)] = Field(
-        default=True, description="rank hypotheses by score / (labels + 1), not by score"
-    )
-    aes_expansions: Annotated[int, Field(ge=1, le=10), About("N", decoders=(AES,))] = Field(
-        default=AesLimits().expansions_per_frame, description="AES++: maximum labels per hypothesis and frame"
-    )
-    aes_margin: Annotated[float, Field(ge=0, le=100), About("NATS", decoders=(AES,))] = Field(
-        default=AesLimits().margin, description="AES++: prune expansions this far below the best one"
-    )
-    aes_extra_labels: Annotated[int, Field(ge=0, le=32), About("N", decoders=(AES,))] = Field(
-        default=AesLimits().extra_labels, description="AES++: labels tried per hypothesis beyond the beam size"
-    )
-    ctc_beam_label_bonus: Annotated[float, Field(ge=0, le=10), About("NATS", decoders=(CTC_BEAM,))] = Field(
-        default=1.5, description="CTC beam search: added to the language model's log-probability of each label"
-    )
     max_symbols: Annotated[
         int | None, Field(ge=1, le=50), About("N", unset=f"{_CHECKPOINTS}, else 10", decoders=(GREEDY, ALSD))
     ] = Field(default=None, description="maximum labels per frame in greedy search and ALSD++")
@@ -111,15 +86,6 @@ class DecodingConfig(Options):
     )
     wfst_max_active: Annotated[int, Field(ge=64, le=16_384), About("N", decoders=(WFST,))] = Field(
         default=2048, description="WFST: maximum tokens per stream"
-    )
-    wfst_blank_penalty: Annotated[float, Field(ge=0, le=10), About("NATS", decoders=(WFST,))] = Field(
-        default=0.0, description="WFST: subtracted from blank's log-probability"
-    )
-    wfst_lattice_beam: Annotated[float, Field(ge=0, le=50), About("NATS", decoders=(WFST,))] = Field(
-        default=WfstLimits().lattice_beam, description="WFST: keep alternatives this far below the best path"
-    )
-    wfst_skip_blank: Annotated[float, Field(ge=0.5, le=1), About("P", decoders=(WFST,))] = Field(
-        default=1.0, description="WFST: skip frames in which blank's probability is above this"
     )
     language: Annotated[
         str | None,

@@ -47,7 +47,7 @@ class DecoderOffer:
         return f"decoder {shown(name)} {reason}; offered: {', '.join(self.names)}"
 
     def alternatives(self, names: Iterable[str]) -> str:
-        """Those of `names` that are offered, for a message: "alsd, aes or ctc_beam"."""
+        """Lists the offered ones of `names` for a message: "alsd, aes or ctc_beam"."""
         *others, last = [name for name in names if name in self.names] or ["another model's"]
         return f"{', '.join(others)} or {last}" if others else last
 
@@ -102,7 +102,7 @@ class LanguageOffer:
     prompts: Mapping[str, int]
     """The prompt of each."""
     default: str = ""
-    """That of a stream that names none; "" without a choice."""
+    """Language of a stream by default; "" without a choice."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class LanguageOffer:
         if isinstance(name, str) and name in self.prompts:
             return None
         if not self.prompts:
-            return f"language is {shown(name)}, but the model has no language prompts; accepted: nothing"
+            return f"language is {shown(name)}, but the model has no language prompts: leave it out"
         others = len(self.prompts) - _NAMED_IN_ERRORS
         accepted = ", ".join(self.names[:_NAMED_IN_ERRORS]) + (f" and {others} others" if others > 0 else "")
         return f"language is {shown(name)}; accepted: {accepted}"

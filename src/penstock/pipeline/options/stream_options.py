@@ -27,10 +27,12 @@ from penstock.pipeline.options.windows import live_window
 from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, merge_phrases, tokenize_phrases
 from penstock_client.options import (
     BEAM_DECODERS,
+    CHANGEABLE,
     ENDPOINTS,
     GREEDY,
     LM_DECODERS,
     OWN_OPTIONS,
+    PHRASE_OPTIONS,
     WFST,
     Decoder,
     EndpointTokens,
@@ -70,7 +72,9 @@ class ResolvedOptions(StreamOptions):
     """The language's prompt; 0 for a model without prompts."""
 
     warm_up_chunks: int = 0
-    """As in `EndpointRules`."""
+    """See `EndpointRules`."""
+    keeps_phrases: bool = False
+    """A change leaves the stream its phrases."""
 
     @property
     def ilm(self) -> IlmPair | None:
@@ -116,13 +120,27 @@ class OptionReader:
     def read(self, options: Mapping[str, Any]) -> ResolvedOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
         if options.get("window") is not None and not self._config.encoder.is_offline:
-            message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"
+            message = f"window is {shown(options['window'])}, but the model is a streaming one: leave it out"
             raise StreamError(ErrorCode.OPTION_INVALID, message)
         read = parse_stream_options(
             options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
         )
         live_window(read.window, self._config)
         return read
+
+    def read_change(self, options: Mapping[str, Any], current: ResolvedOptions) -> ResolvedOptions:
+        """The options of a running stream after a change of those given; None is the default.
+
+        StreamError as from `parse_stream_options`, and OPTION_INVALID for an option that cannot change.
+        """
+        if fixed := [name for name in options if name not in CHANGEABLE]:
+            accepted = f"after the start, with {FINALIZE}: {', '.join(CHANGEABLE)}"
+            raise _rejection(f"{shown(fixed[0])} cannot change in a running stream; accepted {accepted}")
+        read = self.read({**options, "decoder": current.decoder})
+        has_phrases = any(name in PHRASE_OPTIONS for name in options)
+        named = {*options, *(("prompt",) if "language" in options else ())}.difference(PHRASE_OPTIONS)
+        changed = {name: getattr(read, name) for name in named}
+        return current.model_copy(update={**changed, "phrases": read.phrases, "keeps_phrases": not has_phrases})
 
 
 def parse_stream_options(
@@ -227,7 +245,7 @@ def _prompt(given: StreamOptions, languages: LanguageOffer) -> int:
     if given.language is not None and (problem := languages.problem_with(given.language)):
         raise _rejection(problem)
     if given.language_tags is not None and not languages.names:
-        raise _rejection("language_tags is given, but the model writes no language tags; accepted: nothing")
+        raise _rejection("language_tags is given, but the model writes no language tags: leave it out")
     return languages.prompt(given.language or languages.default)
 
 

@@ -50,7 +50,7 @@ def is_long(samples: int, sample_rate_hz: int, window: str | None = None) -> boo
 
 
 def band_of(is_long: bool, trained: "Band | None") -> "Band | None":
-    """What an encoder frame attends to: as trained, unless that is everything and the recording is long."""
+    """Band of an encoder frame's attention: as trained, unless that is everything and the recording is long."""
     from penstock.encoder.window.attention import Band
 
     return Band(*LONG_BAND) if is_long and trained is None else trained
@@ -77,7 +77,7 @@ class LiveWindow(NamedTuple):
 
     @property
     def packed(self) -> int:
-        """As one number, for a ticket."""
+        """The window as one number, for a ticket."""
         return self.left | self.chunk << _BITS | self.right << 2 * _BITS
 
     @classmethod

@@ -7,7 +7,7 @@ from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import StreamError
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.results.words import Decoded, Token, Transcript, Word, WordBorders
+from penstock.pipeline.results.words import Decoded, SegmentTranscript, Token, Word
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,17 @@ class StreamText:
         self._tags = frozenset(config.tags)
         self._end_tokens = frozenset(config.end_tokens)
         self._dropped = self._end_tokens if keeps_tags else self._end_tokens | self._tags
-        self._hides_end_tokens = bool(self._end_tokens) and not has_end_tokens
+        self.change(has_end_tokens)
         self._has_alternatives = has_alternatives
         self._sample_rate_hz = config.features.sample_rate_hz
         self._frame_ms = config.encoder_frame_ms
         self._shortest_token_frames = 0 if config.transducer and config.transducer.is_tdt else 1
         self._segment = -1
         self._language = ""
-        """That of the segment's stable tokens."""
+        """Language of the segment's stable tokens."""
         self._unchanged: StreamResult | None = None
         self.unstable: list[Token] = []
         """Tokens at the end of the segment that may still change."""
-        self.open_word: list[Token] = []
-        """Stable tokens of the segment's last word, to which more may come."""
-        self._borders = WordBorders.of(tokenizer, config)
         self._open_segment(start_s=0.0)
 
     def update(
@@ -113,23 +110,19 @@ class StreamText:
         covered_samples: int,
         is_final: bool,
         next_start_samples: int | None = None,
-        open_word: Sequence[Token] = (),
     ) -> StreamResult:
         """Adds what a request decoded and returns the result; after a final result the next segment begins.
 
         covered_samples: as in `penstock.frontend.log_mel.ChunkRows`. next_start_samples: where the frames of the next
-        segment begin; by default there. open_word: the last stable tokens, whose text is that of the next segment.
+        segment begin; by default there.
         """
         self._unchanged = None
         processed_s = covered_samples / self._sample_rate_hz
         words = self._transcript.add(decoded.stable)
-        self.open_word = self._borders.continued(self.open_word, decoded.stable)
-        if open_word and not self._transcript.drop_word(open_word):
-            open_word = ()
         alternatives = tuple(
             Alternative(whole.text, a.score, a.acoustic_score, tuple(whole.words))
             for a in decoded.alternatives
-            for whole in [(self._begun_transcript() if a.is_whole else self._transcript).ending_with(a.tokens)]
+            for whole in [(self._empty_transcript() if a.is_whole else self._transcript).ending_with(a.tokens)]
         )
         tokens, self.unstable = decoded.stable, decoded.unstable
         self._language = self._last_language(decoded.stable) or self._language
@@ -153,8 +146,12 @@ class StreamText:
         )
         if is_final:
             start_s = processed_s if next_start_samples is None else next_start_samples / self._sample_rate_hz
-            self._open_segment(start_s, open_word)
+            self._open_segment(start_s)
         return result
+
+    def change(self, has_end_tokens: bool) -> None:
+        """Changes the options, from the next segment on."""
+        self._hides_end_tokens = bool(self._end_tokens) and not has_end_tokens
 
     def skip(self, next_start_samples: int) -> None:
         """Withholds the segment: the next one, which begins there, takes its number."""
@@ -173,8 +170,8 @@ class StreamText:
             )  # fmt: skip
         return self._unchanged
 
-    def _empty_transcript(self) -> Transcript:
-        return Transcript(
+    def _empty_transcript(self) -> SegmentTranscript:
+        return SegmentTranscript(
             self._tokenizer,
             self._frame_ms,
             self._start_ms,
@@ -183,19 +180,11 @@ class StreamText:
             self._shortest_token_frames,
         )
 
-    def _begun_transcript(self) -> Transcript:
-        """That of the segment with the tokens that it has of the one before."""
-        transcript = self._empty_transcript()
-        transcript.add(self._first_tokens)
-        return transcript
-
-    def _open_segment(self, start_s: float, first_tokens: Sequence[Token] = ()) -> None:
-        """first_tokens: told in the segment before, but not as text."""
+    def _open_segment(self, start_s: float) -> None:
         self._segment += 1
         self._unchanged = None
         self._start_ms = 1000 * start_s
-        self._first_tokens = self.open_word = list(first_tokens)
-        self._transcript = self._begun_transcript()
+        self._transcript = self._empty_transcript()
         self._language = ""
         self.unstable = []
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.decoding.wfst.n_best import SegmentLattice
-from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import IncrementalText, Tokenizer
 from penstock_client.writing import is_mark, split_words
 
@@ -46,52 +45,7 @@ def word_confidence(acoustic_scores: Sequence[float]) -> float:
     return math.exp(min(*acoustic_scores, 0.0))
 
 
-_MAX_WORD_TOKENS = 64
-"""A longer word is told in parts."""
-
-
-class WordBorders(NamedTuple):
-    """Tells by labels which tokens are a word that may go on."""
-
-    starts: frozenset[int] = frozenset()
-    """Labels that begin a word."""
-    ends: frozenset[int] = frozenset()
-    """Labels whose word is whole."""
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, config: ModelConfig) -> "WordBorders":
-        """Those of a model; its tags and end tokens end words, too."""
-        return cls(tokenizer.word_starts, tokenizer.word_ends.union(config.tags, config.end_tokens))
-
-    def open_word(self, tokens: Sequence[Token]) -> list[Token]:
-        """The last ones of `tokens`: those of a word to which more may come; all where it begins before them."""
-        if not tokens or (tokens[-1].text is None and tokens[-1].id in self.ends):
-            return []
-        place = len(tokens) - 1
-        while place and not self._starts(tokens[place]):
-            place -= 1
-        return list(tokens[place:])
-
-    def continued(self, word: list[Token], tokens: Sequence[Token]) -> list[Token]:
-        """The open word after `tokens`, which follow those of the open word `word`."""
-        last = self.open_word(tokens)
-        if len(word) > _MAX_WORD_TOKENS:
-            word = word[:1]
-        return word + last if (last and not self._starts(last[0])) or not tokens else last
-
-    def without_open_word(self, tokens: list[Token]) -> list[Token]:
-        """`tokens` without those of the open word at their end."""
-        return tokens[: len(tokens) - len(self.open_word(tokens))]
-
-    def _starts(self, token: Token) -> bool:
-        return token.id in self.starts if token.text is None else token.text[:1] == " "
-
-
-NO_BORDERS = WordBorders()
-"""All tokens are one word."""
-
-
-class Transcript:
+class SegmentTranscript:
     """Transcript of one segment. A word is complete when the next one begins or the segment ends."""
 
     def __init__(
@@ -133,7 +87,7 @@ class Transcript:
         """Returns the text as if `tokens` followed; the transcript does not change."""
         return self._continued(tokens).text if tokens else self.text
 
-    def ending_with(self, tokens: list[Token]) -> "Transcript":
+    def ending_with(self, tokens: list[Token]) -> "SegmentTranscript":
         """Returns the segment's transcript as if it ended with `tokens`. An incomplete character becomes U+FFFD."""
         other = copy.copy(self)
         other._text, other._bytes = self._text.copy(), list(self._bytes)
@@ -159,17 +113,6 @@ class Transcript:
             if isinstance(piece, str) and piece.isspace():
                 self._blank = token
         return finished
-
-    def drop_word(self, tokens: Sequence[Token]) -> bool:
-        """Takes back the incomplete word as if `tokens` had not come; False if it is another one."""
-        word = IncrementalText(self._tokenizer)
-        for token in tokens:
-            word.add(token.id, token.text)
-        if word.text != self._word:
-            return False
-        self._text.take_back(word.text)
-        self._word, self._scores, self._bytes, self._blank = "", [], [], None
-        return True
 
     def finish(self) -> list[Word]:
         """Ends the text and returns the last word, if any."""
@@ -225,7 +168,7 @@ class TokenAlternative(NamedTuple):
     """One of the N best token sequences of a whole segment."""
 
     tokens: list[Token]
-    """Those after the ones reported as stable; with `is_whole`, all."""
+    """Tokens after the ones reported as stable; with `is_whole`, all."""
     score: float
     """Log-probability with language model and boosting."""
     acoustic_score: float

@@ -65,7 +65,7 @@ class DrainBoard:
 
     @property
     def step_began_ns(self) -> int:
-        """When the step began that is being computed; 0 between steps."""
+        """Time at which the current step began; 0 between steps."""
         return self._cells[2]
 
     @step_began_ns.setter
@@ -88,6 +88,10 @@ class DrainBoard:
     def forwarded(self) -> "memoryview[int]":
         """Requests of each slot's latest stream that went to the later stages."""
         return self._field(2)
+
+    def forget_streams(self) -> None:
+        """Clears all but the phase, for a stream table whose process has ended."""
+        self._cells[1:] = memoryview(bytes(8 * (len(self._cells) - 1))).cast("q")
 
     def _field(self, index: int) -> "memoryview[int]":
         start = _FIRST_SLOT + index * self._slots
@@ -130,6 +134,7 @@ def shared_cells(count: int, code: Literal["i", "q"], path: Path | None) -> "mem
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         os.ftruncate(descriptor, size)  # does nothing to a file of that size
+        os.posix_fallocate(descriptor, 0, size)  # a disk that is full later would end the process by SIGBUS
         return memoryview(mmap.mmap(descriptor, size)).cast(code)
     finally:
         os.close(descriptor)

@@ -34,9 +34,7 @@ polls; with this row's frames the log-mel is complete; the recording is long, so
 so its frames are those of windows. END means there that nothing of the stream is left."""
 OPEN = 128
 """With FINALIZE, which only `features` sets: the row's last chunk is unfinished. It is encoded and decoded on a copy of
-the stream's state, which tells the words of the segment's end, and comes again with more audio."""
-IN_SPEECH = 256
-"""With FINALIZE, which only `features` sets: the audio is loud where the segment ends, so its last word may go on."""
+the stream's state, which reports the words of the segment's end, and comes again with more audio."""
 
 
 class Column(IntEnum):
@@ -58,7 +56,7 @@ class Column(IntEnum):
 
     # From `features` of an offline model to its encoder, in place of two others:
     LIVE_WINDOW = LAST_VALID
-    """Where a live stream starts, its `LiveWindow`, packed."""
+    """A live stream's `LiveWindow`, packed, where the stream starts."""
     SEGMENT_END = FRAMES
     """With FINALIZE, the samples of the stream before the segment's end."""
 
@@ -89,7 +87,7 @@ class Ticket:
     is_batched: bool = False
     """True for a request to `asr_batch`, whose rows are answered one by one."""
     options: Mapping[int, ResolvedOptions] = field(default_factory=dict)
-    """By row that starts a stream."""
+    """By row that starts a stream, or changes its options where a segment ends."""
     errors: Mapping[int, StreamError] = field(default_factory=dict)
     """By rejected row."""
 

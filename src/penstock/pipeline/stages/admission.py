@@ -8,7 +8,7 @@ import torch
 
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import MAX_REQUEST_S, ResolvedOptions
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S, OptionReader, ResolvedOptions
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column
 from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
@@ -22,7 +22,7 @@ _ENDING = (ErrorCode.AUDIO_TOO_LONG, ErrorCode.AUDIO_MEMORY_FULL)
 class _Options(Protocol):
     @property
     def decoder(self) -> str:
-        """What the stream's log line names."""
+        """Name of the stream decoder in the stream's log line."""
 
 
 Options = TypeVar("Options", bound=_Options)
@@ -36,7 +36,7 @@ class FeatureRows(NamedTuple):
     mel: torch.Tensor
     """[C, N, F] float32, the chunks of all rows, one row after another; of an offline model a mel frame each."""
     options: dict[int, ResolvedOptions]
-    """By row that starts a stream."""
+    """By row that starts a stream, or changes it."""
     errors: dict[int, StreamError]
     """By rejected row."""
     is_batched: bool
@@ -45,10 +45,20 @@ class FeatureRows(NamedTuple):
 class RowAdmission(Generic[Options]):
     """Admits rows one by one or in runs."""
 
-    def __init__(self, table: StreamTable, sample_rate_hz: int, parse_options: Callable[[Mapping[str, Any]], Options]):
-        """parse_options: validates options of a stream's start; raises StreamError for what is not accepted."""
+    def __init__(
+        self,
+        table: StreamTable,
+        sample_rate_hz: int,
+        parse_options: Callable[[Mapping[str, Any]], Options],
+        parse_change: Callable[[Mapping[str, Any], Options], Options] | None = None,
+    ):
+        """parse_options: validates options of a stream's start; raises StreamError for what is not accepted.
+        parse_change: validates those of a running stream's next segment, with those that it has; None: none change.
+        """
         self.table = table
-        self.parse_options = parse_options
+        self.parse_options, self._parse_change = parse_options, parse_change
+        self._options: dict[int, Options] = {}
+        """By slot."""
         self.samples_taken = 0
         """Samples of all accepted requests."""
         self.max_request_samples = int(MAX_REQUEST_S * sample_rate_hz)
@@ -119,9 +129,12 @@ class RowAdmission(Generic[Options]):
             if is_start:
                 options[row] = self.parse_options(given)
             elif given:
-                names = ", ".join(map(repr, sorted(given)))
-                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
-                raise StreamError(ErrorCode.OPTION_INVALID, message)
+                if self._parse_change is None or not flags & FINALIZE or flags & END:
+                    names = ", ".join(map(repr, sorted(given)))
+                    accepted = "nothing" if self._parse_change is None else f"with {FINALIZE_PARAMETER} alone"
+                    message = f"{names} is not accepted after the start; accepted: {accepted}"
+                    raise StreamError(ErrorCode.OPTION_INVALID, message)
+                options[row] = self._parse_change(given, self._options[slot])
             if problem is not None:
                 raise problem
             self._check_row(rows, row, slot, options.get(row))
@@ -130,14 +143,20 @@ class RowAdmission(Generic[Options]):
             if not is_start and (flags & END or error.code in _ENDING):
                 self.table.close(stream_id, ended_by=error.code.name)
             raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
-        if not is_start:
-            return slot
-        try:
-            is_probe = bool(flags & END) and not rows.lengths[row]
-            return self.table.open(stream_id, options[row].decoder, is_probe).slot
-        except StreamError:
-            del options[row]
-            raise
+        if is_start:
+            try:
+                is_probe = bool(flags & END) and not rows.lengths[row]
+                slot = self.table.open(stream_id, options[row].decoder, is_probe).slot
+            except StreamError:
+                del options[row]
+                raise
+        if row in options:
+            self._options[slot] = self._without_phrases(options[row])
+        return slot
+
+    def _without_phrases(self, options: Options) -> Options:
+        """`options` without what is large."""
+        return options
 
     def _check_row(self, rows: AudioRows, row: int, slot: int, options: Options | None) -> None:
         """StreamError for a row that its stream cannot take at this point; a start has options and no slot."""
@@ -170,6 +189,12 @@ class AdmittingStage(RowAdmission[ResolvedOptions]):
 
     samples_held = 0
     """Samples of all open streams, of an offline model; else 0."""
+
+    def __init__(self, table: StreamTable, sample_rate_hz: int, reader: OptionReader):
+        super().__init__(table, sample_rate_hz, reader.read, reader.read_change)
+
+    def _without_phrases(self, options: ResolvedOptions) -> ResolvedOptions:
+        return options.model_copy(update={"phrases": ()})
 
     def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
         """Returns the replies to a batch of Triton requests, in order within each stream.

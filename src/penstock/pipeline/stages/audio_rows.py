@@ -42,7 +42,8 @@ class AudioRequest:
     is_start: bool = False
     is_end: bool = False
     options: dict = field(default_factory=dict)
-    """The stream's options, accepted with its start only: see `penstock.pipeline.options.stream_options`."""
+    """The stream's options, with its start: see `penstock.pipeline.options.stream_options`. With `finalize`, those of
+    `penstock_client.options.CHANGEABLE` that change after it."""
     finalize: bool = False
     """Ends the segment after these samples; the stream continues with a new segment. No effect with `is_end`."""
 
@@ -116,38 +117,49 @@ def join_rows(batch: Sequence[AudioRows]) -> AudioRows:
     )
 
 
-def read_client(parameters: Mapping[str, Any]) -> str:
-    """The only request parameter of `asr_batch`; StreamError OPTION_INVALID if it is missing or wrong."""
-    others = sorted(set(parameters) - {"client"})
+def read_parameters(parameters: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+    """`client` and the parsed `options`, the request parameters of `asr_batch`.
+
+    Options are no tensor: requests with different inputs never share a batch.
+    StreamError OPTION_INVALID if the client is missing or wrong, or options are no JSON array.
+    """
+    others = sorted(set(parameters) - {"client", "options"})
     if others:
-        raise StreamError(ErrorCode.OPTION_INVALID, f"{shown(others[0])} is not accepted by asr_batch; known: client")
+        known = "known: client, options"
+        raise StreamError(ErrorCode.OPTION_INVALID, f"{shown(others[0])} is not accepted by asr_batch; {known}")
     client = parameters.get("client")
     if not isinstance(client, str) or not 1 <= len(client) <= MAX_CLIENT_CHARACTERS:
         given = shown(client) if "client" in parameters else "missing"
         accepted = f"a text of 1 to {MAX_CLIENT_CHARACTERS} characters that no other connection uses"
         raise StreamError(ErrorCode.OPTION_INVALID, f"client is {given}; accepted: {accepted}")
-    return client
+    text = parameters.get("options", "[]")
+    try:
+        options = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError) as error:
+        raise StreamError(ErrorCode.OPTION_INVALID, f"options are not JSON: {cut(str(error))}") from error
+    if not isinstance(options, list):
+        raise StreamError(ErrorCode.OPTION_INVALID, f"options are {shown(text)}; accepted: a JSON array of objects")
+    return client, options
 
 
-def read_samples(audio: np.ndarray | None, pcm: np.ndarray | None) -> np.ndarray:
-    """The samples of all rows [n] float32 from AUDIO [1, n] float32 or PCM [1, n] int16."""
-    if (audio is None) == (pcm is None):
-        raise _invalid(f"{'neither' if audio is None else 'both'} AUDIO and PCM given; accepted: one of them")
-    given = pcm if audio is None else audio
-    assert given is not None
-    if given.ndim != 2 or len(given) != 1:
-        raise _invalid(f"samples are {list(given.shape)}; accepted: [1, n]")
-    return given[0] if audio is not None else given[0].astype(np.float32) * _PCM_FULL_SCALE
+def read_samples(audio: np.ndarray, pcm: np.ndarray) -> np.ndarray:
+    """The samples of all rows [n] float32 from AUDIO [1, n] float32 or PCM [1, n] int16; one of them is empty."""
+    for given in (audio, pcm):
+        if given.ndim != 2 or len(given) != 1:
+            raise _invalid(f"samples are {list(given.shape)}; accepted: [1, n]")
+    if audio.size and pcm.size:
+        raise _invalid("both AUDIO and PCM have samples; accepted: one of them, the other one empty")
+    return pcm[0].astype(np.float32) * _PCM_FULL_SCALE if pcm.size else audio[0]
 
 
 def read_rows(
-    client: str, rows: np.ndarray, samples: np.ndarray, options: Sequence[bytes], max_stream_samples: int
+    client: str, rows: np.ndarray, samples: np.ndarray, options: Sequence[Any], max_stream_samples: int
 ) -> AudioRows:
     """Splits a request.
 
     rows: ROWS [1, R, 4] int64: stream number, samples, flags, index into `options` or -1; samples: of all rows [n]
-    float32, one row after another; options: JSON objects of streams that start; max_stream_samples: limit of the
-    samples of one stream, however many rows they have.
+    float32, one row after another; options: of streams that start or change, from JSON; max_stream_samples: limit of
+    the samples of one stream, however many rows they have.
     StreamError REQUEST_INVALID if they do not fit together.
     """
     if rows.ndim != 3 or rows.shape[0] != 1 or rows.shape[2] != 4:
@@ -162,22 +174,22 @@ def read_rows(
     errors: dict[int, StreamError] = {}
     problems = _too_long(numbers, lengths, max_stream_samples) if len(samples) > max_stream_samples else {}
     chosen: dict[int, Mapping[str, Any]] = {}
-    parsed: dict[int, Mapping[str, Any] | StreamError] = {}
     is_plain = (numbers >= 1) & (flags >= 0) & (flags <= _FLAGS) & (choices == -1)
     for row in np.flatnonzero(~is_plain).tolist():
         number, flag, choice = int(numbers[row]), int(flags[row]), int(choices[row])
         if (error := _row_error(number, flag)) is not None:
             errors[row] = error
             continue
-        result: Mapping[str, Any] | StreamError | None = _options_problem(flag, choice, len(options))
-        if result is None:
-            if choice not in parsed:
-                parsed[choice] = _read_options(options[choice])
-            result = parsed[choice]
-        if isinstance(result, StreamError):
-            problems[row] = result
+        if choice == -1:
+            continue
+        if not 0 <= choice < len(options):
+            accepted = f"-1 to {len(options) - 1}"
+            problems[row] = _invalid(f"the options are number {choice} of {len(options)}; accepted: {accepted}")
+        elif not isinstance(options[choice], dict):
+            given = f"the options are {shown(options[choice])}; accepted: a JSON object"
+            problems[row] = StreamError(ErrorCode.OPTION_INVALID, given)
         else:
-            chosen[row] = result
+            chosen[row] = options[choice]
     stream_ids = [StreamNumber(client, number) for number in numbers.tolist()]
     return AudioRows(stream_ids, samples, lengths, flags, chosen, errors, problems, is_batched=True)
 
@@ -202,24 +214,6 @@ def _row_error(number: int, flags: int) -> StreamError | None:
         accepted = f"sums of {START} (start), {END} (end) and {FINALIZE} (finalize)"
         return _invalid(f"stream {number}: flags are {flags}; accepted: {accepted}")
     return None
-
-
-def _options_problem(flags: int, choice: int, options: int) -> StreamError | None:
-    if not -1 <= choice < options:
-        return _invalid(f"the options are number {choice} of {options}; accepted: -1 to {options - 1}")
-    if choice >= 0 and not flags & START:
-        return StreamError(ErrorCode.OPTION_INVALID, "options are given after the start; accepted: -1")
-    return None
-
-
-def _read_options(text: bytes) -> Mapping[str, Any] | StreamError:
-    try:
-        options = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        return StreamError(ErrorCode.OPTION_INVALID, f"the options are not JSON: {cut(str(error))}")
-    if not isinstance(options, dict):
-        return StreamError(ErrorCode.OPTION_INVALID, f"the options are {shown(options)}; accepted: a JSON object")
-    return options
 
 
 def _invalid(message: str) -> StreamError:

@@ -3,6 +3,7 @@
 Groups a batch by stream decoder. Independent of searches and of the network's heads.
 """
 
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -23,12 +24,12 @@ from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.options.windows import live_window
 from penstock.pipeline.results.results import StreamResult, StreamText
-from penstock.pipeline.results.words import NOTHING, Decoded, WordBorders
+from penstock.pipeline.results.words import NOTHING, Decoded
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.ticket import END, FINALIZE, IN_SPEECH, LIVE, POLL, START, Column, Ticket
+from penstock.pipeline.slots.ticket import END, FINALIZE, LIVE, POLL, START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
-from penstock.pipeline.stages.decoding_steps import Before, Endpoints, RowSteps, SegmentPart, Step
+from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, Chunk, TruncationCounters, TruncationLog
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
@@ -37,6 +38,7 @@ from penstock_client.options import CTC
 
 MAX_CAPTURED_BATCH = 512
 """Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""
+_NOT_FINITE = "the model computes NaN for this audio"
 
 
 class DecoderStage:
@@ -92,9 +94,9 @@ class DecoderStage:
         self._texts: dict[int, StreamText] = {}
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
         self._carries_state = np.zeros(slots, bool)  # through endpoints
+        self._changes: dict[int, deque[ResolvedOptions]] = {}  # of running streams, one for each end that is to come
         self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
-        borders = WordBorders.of(self._tokenizer, self._config)
-        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks, borders)
+        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks)
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @property
@@ -208,7 +210,9 @@ class DecoderStage:
     @torch.inference_mode()
     def _decode_part(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamResult | StreamError]:
         """The results and errors of admitted rows, all of different streams."""
-        answers: dict[int, StreamResult | StreamError] = {}
+        is_lost = np.isin(places, rows.not_finite())
+        answers: dict[int, StreamResult | StreamError] = dict(self._reject(rows, places[is_lost], _NOT_FINITE))
+        places = places[~is_lost]
         try:
             if len(starts := places[(rows.flags[places] & START) > 0]):
                 answers.update(self._open(rows, starts))
@@ -223,11 +227,15 @@ class DecoderStage:
                 text = self._texts[int(rows.slots[place])]
                 answers[place] = text.unchanged(int(rows.covered_samples[place]))
         for place, row_parts in parts.items():
-            answers[place] = self._answer(int(rows.slots[place]), row_parts)
+            if all(part.is_finite for part in row_parts):
+                answers[place] = self._answer(int(rows.slots[place]), row_parts)
+            else:
+                answers |= self._reject(rows, np.array([place]), _NOT_FINITE)
         for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
             del self._texts[slot]
+            self._changes.pop(slot, None)
             self._fusion.close(slot)
-        return answers
+        return answers | self._change(rows, places)
 
     def _open(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamError]:
         """Opens the streams of rows that start; returns the errors of rejected ones."""
@@ -241,8 +249,7 @@ class DecoderStage:
                 self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
                 errors[place] = error
                 continue
-            # The phrase cache has the phrases, once for all streams.
-            self._options[slot] = options.model_copy(update={"phrases": ()})
+            self._changes.pop(slot, None)
             self._decoder_numbers[slot] = self.decoders.index(options.decoder)
             self._texts[slot] = StreamText(
                 self._tokenizer,
@@ -253,11 +260,41 @@ class DecoderStage:
             )
             self._has_unstable[slot] = False
             self._endpoints.open(slot, options.endpoint, self._chunk_frames(options))
-            # Greedy CTC has no state but an open token, which must not be reported twice.
-            self._carries_state[slot] = options.carries_state or options.decoder == CTC
+            self._use(slot, options)
             opened.append(slot)
         self._set_prompts(opened)
         self._begin(opened)
+        return errors
+
+    def _use(self, slot: int, options: ResolvedOptions) -> None:
+        # The phrase cache has the phrases, once for all streams.
+        self._options[slot] = options.model_copy(update={"phrases": ()})
+        # Greedy CTC has no state but an open token, which must not be reported twice.
+        self._carries_state[slot] = options.carries_state or options.decoder == CTC
+
+    def _change(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamError]:
+        """Running streams go on with the options that came with the ends of their segments; returns errors by row."""
+        for place in places.tolist() if rows.options else ():
+            if place in rows.options and not rows.flags[place] & START:
+                self._changes.setdefault(int(rows.slots[place]), deque()).append(rows.options[place])
+        errors: dict[int, StreamError] = {}
+        for place in places[(rows.flags[places] & FINALIZE) > 0].tolist() if self._changes else ():
+            slot = int(rows.slots[place])
+            if not (waiting := self._changes.get(slot)):
+                continue
+            options = waiting.popleft()
+            try:
+                if not options.keeps_phrases:
+                    restart = self._stream_decoders[options.decoder].restart_phrases
+                    self._fusion.change(slot, options, restart)
+            except StreamError as error:
+                self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
+                errors[place] = error
+                continue
+            self._use(slot, options)
+            self._texts[slot].change(has_end_tokens=not options.ends_at_tokens)
+            self._endpoints.change(slot, options.endpoint)
+            self._set_prompts([slot])
         return errors
 
     def _chunk_frames(self, options: ResolvedOptions) -> int | None:
@@ -291,8 +328,7 @@ class DecoderStage:
     def _answer(self, slot: int, parts: list[SegmentPart]) -> StreamResult:
         text = self._texts[slot]
         *earlier, last = [
-            text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples, part.open_word)
-            for part in parts
+            text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples) for part in parts
         ]
         self._has_unstable[slot] = bool(text.unstable)
         return replace(last, earlier=tuple(earlier)) if earlier else last
@@ -304,13 +340,9 @@ class DecoderStage:
         if self._config.encoder.is_offline:  # its windows begin anew where a client ends a segment
             ends, is_forced = ends | is_forced, ends & is_forced
         changing = self._has_unstable[slots].nonzero()[0].tolist()
-        in_speech = (flags & IN_SPEECH > 0).nonzero()[0].tolist()
-        texts = {row: self._texts[int(slots[row])] for row in (*changing, *in_speech)}
-        before = {
-            row: Before(text.unstable, text.open_word if row in in_speech else None) for row, text in texts.items()
-        }
+        unstable = {row: self._texts[int(slots[row])].unstable for row in changing}
         frames = np.array([rows.frames[places], rows.open_frames[places]])
-        steps = RowSteps(self._endpoints, slots, frames, covered, ends, is_forced, before)
+        steps = RowSteps(self._endpoints, slots, frames, covered, ends, is_forced, unstable)
         first_frames = (rows.frames.cumsum() - rows.frames)[places]
         while step := steps.next():
             own = slots[step.rows]
@@ -339,7 +371,7 @@ class DecoderStage:
         if not withheld:
             return parts
         self._texts[slot].skip(withheld[-1].next_start_samples)
-        own_end = [parts[-1]._replace(decoded=NOTHING, open_word=())] if ends and withheld[-1] is parts[-1] else []
+        own_end = [parts[-1]._replace(decoded=NOTHING)] if ends and withheld[-1] is parts[-1] else []
         return parts[len(withheld) :] + own_end
 
     def _decode_step(

@@ -40,10 +40,17 @@ class DecoderRows(NamedTuple):
     encoded: torch.Tensor
     """[T, D] float32, of all rows, one row after another."""
     options: Mapping[int, ResolvedOptions]
-    """By row that starts a stream; a start without any has the defaults."""
+    """By row that starts a stream, or changes it; a start without any has the defaults."""
     wants_result: np.ndarray
     """[R] bool; False where the client gets only new results: that of a row that decodes nothing is left out. A poll
     always has a result, which says how far the work is."""
+
+    def not_finite(self) -> np.ndarray:
+        """The rows with encoder frames on the CPU that are not finite; those on a GPU would have to be waited for."""
+        if not self.encoded.is_cpu or bool(self.encoded.sum().isfinite()):
+            return np.zeros(0, np.int64)
+        frames = (~self.encoded.isfinite().all(dim=1)).numpy().nonzero()[0]
+        return np.searchsorted(self.frames.cumsum(), frames, side="right")
 
 
 def rows_of_tickets(
@@ -84,7 +91,7 @@ class ResultChanges:
     def of_rows(
         self, rows: np.ndarray, answers: Mapping[int, StreamResult | StreamError]
     ) -> dict[int, Sequence[StreamResult] | StreamError]:
-        """What is new in the answers to a request, its errors, and all answers to polls; rows: those of its ticket."""
+        """Returns news from the answers to a request, errors, and all answers to polls; rows: those of its ticket."""
         changed: dict[int, Sequence[StreamResult] | StreamError] = {}
         is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
         starts = set(np.flatnonzero(is_start).tolist())
@@ -101,7 +108,7 @@ class ResultChanges:
         return changed
 
     def of_results(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:
-        """Those of a request's results with new text, words or tokens, or with the end of a segment."""
+        """Picks a request's results with new text, words or tokens, or with the end of a segment."""
         changed = []
         for result in results:
             if result.is_final or result.words or result.tokens or result.text != self._texts[slot]:

@@ -3,6 +3,7 @@
 The rows' steps run side by side. All state is in arrays, and only tokens take Python per row. Independent of searches.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,10 +12,7 @@ import numpy as np
 
 from penstock.endpointing.rules import EndpointRules, SegmentFrames
 from penstock.model.config import ModelConfig
-from penstock.pipeline.results.words import NO_BORDERS, NOTHING, Decoded, Token, WordBorders
-
-_OPEN_FRAMES = 1
-"""A word may go on whose last token is in the last frame of the audio, or not longer before it."""
+from penstock.pipeline.results.words import NOTHING, Decoded, Token
 
 
 class Step(NamedTuple):
@@ -43,17 +41,11 @@ class SegmentPart(NamedTuple):
     is_final: bool
     next_start_samples: int
     """Start of the next segment in the stream, after a final part."""
-    open_word: Sequence[Token] = ()
-    """The part's last stable tokens, of a word that goes on in the next segment."""
 
-
-class Before(NamedTuple):
-    """The end of a row's segment before the row."""
-
-    unstable: list[Token]
-    """Tokens that may change."""
-    open_word: list[Token] | None = None
-    """Stable tokens of the last word; None where the row does not end in speech."""
+    @property
+    def is_finite(self) -> bool:
+        """False if the last score is NaN: after encoder frames that are not finite all are."""
+        return all(token.score < math.inf for token in (self.decoded.unstable or self.decoded.stable)[-1:])
 
 
 class Endpoints:
@@ -65,10 +57,8 @@ class Endpoints:
         config: ModelConfig,
         chunk_encoder_frames: int,
         marks: frozenset[int] = frozenset(),
-        borders: WordBorders = NO_BORDERS,
     ):
-        """marks: labels of punctuation, which come late and so are no sign of speech; borders: of words."""
-        self._borders = borders
+        """marks: labels of punctuation, which come late and so are no sign of speech."""
         self._default_chunk_frames = chunk_encoder_frames
         self.chunk_frames = np.full(slots, chunk_encoder_frames, np.int64)
         """[S], encoder frames after which endpoints are evaluated."""
@@ -81,14 +71,14 @@ class Endpoints:
         self._virtual_samples = virtual_mel_frames * config.features.hop_samples
         self._segments = SegmentFrames(slots, config.encoder_frame_ms)
         self._first_sample = np.zeros(slots, np.int64)
-        """Where the search began."""
+        """[S], sample at which the search began."""
         self._origin = np.zeros(slots, np.int64)
         self._encoder_frames = np.zeros(slots, np.int64)
         """Since the encoder has started anew, at sample `_origin`."""
         self._warm_up_frames = np.zeros(slots, np.int64)
         """Encoder frames of the stream whose results are withheld."""
-        self._found, self._told, self._told_before = np.zeros((3, slots), np.int64)
-        """Counted since the search began: stable tokens, those told with the copies, and those of earlier segments."""
+        self._found, self._reported, self._reported_before = np.zeros((3, slots), np.int64)
+        """Counts since the search began: stable tokens, those reported with copies, and those of earlier segments."""
 
     @property
     def are_on(self) -> np.ndarray:
@@ -101,7 +91,11 @@ class Endpoints:
         self._segments.open(slot, rules)
         self._origin[slot] = self._first_sample[slot] = self._encoder_frames[slot] = 0
         self._warm_up_frames[slot] = rules.warm_up_chunks * self.chunk_frames[slot]
-        self._found[slot] = self._told[slot] = self._told_before[slot] = 0
+        self._found[slot] = self._reported[slot] = self._reported_before[slot] = 0
+
+    def change(self, slot: int, rules: EndpointRules) -> None:
+        """The stream goes on with other rules."""
+        self._segments.change(slot, rules)
 
     def restart(self, slots: np.ndarray, covered_samples: np.ndarray) -> None:
         """The encoder and the search start anew in `slots` [n], after these samples [n] of their streams."""
@@ -109,12 +103,12 @@ class Endpoints:
         self._encoder_frames[slots] = self._warm_up_frames[slots] = 0
         self._segments.begin(slots)
 
-    def untold(self, slot: int, decoded: Decoded, is_copy: bool) -> Decoded:
-        """What a step decoded without the tokens that copies told: by number, for the hypotheses may differ.
+    def unreported(self, slot: int, decoded: Decoded, is_copy: bool) -> Decoded:
+        """Removes from a step's result the tokens that copies reported: by number, for the hypotheses may differ.
 
         is_copy: the search itself does not have these tokens yet.
         """
-        first, before = int(self._told[slot] - self._found[slot]), int(self._told_before[slot])
+        first, before = int(self._reported[slot] - self._found[slot]), int(self._reported_before[slot])
         if not is_copy:
             self._found[slot] += len(decoded.stable)
         if first <= 0 and not before:
@@ -134,6 +128,11 @@ class Endpoints:
         ends = self._segments.add(slots, self.chunk_frames[slots], stable_end, unstable_end, has_end_token)
         return ends | (self._encoder_frames[slots] == self._warm_up_frames[slots])
 
+    def count(self, slots: np.ndarray, frames: np.ndarray) -> None:
+        """Adds frames [n] of streams without rules, which may get some."""
+        self._encoder_frames[slots] += frames
+        self._segments.frames[slots] += frames
+
     def warm_up_samples(self, slot: int) -> int:
         """Results of a part that covers no more samples of the stream than these are withheld."""
         return int(self._warm_up_frames[slot] * self._frame_samples) - self._virtual_samples
@@ -141,36 +140,19 @@ class Endpoints:
     def end(self, slot: int, decoded: Decoded, covered_samples: int) -> SegmentPart:
         """The part before an endpoint after the last chunk; the next segment begins."""
         self._segments.begin(np.array([slot]))
-        self._found[slot] = self._told[slot] = self._told_before[slot] = 0
+        self._found[slot] = self._reported[slot] = self._reported_before[slot] = 0
         self._first_sample[slot] = start = int(self._origin[slot] + self._encoder_frames[slot] * self._frame_samples)
         return SegmentPart(decoded, min(start - self._virtual_samples, covered_samples), True, start)
 
-    def force_end(
-        self, slot: int, decoded: Decoded, tokens: int, covered_samples: int, before: list[Token] | None
-    ) -> SegmentPart:
+    def force_end(self, slot: int, decoded: Decoded, tokens: int, covered_samples: int) -> SegmentPart:
         """The part before an end by the client; the search itself does not have its last `tokens` tokens yet.
 
-        A word that goes on in the last frames belongs to the next segment, whose times count from where the search
-        began, too. before: stable tokens of the last word before `decoded`; None where no word goes on.
+        The times of the next segment count from where the search began, too.
         """
-        word = [] if before is None else self._borders.continued(before, decoded.stable + decoded.unstable)
-        first = int(self._first_sample[slot])
-        if word and word[-1].timestamp < round((covered_samples - first) / self._frame_samples) - _OPEN_FRAMES:
-            word = []
-        untold = min(len(word), tokens)
-        if untold:
-            tokens_left = (decoded.stable + decoded.unstable)[:-untold]
-            count = min(len(decoded.stable), len(tokens_left))
-            decoded = Decoded(
-                tokens_left[:count],
-                tokens_left[count:],
-                [a._replace(tokens=self._borders.without_open_word(a.tokens)) for a in decoded.alternatives],
-                decoded.lattice,
-            )
-        told = int(max(self._told[slot], self._found[slot])) + tokens - untold
-        self._told[slot], self._told_before[slot] = told, told
-        self._segments.force(np.array([slot]), _end(word, self.silent_tokens))
-        return SegmentPart(decoded, covered_samples, True, first, word[: len(word) - untold])
+        self._reported[slot] = max(self._reported[slot], self._found[slot]) + tokens
+        self._reported_before[slot] = self._reported[slot]
+        self._segments.force(np.array([slot]))
+        return SegmentPart(decoded, covered_samples, True, int(self._first_sample[slot]))
 
 
 class RowSteps:
@@ -188,11 +170,10 @@ class RowSteps:
         covered_samples: np.ndarray,
         ends: np.ndarray,
         is_forced: np.ndarray,
-        before: Mapping[int, Before],
+        unstable: Mapping[int, list[Token]],
     ):
         """slots, covered_samples: [R] int64; frames: [2, R] int64, all of a row and its open ones; ends, is_forced: [R]
-        bool, the stream or, by the client, its segment ends; before: by row with unstable tokens, or that ends in
-        speech.
+        bool, the stream or, by the client, its segment ends; unstable: by row, the tokens at its end that may change.
         """
         self._endpoints, self._slots, self._covered = endpoints, slots, covered_samples
         self._has_rules, self._chunk_frames = endpoints.are_on[slots], endpoints.chunk_frames[slots]
@@ -202,8 +183,7 @@ class RowSteps:
         self._is_forced = is_forced
         # Whether a step of the segment has run, and by row its tokens so far.
         self._is_new = np.zeros(len(slots), bool)
-        self._found = {row: Decoded([], each.unstable, []) for row, each in before.items() if each.unstable}
-        self._open_words = {row: each.open_word for row, each in before.items()}
+        self._found = {row: Decoded([], tokens, []) for row, tokens in unstable.items()}
         self._parts: dict[int, list[SegmentPart]] = {}
 
     def next(self) -> Step | None:
@@ -231,7 +211,7 @@ class RowSteps:
         copied = [0] * len(rows)
         for i, (row, one) in enumerate(zip(rows.tolist(), decoded, strict=True)):
             if one is not None:
-                one = self._endpoints.untold(int(self._slots[row]), one, bool(step.is_copy[i]))
+                one = self._endpoints.unreported(int(self._slots[row]), one, bool(step.is_copy[i]))
                 copied[i] = len(one.stable)
             if one is not None and (one is not NOTHING or row in self._found):
                 has_end_token = bool(end_tokens) and any(token.id in end_tokens for token in one.stable + one.unstable)
@@ -244,12 +224,9 @@ class RowSteps:
             row_decoded, covered = self._found.pop(row, NOTHING), int(self._covered[row])
             if step.is_endpoint[i]:
                 part = self._endpoints.end(int(self._slots[row]), row_decoded, covered)
-                if self._open_words.get(row):
-                    self._open_words[row] = []
             elif step.is_copy[i]:
                 tokens = copied[i] + len(row_decoded.unstable)
-                open_word = self._open_words.get(row)
-                part = self._endpoints.force_end(int(self._slots[row]), row_decoded, tokens, covered, open_word)
+                part = self._endpoints.force_end(int(self._slots[row]), row_decoded, tokens, covered)
             else:
                 part = SegmentPart(row_decoded, covered, True, covered)
             self._parts.setdefault(row, []).append(part)
@@ -258,6 +235,8 @@ class RowSteps:
             self._is_endpoint[rows[step.is_endpoint]] = False
             self._is_final[rows[step.is_final & ~step.is_endpoint]] = False
         # 3) endpoints after whole chunks
+        is_plain = ~self._has_rules[rows] & ~step.is_copy
+        self._endpoints.count(self._slots[rows[is_plain]], step.frames[is_plain])
         is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._chunk_frames[rows])
         if np.count_nonzero(is_whole):
             whole = rows[is_whole]

@@ -9,7 +9,6 @@ import torch
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
-from penstock.frontend.loudness import Loudness
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
@@ -19,7 +18,6 @@ from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import (
     END,
     FINALIZE,
-    IN_SPEECH,
     NO_ROW,
     OPEN,
     START,
@@ -41,11 +39,10 @@ class FeatureStage(AdmittingStage):
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
         config = checkpoint.config
-        super().__init__(table, config.features.sample_rate_hz, OptionReader(checkpoint, decoding).read)
+        super().__init__(table, config.features.sample_rate_hz, OptionReader(checkpoint, decoding))
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self._subsampling_factor = config.encoder.subsampling_factor
         self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, table.slots)
-        self._loudness = Loudness(table.slots, config.features.hop_samples / config.features.sample_rate_hz)
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -65,9 +62,6 @@ class FeatureStage(AdmittingStage):
         try:
             is_first, is_last = (flags & START) > 0, (flags & (END | FINALIZE)) > 0
             extracted = self._extractor.extract(own, samples, lengths, is_first, is_last)
-            is_loud = self._loudness.add(
-                own, extracted.mel, extracted.chunks, extracted.last_valid_mel_frames, is_first
-            )
         except STEP_ERRORS as error:  # samples of these streams are lost
             self.table.take_back(own)
             for row in admitted.tolist():
@@ -85,6 +79,5 @@ class FeatureStage(AdmittingStage):
         columns = (extracted.chunks, extracted.last_valid_mel_frames, extracted.covered_samples, frames)
         for column, values in enumerate(columns, start=Column.CHUNKS):
             ticket[admitted, column] = values
-        marks = np.where(extracted.has_open, OPEN, 0) | np.where(is_loud, IN_SPEECH, 0)
-        ticket[admitted, Column.FLAGS] |= np.where(flags & FINALIZE > 0, marks, 0)
+        ticket[admitted, Column.FLAGS] |= np.where((flags & FINALIZE > 0) & extracted.has_open, OPEN, 0)
         return FeatureRows(ticket, extracted.mel, options, errors, rows.is_batched)

@@ -27,7 +27,7 @@ from penstock.pipeline.stages.admission import RowAdmission
 from penstock.pipeline.stages.audio_rows import AudioRows, join_rows
 from penstock.runtime import check_device_works, send_to_device
 from penstock.speakers.bundle import SpeakerCheckpoint, SpeakerConfig, StepSize
-from penstock.speakers.captured_step import CapturedStep
+from penstock.speakers.captured_step import CapturedSpeakerStep
 from penstock.speakers.diarizer import SpeakerSteps
 from penstock.speakers.network import SpeakerNetwork, open_network
 
@@ -63,10 +63,10 @@ class StreamSteps:
         """[S, L, 8 F], look-back, chunk and look-ahead; memory is taken when a stream needs it."""
         self._filled, self._left, self._mode = np.zeros((3, slots), np.int64)  # [S]; frames, of the look-back
         self._table = np.array([tuple(size) for size in self._sizes.values()])  # [modes, 3]
-        self._captured: CapturedStep | None = None
+        self._captured: CapturedSpeakerStep | None = None
         if driver is not None:
             size = config.cache.frames + config.live_queue.frames + self._live_frames
-            self._captured = CapturedStep(self._steps, self._live_frames, size, driver)
+            self._captured = CapturedSpeakerStep(self._steps, self._live_frames, size, driver)
         self.steps = self.rows = 0
         """Steps, and the chunks of streams in them."""
 
@@ -131,8 +131,8 @@ class StreamSteps:
         return self._mode[slots] == len(self._sizes) - 1
 
     def _run(
-        self, rows: np.ndarray, slots: np.ndarray, chunk: np.ndarray, right: np.ndarray, captured: CapturedStep | None,
-        found: list[list[np.ndarray]], lost: dict[int, str],
+        self, rows: np.ndarray, slots: np.ndarray, chunk: np.ndarray, right: np.ndarray,
+        captured: CapturedSpeakerStep | None, found: list[list[np.ndarray]], lost: dict[int, str],
     ) -> None:  # fmt: skip
         """Runs a step of different streams [B], live ones or files, and moves their frames on.
 

@@ -60,13 +60,16 @@ class StreamDecoder(ABC):
         Their segments have ended with a chunk that `is_final`, or without one where the decoder `needs_frames`.
         """
 
+    def restart_phrases(self, slot: int) -> None:  # noqa: B027 - a search without phrases has nothing to do
+        """Goes on with the slot's new phrase list, from its start; the old one is still in memory."""
+
     @abstractmethod
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Decodes the chunk and saves the states; returns each stream's new tokens, NOTHING without any."""
 
 
 class TruncationCounters(NamedTuple):
-    """How often beams exceeded their fixed memory.
+    """Counts of beams that exceeded their fixed memory.
 
     Results may depend on chunk borders if one of the first two is not 0.
     """

@@ -85,10 +85,8 @@ def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     graph.check_model(head.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
     words = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
     parts.fusion.word_boosts = words
-    limits = WfstLimits(
-        decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank, decoding.wfst_lattice_beam
-    )
-    search = WfstSearch(DeviceGraph(graph, device), WfstSizes(decoding.wfst_max_active), limits, decoding.kernels)
+    sizes, limits = WfstSizes(decoding.wfst_max_active), WfstLimits(decoding.wfst_beam)
+    search = WfstSearch(DeviceGraph(graph, device), sizes, limits, decoding.kernels)
     no_rows = torch.zeros(0, dtype=torch.int64, device=device)
     boosts = StreamBoosts(words.table, no_rows, parts.fusion.phrases)
     driven = wfst_with_driver(search, parts.driver, parts.max_batch, parts.chunk_encoder_frames, boosts)

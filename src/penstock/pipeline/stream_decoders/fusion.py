@@ -1,6 +1,6 @@
 """The language model and the phrase lists that the streams of a decoder chose, by slot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -43,12 +43,27 @@ class StreamFusion:
         StreamError where there is no memory for the phrase list; the slot holds none then.
         """
         self.close(slot)
-        if options.decoder == WFST:  # the graph has the language model, and a table the boosts of words
-            if self.word_boosts is None or not self.word_boosts.open(slot, options.phrases):
-                self._lists[slot] = self._phrases.acquire(options.phrases)
-            return
-        self._lists[slot] = self._phrases.acquire(options.phrases)
-        self._weights[slot] = options.lm_weight
+        self._acquire(slot, options)
+        if options.decoder != WFST:  # the graph has the language model
+            self._weights[slot] = options.lm_weight
+
+    def change(self, slot: int, options: ResolvedOptions, restart: Callable[[int], None]) -> None:
+        """Replaces the phrase list of the slot's stream. StreamError where there is no memory for it.
+
+        restart: called with the slot while both lists are in memory; takes the stream's search to the new one.
+        """
+        before, self._lists[slot] = self._lists[slot], NO_PHRASES
+        try:
+            self._acquire(slot, options)
+            restart(slot)
+        finally:
+            self._phrases.release(before)
+
+    def _acquire(self, slot: int, options: ResolvedOptions) -> None:
+        # A table has the boosts of a graph's words.
+        has_table = options.decoder == WFST and self.word_boosts is not None
+        if not (has_table and self.word_boosts is not None and self.word_boosts.open(slot, options.phrases)):
+            self._lists[slot] = self._phrases.acquire(options.phrases)
 
     def close(self, slot: int) -> None:
         """Releases the phrase list of the slot's stream, if it has one."""

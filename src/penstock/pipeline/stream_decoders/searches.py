@@ -12,7 +12,7 @@ from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBea
 from penstock.decoding.ctc import CtcHead, CtcStateStore, CtcTokens, decode_greedily
 from penstock.decoding.greedy.memory import BatchedHyps, GreedyStateStore
 from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping, with_driver
-from penstock.decoding.sizes import AesLimits, BeamSizes
+from penstock.decoding.sizes import CTC_LABEL_BONUS, BeamSizes
 from penstock.decoding.tensors.tensor_tree import copy_to_device, map_tensors, tree_to_host
 from penstock.decoding.transducer.interface import IlmWeights, TransducerNetwork
 from penstock.graphs.program import Driver
@@ -22,14 +22,12 @@ from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.words import NOTHING, Decoded, Token, TokenAlternative
 from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, TruncationCounters, TruncationLog, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
-from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
+from penstock.scoring.fusion import Fusion
 from penstock_client.options import TRANSDUCER_BEAMS
-
-_EQUATIONS = {"eq2": BlankScoring.LABELS_ONLY, "eq3": BlankScoring.BLANK_TOO}
 
 
 class SearchFactory:
-    """Builds searches from the decoding options: limits, fusion strategy and CUDA graph driver."""
+    """Builds searches from the decoding options: limits and CUDA graph driver."""
 
     def __init__(self, decoding: DecodingConfig, driver: Driver, max_batch: int, chunk_encoder_frames: int):
         """max_batch, chunk_encoder_frames: the largest batch and the chunk length that graphs are captured for."""
@@ -46,18 +44,11 @@ class SearchFactory:
 
         It is captured if the setting `capture_beams` says so: each is memory and seconds at a start.
         """
-        settings = self._decoding
+        algorithm = BeamAlgorithm(name) if name in TRANSDUCER_BEAMS else BeamAlgorithm.ALSD
         search = BeamSearch(
-            network,
-            BeamAlgorithm(name) if name in TRANSDUCER_BEAMS else BeamAlgorithm.ALSD,
-            fusion,
-            fusion_strategy(settings.lm_fusion),
-            settings.max_symbols,
-            AesLimits(settings.aes_expansions, settings.aes_margin, settings.aes_extra_labels),
-            settings.length_normalization,
-            settings.ctc_beam_label_bonus,
+            network, algorithm, fusion, max_symbols=self._decoding.max_symbols, label_bonus=CTC_LABEL_BONUS
         )
-        if not settings.capture_beams:
+        if not self._decoding.capture_beams:
             return search
         return beam_with_driver(search, *self._driving, self.beam_sizes(network))
 
@@ -65,12 +56,6 @@ class SearchFactory:
         """Capacity of a slot; no hypothesis of a CTC beam lags, so it carries no frames."""
         sizes = BeamSizes(self._decoding.beam_size)
         return sizes._replace(carried_encoder_frames=0) if isinstance(network, CtcHead) else sizes
-
-
-def fusion_strategy(name: str) -> FusionStrategy:
-    """Returns the strategy `name` of `decoding_config.LM_FUSIONS`."""
-    equation, _, pruning = name.partition("-")
-    return FusionStrategy(_EQUATIONS[equation], Pruning(pruning))
 
 
 class GreedyStreamDecoder(StreamDecoder):
@@ -94,6 +79,10 @@ class GreedyStreamDecoder(StreamDecoder):
     def begin_segment(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """The hypotheses do not change."""
         self._state.begin_segment(copy_to_device(slots, torch.int64, self._device))
+
+    def restart_phrases(self, slot: int) -> None:
+        """The hypothesis does not change."""
+        self._state.restart_phrases(copy_to_device([slot], torch.int64, self._device), self._fusion.phrase_start(slot))
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label is stable."""
@@ -139,6 +128,11 @@ class BeamStreamDecoder(StreamDecoder):
         search = self._fused if self._fusion.is_used(slots) else self._plain
         self._state.begin_segment(rows, search.n_best(self._state.gather(rows)).places[:, 0])
         self.truncation.begin(slots)
+
+    def restart_phrases(self, slot: int) -> None:
+        """Hypotheses lose the boosts of phrases that they have begun."""
+        rows = copy_to_device([slot], torch.int64, self._device)
+        self._state.restart_phrases(rows, self._fusion.phrase_start(slot), self._fusion.phrases.final_scores)
 
     def _ilm_weights(self, options: Sequence[ResolvedOptions]) -> IlmWeights:
         if isinstance(self._network, CtcHead):

@@ -214,6 +214,13 @@ class WfstStreamDecoder(StreamDecoder):
         """Starts anew: a segment is a path from the graph's start to its end."""
         self.open(slots, options)
 
+    def restart_phrases(self, slot: int) -> None:
+        """Paths keep the boosts of phrases that they have begun, as the links of lattices do."""
+        rows = copy_to_device([slot], torch.int64, self._head.device)
+        states = self._state.gather(rows)
+        at_start = torch.full_like(states.tokens.phrases, self._fusion.phrase_start(slot))
+        self._state.scatter(rows, states._replace(tokens=states.tokens._replace(phrases=at_start)))
+
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Pieces that all paths share are stable once the next one is, for only then is it known where they end."""
         device = self._head.device

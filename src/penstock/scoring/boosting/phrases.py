@@ -129,7 +129,7 @@ def _tokenize(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _fit_tokens(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """As `_tokenize`; () for a phrase that is left out."""
+    """Tokenizes as `_tokenize`; () for a phrase that is left out."""
     for form in (text, fit_phrase(text, tokenizer.alphabet)):
         if form is not None and tokenizer.unknown not in (tokens := tokenizer.encode(form)):
             return tuple(tokens)

@@ -30,7 +30,7 @@ _SECTION = re.compile(rb"\\(\d{1,3})-grams:")
 _ROWS_AT_ONCE = 1 << 16  # a section's arrays grow with what is read, not with what the header says
 _MAX_LINE_BYTES = 1 << 20
 MAX_OTHER_LINES, MAX_OTHER_BYTES = 100_000, 16 << 20
-"""What a file may have beside its n-grams: comments, headings, empty lines. A small gzip file could hold any number."""
+"""Limits beside the n-grams: comments, headings, empty lines. A small gzip file could hold any number."""
 _MAX_NGRAM_BYTES = 4096
 """On average over the n-grams so far, with the blanks between their fields."""
 _NOT_ARPA = {
@@ -78,17 +78,17 @@ class Arpa(NamedTuple):
 
 def read_arpa(path: str | Path) -> Arpa:
     """Reads a file, plain or gzip. ArpaError names the file, and the line if known."""
-    return _read_file(Path(path), _Reader.read)
+    return _read_file(Path(path), _LineReader.read)
 
 
 def check_arpa(path: Path) -> None:
     """ArpaError unless the file begins as an ARPA file does. Reads no n-grams, so it takes no time."""
-    _read_file(path, _Reader.read_header)
+    _read_file(path, _LineReader.read_header)
 
 
 def read_words(path: Path) -> list[str]:
     """The words of an ARPA file. Reads its 1-grams and nothing after them; ArpaError as `read_arpa`."""
-    return _read_file(path, _Reader.read_words)
+    return _read_file(path, _LineReader.read_words)
 
 
 def write_arpa(arpa: Arpa, path: str | Path) -> None:
@@ -151,7 +151,7 @@ def _bounded_lines(text: gzip.GzipFile | BufferedReader) -> Iterator[bytes]:
         yield line
 
 
-class _Reader:
+class _LineReader:
     """One pass through the lines; `_line` is the number of the last line read."""
 
     def __init__(self, lines: Iterator[bytes]):
@@ -311,11 +311,11 @@ class _Reader:
         return self._index[key]
 
 
-def _read_file(path: Path, read: Callable[[_Reader], _T]) -> _T:
+def _read_file(path: Path, read: Callable[[_LineReader], _T]) -> _T:
     """The result of `read` for a file; ArpaError names the file, and the line if known."""
     with _open(path) as lines:
         try:
-            return read(_Reader(lines))
+            return read(_LineReader(lines))
         except _LineError as error:
             raise ArpaError(f"{path}: line {error.line}: {error}") from error
 

@@ -1,0 +1,299 @@
+"""The streams of a `Client` or `AsyncClient`: each is a stream of the batched engine."""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+
+from penstock_client.batched.client import Server, StreamSettings, move_to_any
+from penstock_client.batched.rows import END, FINALIZE, MOVABLE, first_part
+from penstock_client.batched.stream import BatchedStream
+from penstock_client.connection import Endpoint, retry_pauses_s
+from penstock_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    ProtocolError,
+    ServerDrainingError,
+    ServerFullError,
+    ServerReplyError,
+    ServerUnreachableError,
+    StreamClosedError,
+    StreamError,
+    StreamId,
+)
+from penstock_client.options import SpeakerSettings
+from penstock_client.protocol import FINALIZE as FINALIZE_PARAMETER
+from penstock_client.protocol import SAMPLE_RATE_HZ, Request, Result
+from penstock_client.transport.base import AsyncConnection, AsyncTransport
+from penstock_client.transport.probe import NOT_A_SERVER, explain
+from penstock_client.transport.server_offer import ServerChunks
+from penstock_client.transport.signal import AsyncSignal
+from penstock_client.transport.thread import in_thread
+
+MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = 60 * SAMPLE_RATE_HZ, 64
+CLOSE_TIMEOUT_S = 1.0
+"""Time for which closing an unfinished stream waits for the server to take its last request."""
+_OVERHANG_SAMPLES = 40
+"""By which a window of 25 ms reaches beyond its step of 10 ms: the end of a chunk is not covered yet."""
+_ONLY_WHILE_LOST = (StreamError.code, ProtocolError.code)
+"""The codes of errors that a server has while it stops or starts; else they would come again."""
+_LOG = logging.getLogger("penstock_client")
+
+
+class EngineConnection:
+    """The connection to one server, for the streams of one event loop. An `AsyncConnection`."""
+
+    def __init__(self, endpoint: Endpoint, chunks: ServerChunks | None = None):
+        """chunks: are forgotten when the connection is lost. ValueError for bad certificates."""
+        options = endpoint.options
+        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, False, math.inf if options.reconnect_s else 0)
+        self.server = Server(endpoint, settings)
+        self.options, self._chunks = options, chunks
+
+    def open_transport(
+        self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
+    ) -> "EngineTransport":
+        """A transport for a new stream. It connects with its first request, so errors appear there."""
+        return EngineTransport(self, stream_id, speakers)
+
+    async def close(self) -> None:
+        """Ends the remaining streams and the connection."""
+        await self.server.close()
+
+    def forget_chunks(self) -> None:
+        """The server may have been replaced."""
+        if self._chunks is not None:
+            self._chunks.forget()
+
+
+class EngineTransport:
+    """One stream. An `AsyncTransport`.
+
+    A task opens it and then sends what waits: only who waits for results waits for a connection.
+    """
+
+    def __init__(self, connection: EngineConnection, stream_id: StreamId, speakers: SpeakerSettings | None):
+        self._connection, self._stream_id, self._speakers = connection, stream_id, speakers
+        self._stream: BatchedStream | None = None
+        self._requests: deque[Request] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._moving: asyncio.Task[None] | None = None
+        self._results: deque[Result] = deque()
+        self._latest = Result(0, "", False, 0.0, (), (), ())
+        """The last one that has come."""
+        self._failure: ClientError | None = None
+        """Why the stream was not opened, or was closed."""
+        self._changed = AsyncSignal()
+        """Wakes the tasks that wait for the stream, for room or for a request."""
+        self._cancelled_s = 0.0
+        self._lost_s: float | None = None
+        """Time at which the server was lost; None once there is a result again."""
+
+    @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the stream is opened."""
+        return "" if self._stream is None else self._stream.name
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every request up to the last is answered and every result was received."""
+        return self._stream is not None and self._stream.is_complete and not self._results
+
+    async def send(self, request: Request) -> None:
+        """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError."""
+        while True:
+            self._check_open()
+            if self._stream is not None and self._sending is not None and self._sending.done():
+                await self._send(self._stream, request)
+                return
+            if request.is_end or self._has_room(request):
+                break
+            await self._changed.wait(math.inf)  # afterwards the task that sends the others may have ended
+        self._requests.append(request)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send_all(), name=f"penstock {self._stream_id} requests")
+
+    async def receive(self, wait_s: float | None) -> Result | None:
+        """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
+
+        Raises ClientError.
+        """
+        deadline_s = math.inf if wait_s is None else time.monotonic() + wait_s
+        while self._stream is None:
+            if self._failure is not None:
+                raise self._failure
+            if (left_s := deadline_s - time.monotonic()) <= 0:
+                return None
+            await self._changed.wait(left_s)
+        while not self._results:
+            try:
+                answer = await self._stream.next_answer(deadline_s - time.monotonic())
+            except StreamClosedError as error:
+                raise self._failure or error from None
+            if answer is None:
+                return None
+            results = [Result.after(one, one.round_trip_s, one.is_endpoint) for one in answer.results]
+            if not results and answer.is_whole:  # the server sends none where nothing is new
+                results = [self._unchanged(answer.end_samples)]
+            self._results += results
+            self._latest = results[-1] if results else self._latest
+            if self._lost_s is not None and answer.results and not self._stream.is_without_server:
+                self._note_success()
+        return self._results.popleft()
+
+    def _unchanged(self, end_samples: int) -> Result:
+        """A result without anything new, after these samples of the stream."""
+        assert self._stream is not None
+        before, geometry = self._latest, self._connection.server.geometry
+        covered_samples = 0 if geometry is None else geometry.border(end_samples) - _OVERHANG_SAMPLES
+        covered_s = max(before.audio_processed_s, covered_samples / SAMPLE_RATE_HZ)
+        if before.is_final:
+            return Result(before.segment + 1, "", False, covered_s, (), (), ())
+        return replace(before, audio_processed_s=covered_s, new_words=(), new_tokens=(), new_timestamps=())
+
+    def cancel(self) -> None:
+        """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
+        if self.is_complete or (self._stream is not None and self._stream.is_over):
+            return
+        self._cancelled_s = time.monotonic()
+        self._fail(StreamClosedError(self._stream_id, "the stream was closed before its last result"))
+        self._results.clear()
+        if self._stream is not None:
+            self._stream.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def close(self) -> None:
+        """Cancels, and waits until the server has taken the end, at most `CLOSE_TIMEOUT_S`."""
+        self.cancel()
+        tasks = [task for task in (self._sending, self._moving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._stream is not None:
+            self._stream.cancel()
+            await self._stream.settled(max(0.0, self._cancelled_s + CLOSE_TIMEOUT_S - time.monotonic()))
+
+    def _has_room(self, request: Request) -> bool:
+        """True where another request may wait for the stream to be opened."""
+        samples = sum(each.samples for each in self._requests) + request.samples
+        return len(self._requests) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._stream is not None and self._stream.failure is not None:
+            raise self._stream.failure
+
+    def _fail(self, error: ClientError) -> None:
+        self._failure = self._failure or error
+        self._requests.clear()
+        self._changed.give()
+
+    async def _send_all(self) -> None:
+        """Opens the stream, and sends what has waited for that. Later requests are sent as they come."""
+        try:
+            self._stream = stream = await self._opened(self._requests[0])
+            if self._connection.options.reconnect_s:
+                stream.on_lost = self._note_loss
+            self._requests.popleft()
+            while self._requests:
+                self._changed.give()
+                await self._send(stream, self._requests[0])
+                self._requests.popleft()
+            self._changed.give()
+        except ClientError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001  # tasks that wait for results would wait for ever
+            self._fail(StreamError(self._stream_id, f"{type(error).__name__}: {error}"))
+            if self._stream is not None:
+                self._stream.cancel()
+
+    @staticmethod
+    async def _send(stream: BatchedStream, request: Request) -> None:
+        samples = np.frombuffer(request.audio, "<f4")
+        if request.is_end:
+            await stream.finish(samples)
+            return
+        await stream.has_fewer_rows(MAX_UNANSWERED_REQUESTS)
+        if request.is_final:
+            await stream.end_with(samples, request.changes)
+        else:
+            await stream.push(samples)
+
+    async def _opened(self, request: Request) -> BatchedStream:
+        """The stream with its first request; with `wait_for_slot_s` once the server has accepted it."""
+        parameters = {name: value for name, value in request.parameters.items() if name not in FINALIZE_PARAMETER}
+        flags = END if request.is_end else FINALIZE if request.is_final else 0
+        first = first_part(parameters, np.frombuffer(request.audio, "<f4"), flags)
+        pauses = retry_pauses_s(self._connection.options.wait_for_slot_s)
+        is_rejected = False  # then it may be gone for a while, too: it starts again
+        while True:
+            try:
+                stream = await self._connection.server.open(first, self._speakers)
+                if self._connection.options.wait_for_slot_s:
+                    await _accepted(stream)
+                return stream
+            except (
+                ServerFullError, ServerDrainingError, ServerUnreachableError, ConnectionLostError, ServerReplyError,
+            ) as error:  # fmt: skip
+                is_rejected |= isinstance(error, ServerFullError | ServerDrainingError)
+                pause_s = next(pauses, None) if is_rejected else None
+                if pause_s is None or error.of_speakers:
+                    if isinstance(error, ServerReplyError):
+                        raise await self._explained(error) from error
+                    raise
+                await asyncio.sleep(pause_s)
+
+    async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
+        """Names what answers at the address in place of a server with this model."""
+        endpoint, reason = self._connection.server.endpoint, str(error.__cause__ or error.text)
+        if reason == "HTTP status 404":
+            reason = NOT_A_SERVER["http"]
+        return ServerUnreachableError(endpoint.url, await in_thread(explain, endpoint, reason))
+
+    def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
+        """Reconnects a stream that has had results."""
+        is_lost = error.code in MOVABLE and (self._lost_s is not None or error.code not in _ONLY_WHILE_LOST)
+        if not is_lost or not stream.has_results or self._failure is not None:
+            return False
+        reconnect_s, now_s = self._connection.options.reconnect_s, time.monotonic()
+        if self._lost_s is None:
+            self._lost_s = now_s
+            _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
+        self._connection.forget_chunks()
+        self._moving = asyncio.create_task(self._move(stream, error, self._lost_s + reconnect_s - now_s))
+        return True
+
+    async def _move(self, stream: BatchedStream, error: ClientError, limit_s: float) -> None:
+        await move_to_any(stream, error, lambda: [self._connection.server], limit_s)
+
+    def _note_success(self) -> None:
+        assert self._lost_s is not None and self._stream is not None
+        took_s, self._lost_s = time.monotonic() - self._lost_s, None
+        start_s = self._stream.restarted_from_s
+        _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)
+
+
+async def _accepted(stream: BatchedStream) -> None:
+    try:
+        await stream.accepted()
+    except BaseException:
+        stream.cancel()
+        raise
+
+
+def open_transport(
+    connection: AsyncConnection, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None
+) -> AsyncTransport:
+    """A transport for a new stream. ValueError for speakers over a connection of the caller's own."""
+    if speakers is None:
+        return connection.open_transport(stream_id, timeout_s)
+    if not isinstance(connection, EngineConnection):
+        raise ValueError("speakers are asked for, but the connection that was given is of another kind")
+    return connection.open_transport(stream_id, timeout_s, speakers)

@@ -1,0 +1,79 @@
+"""Docstrings begin with a verb or the thing itself, and each class of the product has a name of its own.
+
+`make check` runs this.
+"""
+
+import ast
+import functools
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("src/", "client/src/", "gateway/src/")
+ELLIPSIS = re.compile(
+    r"[^\w`]*(as|how|of|that|those|what|when|where|which|who|whom|whose|such|there"
+    r"|he|her|his|i|it|its|she|their|them|these|they|this|we|you)\b",
+    re.IGNORECASE,
+)
+"""First words that leave the thing itself out."""
+SHARED_NAMES = {
+    "Alternative": "of the server, and as the client reads it",
+    "AudioError": "public in both packages: unusable audio",
+    "ChunkGeometry": "of the model, and as far as the client knows it",
+    "ErrorCode": "codes of the server, and those of the gateway, each with its table",
+    "PackageError": "public in both packages: an optional package is missing",
+    "Stream": "public in both packages: of a server, and of a recognizer in the same process",
+    "StreamError": "public in both packages: of one stream",
+    "StreamResult": "public in both packages: the answer to a request of a stream",
+    "Word": "of the server, and as the client reads it",
+}
+"""Names of two classes, one in the server and one in a package without torch, and why both have it."""
+
+
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """Every Python file that is not generated: its name relative to the repository, and its code."""
+    command = ["git", "ls-files", "*.py", ":!:*_pb2.py", ":!:*_pb2_grpc.py"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return {name: ast.parse((ROOT / name).read_text(encoding="utf-8")) for name in names}
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Docstrings of the module, its classes and functions, and the texts behind attributes."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        has_own = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for before, statement in zip([None, *body], body, strict=False):
+            if (has_own if before is None else isinstance(before, (ast.Assign, ast.AnnAssign))) and (
+                isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and isinstance(statement.value.value, str)
+            ):
+                yield statement.value
+
+
+def test_docstrings_begin_with_a_verb_or_the_thing_itself() -> None:
+    found = [
+        f"{name}:{text.lineno}: {text.value.strip()[:60]}"
+        for name, tree in sources().items()
+        for text in docstrings(tree)
+        if ELLIPSIS.match(text.value)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_classes_have_names_of_their_own() -> None:
+    files = defaultdict[str, list[str]](list)
+    for name, tree in sources().items():
+        if name.startswith(PRODUCT):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    files[node.name].append(name)
+    shared = {name: found for name, found in files.items() if len(found) > 1}
+    assert shared.keys() <= SHARED_NAMES.keys(), {name: shared[name] for name in shared.keys() - SHARED_NAMES.keys()}
+    assert all(len(found) == 2 for found in shared.values()), shared
