@@ -249,7 +249,9 @@ def serve_command(*arguments: str):
 def read_until(process: subprocess.Popen, word: str) -> str:
     """Output up to and including the line with `word`."""
     text = ""
-    while word not in text and (line := process.stdout.readline()):
+    while word not in text:
+        line = process.stdout.readline()
+        assert line, f"{word!r} is not in {text!r}; {process.communicate()[1]}"
         text += line
     return text
 

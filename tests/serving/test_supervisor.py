@@ -40,13 +40,11 @@ class Server:
     def url(self, port):
         return f"127.0.0.1:{port}"
 
-    def start(self):
+    def start_until_ready(self, is_cancelled, on_wait, on_retry):
         self.fate = self.fates[self.starts]
         self.starts += 1
         if isinstance(self.fate, Exception):
             raise self.fate
-
-    def wait_ready(self, is_cancelled, on_wait):
         on_wait()
         return not is_cancelled()
 

@@ -138,10 +138,14 @@ def _prepare_server(
     _check_memory(values, served, memory, console)
     _warn_about_wheel(console, install, values.listen)
     address = triton_address(values.listen)
+    # Where other processes rely on the ports, none that is lost can be replaced by another.
+    kept = ports if gateway or address != values.listen else wanted
     options = ServerOptions(
-        repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
+        repository, kept, address, values.drain_seconds, _environment(values, served), information, values.verbose
     )
-    return TritonServer(install, options, sys.stderr.write), gateway
+    server = TritonServer(install, options, sys.stderr.write)
+    server.ports = ports
+    return server, gateway
 
 
 def _check_device(args: argparse.Namespace, values: ServeOptions) -> None:

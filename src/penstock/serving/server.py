@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-from penstock.errors import PortError, ServerCrashError, ServerError
+from penstock.errors import PenstockError, PortError, ServerCrashError, ServerError
 from penstock.runtime import describe_end, memory_kills
 from penstock.serving.drain import Drained, Table, attach_tables, drain_streams
 from penstock.serving.health import answers, probe
@@ -123,6 +123,31 @@ class TritonServer:
             start_new_session=True,
             pass_fds=[runtime.lock],
         )
+
+    def start_until_ready(
+        self,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[], object] = lambda: None,
+        on_retry: Callable[[PenstockError], object] = lambda error: None,
+    ) -> bool:
+        """Does `start` and `wait_ready`. Starts again up to two times: after a crash, as Triton's Python backend may
+        crash at any time, and on other free ports where another process has taken one.
+
+        on_retry: called with the error before a further start.
+        """
+        for starts_left in reversed(range(_STARTS)):
+            try:
+                self.start()
+                return self.wait_ready(is_cancelled=is_cancelled, on_wait=on_wait)
+            except BaseException as error:
+                self.stop(drain=False)
+                has_lost_port = isinstance(error, PortError) and 0 in self._options.ports
+                if not (has_lost_port or isinstance(error, ServerCrashError)) or not starts_left or is_cancelled():
+                    raise
+                if has_lost_port:
+                    self.ports = self._options.ports
+                on_retry(error)
+        raise AssertionError("the last start returns or raises")
 
     def wait_ready(
         self,
@@ -234,21 +259,7 @@ class TritonServer:
                 os.killpg(running.process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "TritonServer":
-        """Starts again up to two times: after a crash, as Triton's Python backend may crash at any time, and on other
-        free ports where another process has taken one.
-        """
-        for starts_left in reversed(range(_STARTS)):
-            try:
-                self.start()
-                self.wait_ready()
-                break
-            except BaseException as error:
-                self.stop(drain=False)
-                has_lost_port = isinstance(error, PortError) and 0 in self._options.ports
-                if not (has_lost_port or isinstance(error, ServerCrashError)) or not starts_left:
-                    raise
-                if has_lost_port:
-                    self.ports = self._options.ports
+        self.start_until_ready()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.errors import PortError, ServerCrashError, ServerError
+from penstock.errors import PenstockError, PortError, ServerCrashError, ServerError
 from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes
 from penstock.serving.gateway_process import GatewayProcess
@@ -110,8 +110,7 @@ class _ServerRun:
     def _until(self, stop: threading.Event, beside: contextlib.ExitStack) -> None:
         server, started_s = self._server, time.monotonic()
         try:
-            server.start()
-            if server.wait_ready(is_cancelled=stop.is_set, on_wait=self._progress(started_s)):
+            if server.start_until_ready(stop.is_set, self._progress(started_s), self._report_retry):
                 self.ready_since_s = time.monotonic()
                 beside.enter_context(SpeakerRestarts(server, Backoff(), self._console.say, stop))
                 self._wait_for_gateway(stop)
@@ -172,6 +171,9 @@ class _ServerRun:
                     raise ServerError(f"the server was stopped: {watch.loss}{server.last_stderr_line()}")
                 for warning in server.check_files():
                     self._console.say(warning, "warning")
+
+    def _report_retry(self, error: PenstockError) -> None:
+        self._console.say(f"{error}; starting again", "warning", code=error.code.name)
 
     def _report_wait(self, streams: int) -> None:
         wait = f"waiting up to {self._drain_s} s for {_streams(streams)}"
