@@ -326,7 +326,7 @@ async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, capl
 
 @pytest.mark.anyio
 async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, monkeypatch):
-    monkeypatch.setattr(container, "MAX_ANSWER_S", 0.1)
+    monkeypatch.setattr(container.limits, "UNRESPONSIVE_S", 0.1)
     waiting = asyncio.create_task(decoded(NO_DATA))
     await asyncio.sleep(0)
     (fork,) = await asyncio.wait_for(decoders.forks(1), 60)

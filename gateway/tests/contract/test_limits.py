@@ -138,7 +138,7 @@ async def test_a_key_has_reached_its_quota(fleet, serve, driver, quota):
     key, admission = ApiKey("one", 4, **quota), Admission(now_s=lambda: now_s)
     async with serve(fleet(), keys=[key], admission=admission) as served:
         assert (await driver.of(served.ports, speech(1))).text == "w1"
-        admission.add_audio(key, 60)
+        served.opened[0]._admitted.add_audio(60)
         check(driver, await driver.of(served.ports, speech(1)), ErrorCode.QUOTA_REACHED)
         now_s += 86_400
         assert (await driver.of(served.ports, speech(1))).text == "w1"

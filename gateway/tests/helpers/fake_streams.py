@@ -5,6 +5,7 @@ Every 100 ms frame with a sample above 0.01 is one word: "w0", "w1", ... counted
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, replace
 
@@ -44,6 +45,8 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
+        self.waits = 0
+        """Blocks of `waiting`."""
         self.remarks: list[Remark] = []
         self.room = asyncio.Event()
         """`push` waits for it: clear it to see backpressure."""
@@ -71,6 +74,15 @@ class FakeStream:
         while self._pending.size >= FRAME_SAMPLES:
             frame, self._pending = self._pending[:FRAME_SAMPLES], self._pending[FRAME_SAMPLES:]
             self._hear(bool(np.abs(frame).max() > 0.01))
+
+    def note_heard(self, at_s: float) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def waiting(self):
+        self.waits += 1
+        yield
+        self.waits -= 1
 
     def note(self, remarks: Iterable[Remark]) -> None:
         self.remarks += (each for each in remarks if each not in self.remarks)

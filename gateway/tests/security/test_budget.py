@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security import budget as budget_module
+from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget, KeyLimit, Turns
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
@@ -38,7 +38,7 @@ async def test_a_request_that_waits_too_long_is_rejected():
 
 @pytest.mark.anyio
 async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch):
-    monkeypatch.setattr(budget_module, "_ARRIVAL_S", -1.0)
+    monkeypatch.setattr(limits, "TICK_S", -2.0)
     budget, ended = Budget("memory", 400, 60), asyncio.Event()
     async with budget.taken("b", 100), budget.taken("c", 100):
         holding = budget.taken("a", 200)

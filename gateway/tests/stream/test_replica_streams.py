@@ -180,7 +180,7 @@ async def test_a_stream_whose_connection_is_closed_is_lost(server, open_streams)
     async with open_streams(server) as streams:
         stream = await opened(streams)
         reading = asyncio.create_task(events_of(stream))
-        await streams._streams[stream].replica.client.close()
+        await stream._replica.client.close()
         error = await rejection(reading)
         assert error.code is ErrorCode.STREAM_LOST
         assert "127.0.0.1" not in error.message
@@ -220,7 +220,7 @@ async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
 
 async def test_a_replica_that_starts_later_is_found(server, open_streams, monkeypatch, until):
     parameters, server.batch.recognizer.server_parameters = server.batch.recognizer.server_parameters, {}
-    monkeypatch.setattr("penstock_gateway.stream.replica_streams.PROBE_S", 0.01)
+    monkeypatch.setattr("penstock_gateway.security.limits.PROBE_S", 0.01)
     async with open_streams(server) as streams:
         assert not streams.groups
         assert (await rejection(opened(streams))).code is ErrorCode.NO_REPLICA

@@ -25,10 +25,6 @@ from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Connections, OpenConnection, TokenBucket
 
 _PROTOCOL = "http"
-_ROOM_S = 0.1
-"""Between two attempts to find room for a large message."""
-_CLOSE_S = 1.0
-"""Until a closed WebSocket whose client is still sending is dropped."""
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
@@ -149,7 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(limits.MAX_HEAD_S, self._expire)
+            self._head_timer = self.loop.call_later(limits.UNRESPONSIVE_S, self._expire)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -159,7 +155,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _expire(self) -> None:
         if not self._is_between_requests:
             return self.transport.close()  # the request has had its response
-        message = f"the header has not arrived within {limits.MAX_HEAD_S:g} s"
+        message = f"the header has not arrived within {limits.UNRESPONSIVE_S:g} s"
         self._reject(GatewayError(ErrorCode.STREAM_IDLE, message), HTTPStatus.REQUEST_TIMEOUT)
 
     def _reject_head(self, message: str) -> None:
@@ -314,7 +310,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 self.queue.get_nowait()
             if self.close_timer is not None:
                 self.close_timer.cancel()
-                self.close_timer = self.loop.call_later(_CLOSE_S, self.transport.close)
+                self.close_timer = self.loop.call_later(limits.CLOSE_S, self.transport.close)
 
     @property
     def _partial_bytes(self) -> int:
@@ -340,7 +336,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if self.loop.time() > self._room_until_s:
                 self._drop(error)
             elif self._wait is None:
-                self._wait = self.loop.call_later(_ROOM_S, self._go_on)
+                self._wait = self.loop.call_later(limits.POLL_S, self._go_on)
             return False
 
     def _end_deadline(self) -> None:

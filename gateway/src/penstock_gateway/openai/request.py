@@ -18,7 +18,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
-from penstock_gateway.security.limits import MAX_FIELDS_BYTES, RETRY_AFTER_S
+from penstock_gateway.security import limits
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
@@ -237,8 +237,8 @@ class _FormParser(MultiPartParser):
 
     def _count(self, size: int) -> None:
         self._fields_bytes += size
-        if self._fields_bytes > MAX_FIELDS_BYTES:
-            message = f"the fields of the form have more than {MAX_FIELDS_BYTES:,} bytes"
+        if self._fields_bytes > limits.MAX_FIELDS_BYTES:
+            message = f"the fields of the form have more than {limits.MAX_FIELDS_BYTES:,} bytes"
             raise GatewayError(ErrorCode.TOO_LARGE, message)
 
     def on_headers_finished(self) -> None:
@@ -278,7 +278,7 @@ async def read_form(
         raise GatewayError(ErrorCode.FIELD_INVALID, f"the form cannot be read: {error.message}") from None
     except OSError as error:
         message = f"the upload cannot be stored: {error.strerror}"
-        raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S) from error
+        raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S) from error
     finally:
         await form.close()
 

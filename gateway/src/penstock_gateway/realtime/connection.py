@@ -27,7 +27,6 @@ from penstock_gateway.stream.replica_stream import ReplicaStream
 
 _log = logging.getLogger("penstock_gateway.realtime")
 PROTOCOL = "realtime"
-WATCH_S = 2.0
 _PIECE_BYTES = 256 << 10
 _MAX_REASON_BYTES = 120
 
@@ -79,11 +78,11 @@ class RealtimeConnection:
         if self._has_reported:
             return
         with contextlib.suppress(asyncio.TimeoutError, _StreamLostError, WebSocketDisconnect, OSError):
-            await asyncio.wait_for(self._finish(), limits.MAX_FINISH_S)
+            await asyncio.wait_for(self._finish(), limits.UNRESPONSIVE_S)
         if error.code.is_passing:
             return
         with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, OSError):
-            await asyncio.wait_for(self._send(self._protocol.rejected(error)), limits.MAX_UNREAD_S)
+            await asyncio.wait_for(self._send(self._protocol.rejected(error)), limits.UNRESPONSIVE_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.create_task(self._guarded(work))
@@ -247,13 +246,13 @@ class RealtimeConnection:
     async def _watch(self) -> None:
         """The limits of time."""
         while True:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(limits.TICK_S)
             now_s = time.monotonic()
-            if self._sending_since_s is not None and now_s - self._sending_since_s > limits.MAX_UNREAD_S:
+            if self._sending_since_s is not None and now_s - self._sending_since_s > limits.UNRESPONSIVE_S:
                 raise GatewayError(ErrorCode.RESULTS_UNREAD, "the client did not read its results")
             last_message_s = max(self._last_message_s, self._known.last_ping_s if self._known is not None else 0.0)
             if self._stream is not None:
-                self._stream.last_heard_s = last_message_s
+                self._stream.note_heard(last_message_s)
             if now_s - last_message_s > limits.MAX_IDLE_S:
                 raise GatewayError(ErrorCode.STREAM_IDLE, f"nothing arrived for {limits.MAX_IDLE_S:.0f} s")
             if now_s - self._opened_s > limits.MAX_AGE_S:
@@ -263,4 +262,4 @@ class RealtimeConnection:
         reason = str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         gone = WebSocketDisconnect, OSError, RuntimeError, asyncio.TimeoutError
         with contextlib.suppress(*gone):  # the client was faster, or does not read
-            await asyncio.wait_for(self._socket.close(error.code.status.websocket, reason), limits.MAX_UNREAD_S)
+            await asyncio.wait_for(self._socket.close(error.code.status.websocket, reason), limits.UNRESPONSIVE_S)

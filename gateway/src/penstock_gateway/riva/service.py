@@ -225,7 +225,7 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
 
 def _writer(context: Context) -> Write:
     """Writes a response. GatewayError where the client does not read."""
-    limit = limits.WriteLimit(limits.MAX_UNREAD_S)
+    limit = limits.WriteLimit()
 
     async def write(response: riva.StreamingRecognizeResponse) -> None:
         await limit.write(context.write(response))

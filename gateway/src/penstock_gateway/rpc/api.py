@@ -30,16 +30,16 @@ OPTIONS = (
     # gRPC shows no connection before its calls, so that none can be counted for its address: those without calls are
     # closed, and all together leave descriptors for the other port.
     ("grpc.max_allowed_incoming_connections", limits.max_connections()),
-    ("grpc.server_handshake_timeout_ms", round(1000 * limits.MAX_HEAD_S)),
+    ("grpc.server_handshake_timeout_ms", round(1000 * limits.UNRESPONSIVE_S)),
     ("grpc.max_connection_idle_ms", round(1000 * limits.MAX_SILENT_S)),
     # Clients keep a silent call alive by pings, of which gRPC allows one in 5 minutes. What it does above that takes
     # time that grows with the square of their number: a minute for 2 MB. Without the limit it answers all in 0.1 s.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     # A silent call may be that of a client that has vanished: the gateway's own pings tell.
-    ("grpc.keepalive_time_ms", round(1000 * limits.PING_S)),
-    ("grpc.keepalive_timeout_ms", round(1000 * limits.MAX_UNREAD_S)),
-    ("grpc.http2.ping_timeout_ms", round(1000 * limits.MAX_UNREAD_S)),  # else 60 s, whatever the line above says
+    ("grpc.keepalive_time_ms", round(1000 * limits.KEEP_ALIVE_S)),
+    ("grpc.keepalive_timeout_ms", round(1000 * limits.UNRESPONSIVE_S)),
+    ("grpc.http2.ping_timeout_ms", round(1000 * limits.UNRESPONSIVE_S)),  # else 60 s, whatever the line above says
     ("grpc.http2.max_pings_without_data", 0),
 )
 """Options of the server, beside `max_message_bytes`."""

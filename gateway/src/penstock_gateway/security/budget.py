@@ -8,12 +8,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
-from penstock_gateway.security.limits import RETRY_AFTER_S
 
-_ARRIVAL_S = 0.5
-"""A message that takes longer may lose its room to a key that has none."""
-_POLL_S = 0.1
 _T = TypeVar("_T")
 
 
@@ -34,7 +31,7 @@ class KeyLimit:
         """Counts one more until the block ends. GatewayError STREAMS_EXHAUSTED where the limit is reached."""
         if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
             message = f"all {limit} {self._what} of the API key {key.name!r} are open"
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
         self._open[key.name] += 1
         try:
             yield
@@ -204,13 +201,13 @@ class Budget:
             self._changed.clear()
             with suppress(asyncio.TimeoutError):  # what arrives can be ended after a time
                 left_s = max(0.0, deadline_s - loop.time()) + 1e-3
-                await asyncio.wait_for(self._changed.wait(), min(_POLL_S, left_s) if self._arriving else left_s)
+                await asyncio.wait_for(self._changed.wait(), min(limits.POLL_S, left_s) if self._arriving else left_s)
 
     def _make_room(self, key: str) -> None:
         """Ends what has been arriving for the longest time, of the key that has most, if this key has none."""
         if self.used[key] or any(since_s == math.inf for _, since_s in self._arriving.values()):
             return
-        until_s = asyncio.get_running_loop().time() - _ARRIVAL_S
+        until_s = asyncio.get_running_loop().time() - limits.TICK_S / 2  # a message arrives faster than this
         late = [(-self.used[of], since_s, end) for end, (of, since_s) in self._arriving.items() if since_s < until_s]
         if late:
             *_, end = min(late, key=lambda each: each[:2])
@@ -260,11 +257,11 @@ class Connections:
 
 
 def _exhausted(message: str) -> GatewayError:
-    return GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+    return GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
 
 
 def _too_many(message: str) -> GatewayError:
-    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
+    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
 
 
 class OpenConnection:

@@ -1,4 +1,7 @@
-"""The limits of the gateway, in one place, and that of the time to write to a client."""
+"""The limits of the gateway, each with its reason, and that of the time to write to a client.
+
+Read them as `limits.NAME`. Those of a connection to a server are the engine's.
+"""
 
 import asyncio
 import resource
@@ -14,8 +17,8 @@ MAX_FRAME_BYTES = (20 << 20) + (64 << 10)
 """One WebSocket message: OpenAI's 15 MiB of audio in base64, and its fields."""
 LARGE_FRAME_BYTES = 1 << 20
 """A larger message counts in `MAX_UNARY_BYTES`, three times its largest size: as it arrives, as text and as audio."""
-MAX_HEAD_BYTES, MAX_HEAD_FIELDS, MAX_HEAD_S = 64 << 10, 100, 10.0
-"""The header of an HTTP request with its line, and the time until it is complete."""
+MAX_HEAD_BYTES, MAX_HEAD_FIELDS = 64 << 10, 100
+"""The header of an HTTP request with its line."""
 MAX_CONNECTIONS, MAX_UNKNOWN_CONNECTIONS = 5_000, 500
 """Open connections of each port of a process; of one address, at the HTTP port, those that have shown no key."""
 MESSAGES_PER_S, MAX_MESSAGE_BURST = 200.0, 2_000.0
@@ -33,8 +36,6 @@ gRPC takes this much of a message of any call before the gateway sees it.
 """
 MAX_UNARY_BYTES = 4 * MAX_RECOGNIZE_BYTES
 """Unary messages at the same time in a process, half of them of one key; others wait."""
-MAX_WAIT_S = 30.0
-"""For room for a message or a recording; then STREAMS_EXHAUSTED."""
 MAX_FIELDS_BYTES = 1 << 20
 """The fields beside a recording, in a form or in a message."""
 MAX_RECORDINGS_BYTES = 500_000_000
@@ -42,28 +43,45 @@ MAX_RECORDINGS_BYTES = 500_000_000
 
 Two uploads of the largest size, if that is more.
 """
-MAX_DECODER_WAIT_S = 14.0
-"""For a process that decodes a recording: before its reply begins with a keep-alive, and so with a status."""
-KEEP_ALIVE_S = 15.0
-"""Between two bytes of a reply that takes long. Proxies end one that sends nothing for 60 s."""
-MAX_SILENT_S = 60.0
-"""Until the first message of a call, and between two parts of an upload (STREAM_IDLE)."""
-PING_S = 15.0
-"""Between two pings of the gateway to a client that sends nothing: one that has vanished holds a stream of its key."""
-MAX_IDLE_S = 3600.0
-"""A live call or socket without any message for longer is closed (STREAM_IDLE), as OpenAI's."""
-MAX_FINISH_S = 10.0
-"""For the last text of a stream that a limit ends; then it ends without."""
-MAX_UPLOAD_S = 600.0
-"""Until the body of a request is complete."""
-MAX_AGE_S = 4 * 3600.0
-"""A stream that is older is closed (STREAM_TOO_OLD)."""
-MAX_UNREAD_S = 10.0
-"""A client that does not read its results for longer is closed (RESULTS_UNREAD)."""
 REJECTIONS_PER_S = 20
 """Lines of the log for requests that end with an error; further ones are counted."""
+
+# Times
+
+TICK_S = 1.0
+"""Between two rounds of what is watched: streams, sockets, addresses, files. Names are queried every fifth time.
+
+A round that begins half a tick late: the process was stopped, as by SIGSTOP.
+"""
+POLL_S = 0.1
+"""Between two looks at what sends no event: a server that starts, room that an arriving message may lose."""
+PROBE_S = 2.0
+"""Between two probes of a replica: one that is down or drains is seen before most clients try again."""
 RETRY_AFTER_S = 2.0
-"""Seconds until a client is to try again after STREAMS_EXHAUSTED or NO_REPLICA."""
+"""Until a client is to try again, after an error that passes: by then each replica has been probed."""
+UNRESPONSIVE_S = 10.0
+"""For what takes a healthy peer no time. One that takes longer is dead: a client that sends a header or reads its
+results, a decoder with its next block, a server with the last text of a stream, or that is slow beyond its timeout."""
+CLOSE_S = 1.0
+"""For each step of an end: last texts, last spans, a socket that closes, a second signal that is the first again."""
+LATE_S = 1.0
+"""Beyond a pause in the audio without a message where its segment ends: messages may be late by as much."""
+KEEP_ALIVE_S = 15.0
+"""Between two signs of life to a client: bytes of a reply that takes long, for proxies that end a silent one after
+60 s, and pings, which show that a client has vanished and holds a stream of its key."""
+MAX_WAIT_S = 30.0
+"""For room for a message or a recording, then STREAMS_EXHAUSTED; for the process of the decoders to start."""
+MAX_SILENT_S = 60.0
+"""Until the first message of a call, and between two parts of an upload (STREAM_IDLE)."""
+MAX_UPLOAD_S = 600.0
+"""Until the body of a request is complete."""
+MAX_IDLE_S = 3600.0
+"""A live call or socket without any message for longer is closed (STREAM_IDLE), as OpenAI's."""
+MAX_AGE_S = 4 * 3600.0
+"""A stream that is older is closed (STREAM_TOO_OLD)."""
+
+MINUTE_S, DAY_S = 60, 86_400
+"""Periods of quotas; each minute freed memory is given back, and a replica that is down has at most one line."""
 
 
 def max_connections() -> int:
@@ -74,8 +92,8 @@ def max_connections() -> int:
 class WriteLimit:
     """Limits the time that each write to one client takes. Cheaper than `asyncio.wait_for`, which may make a task."""
 
-    def __init__(self, limit_s: float = MAX_UNREAD_S):
-        self._limit_s = limit_s
+    def __init__(self) -> None:
+        self._limit_s = UNRESPONSIVE_S
         self._is_expired = False
 
     async def write(self, writing: Awaitable[object]) -> None:

@@ -6,11 +6,10 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock_gateway.config import DNS, FILE, check_address
+from penstock_gateway.security import limits
 from penstock_gateway.security.files import WatchedFile
 
 log = logging.getLogger(__name__)
-_DNS_S = 5.0
-"""Between two queries of a name."""
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 NoteFile = Callable[[str, bool], None]
 """Takes a source file:PATH, and whether the file is in use as it is."""
@@ -52,7 +51,7 @@ class Discovery:
         """Addresses now, each once. `now_s`: of a monotonic clock; names are queried every 5 s."""
         is_due = now_s >= self._next_query_s
         if is_due:
-            self._next_query_s = now_s + _DNS_S
+            self._next_query_s = now_s + 5 * limits.TICK_S
         for source in self._found:
             if source.startswith(FILE) or (is_due and source.startswith(DNS)):
                 await self._refresh(source)

@@ -2,11 +2,15 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from penstock_client import StreamResult
+from penstock_client.audio.monitors import SpeechMonitor
 from penstock_client.audio.pcm import Remark
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.security.files import Followed
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import ModelGroup
@@ -104,43 +108,60 @@ class StreamReport:
             "request": request, "stream": stream, "protocol": protocol, "key": key, "model": model.name,
             "replica": replica,
         }  # fmt: skip
-        self.sample_rate_hz = model.sample_rate_hz
-        self._remarks = metrics.remarks
+        self._metrics, self._protocol = metrics, protocol
+        self._sample_rate_hz = model.sample_rate_hz
+        self._monitor = SpeechMonitor(model.sample_rate_hz)
+        self._remarks: dict[tuple[str, float], Remark] = {}
         self._started_s = time.monotonic()
-        self._samples = self._new_samples = self._finals = self._words = 0
-        self._moves = 0
+        self._samples = self._new_samples = self._finals = self._words = self._moves = 0
         self._ending_s: list[float] = []
-        self._live = metrics.streams_live.labels(protocol)
-        self._audio_seconds = metrics.audio_seconds.labels(protocol)
         self._final_latency = metrics.final_latency.labels(protocol)
         self._partial_latency = metrics.partial_latency.labels(protocol)
         self._key_audio_seconds = metrics.key_audio_seconds.labels(key)
         metrics.key_requests.labels(key).inc()
         self._span = StreamSpan(current_trace_parent(), self._fields)
-        self._live.inc()
+        metrics.streams_live.labels(protocol).inc()
         metrics.streams_started.labels(protocol).inc()
 
-    def moved(self, replica: str, stream: str) -> None:
+    @property
+    def remarks(self) -> list[Remark]:
+        """Remarks on the audio and its text."""
+        return list(self._remarks.values())
+
+    def note(self, remarks: Iterable[Remark]) -> None:
+        """Takes all remarks on the audio so far; counts those that are new, and warns in the log."""
+        for remark in remarks:
+            key = remark.code, remark.start_s
+            if key not in self._remarks:
+                self._metrics.remarks.labels(remark.code).inc()
+                fields = self._fields | {"remark": remark.code}
+                log.warning("the audio of a stream %s", remark.text, extra={"fields": fields})
+            self._remarks[key] = remark
+
+    def moved(self, replica: str, stream: str, reason: str, replayed_s: float) -> None:
         """The stream has gone on at another replica, with this name in its log."""
         self._fields |= {"replica": replica, "stream": stream}
         self._moves += 1
+        self._metrics.streams_moved.labels(reason).inc()
+        self._metrics.replayed_seconds.inc(replayed_s)
 
-    def pushed(self, samples: int) -> None:
-        """Audio was sent."""
-        self._samples += samples
-        self._new_samples += samples
+    def pushed(self, samples: Samples) -> None:
+        """Audio [n] was sent."""
+        self._samples += len(samples)
+        self._new_samples += len(samples)
+        self._monitor.add(samples)
 
     def pop_audio_s(self) -> float:
         """Seconds of audio that were sent since the last call; they are counted for the key, too."""
-        seconds, self._new_samples = self._new_samples / self.sample_rate_hz, 0
+        seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
         if seconds:
             self._key_audio_seconds.inc(seconds)
         return seconds
 
-    def remarked(self, remark: Remark) -> None:
-        """The audio of the stream has a remark: counts it, and warns in the log."""
-        self._remarks.labels(remark.code).inc()
-        log.warning("the audio of a stream %s", remark.text, extra={"fields": self._fields | {"remark": remark.code}})
+    def result(self, result: StreamResult, start_s: float) -> None:
+        """A result arrived. start_s: the time of the first sample in its recording."""
+        self._monitor.note(result.new_words, result.audio_processed_s, result.text, result.is_final)
+        self.note(remark._replace(start_s=start_s + remark.start_s) for remark in self._monitor.remarks)
 
     def ending(self) -> None:
         """A forced end or the end of the audio was sent."""
@@ -159,9 +180,9 @@ class StreamReport:
 
     def ended(self, reason: str) -> None:
         """The stream is over; reason: one of `NO_FAILURES`, or the code of an error."""
-        audio_s = self._samples / self.sample_rate_hz
-        self._live.dec()
-        self._audio_seconds.inc(audio_s)
+        audio_s = self._samples / self._sample_rate_hz
+        self._metrics.streams_live.labels(self._protocol).dec()
+        self._metrics.audio_seconds.labels(self._protocol).inc(audio_s)
         figures = {
             "audio_s": round(audio_s, 3),
             "duration_s": round(time.monotonic() - self._started_s, 3),

@@ -23,24 +23,16 @@ from penstock_client import (
 )
 from penstock_client.options import LIVE
 from penstock_gateway.config import ReplicaGroup
-from penstock_gateway.security.limits import MAX_UNANSWERED_S
+from penstock_gateway.security import limits
 from penstock_gateway.stream.discovery import Discovery, NoteFile, note_nothing
 from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
-PROBE_S = 2.0
-_PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
 _MOVING_PART, _MIN_MOVING = 8, 2
 """An eighth of the streams of a replica that drains move at a time, at least two: their audio delays the streams where
 it is sent to, and all have to be gone in the time of the drain."""
-_FULL_S = 0.5
-"""Seconds for which a replica that rejected a stream gets no other one."""
-DOWN_AGAIN_S = 60.0
-"""Between two lines on a replica that does not answer."""
-_SLOW_S = 10.0
-"""For a reply of a replica that answers an empty stream over another connection: it is slow, not dead."""
 _MORE_REPLAY_S = 30
 """Beyond the longest segment: up to 6 s until its pause, and the warm-up before it."""
 _DOWN = ("CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_UNREACHABLE", "REPLY_INVALID", StreamError.code)
@@ -65,11 +57,12 @@ class Replica:
             address,
             timeout_s=timeout_s,
             connection_options=_NO_RETRY,
-            max_unanswered_s=MAX_UNANSWERED_S,
-            slow_s=_SLOW_S,
+            max_unanswered_s=limits.MAX_UNANSWERED_S,
+            slow_s=limits.UNRESPONSIVE_S,
             max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
-        self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
+        probe_s = limits.UNRESPONSIVE_S / _MAX_FAILED_PROBES
+        self._probe_client = BatchedClient(address, timeout_s=probe_s, connection_options=_NO_RETRY)
         self.move_turns = asyncio.Semaphore()
         """Taken by each stream that moves while it drains."""
         self.information: ServerInfo | None = None
@@ -124,8 +117,8 @@ class Replica:
         self.live -= 1
         self._released += 1
 
-    def note_full(self, seconds: float = _FULL_S) -> None:
-        """Notes that the replica has rejected a stream: it gets no other one for some time."""
+    def note_full(self, seconds: float = limits.TICK_S / 2) -> None:
+        """Notes that the replica has rejected a stream: it gets no other one for this time."""
         self._closed_until_s = time.monotonic() + seconds
 
     def note_error(self, error: ClientError) -> None:
@@ -142,10 +135,10 @@ class Replica:
         now_s = time.monotonic()
         if self.information is not None:
             log.warning("replica %s is down: %s", self.address, reason)
-        elif now_s - self._said_down_s < DOWN_AGAIN_S:
+        elif now_s - self._said_down_s < limits.MINUTE_S:
             return
         elif self._said_down_s == -math.inf:  # it may be starting: no warning yet
-            log.info("replica %s is not reachable: %s; trying every %g s", self.address, reason, PROBE_S)
+            log.info("replica %s is not reachable: %s; trying every %g s", self.address, reason, limits.PROBE_S)
         else:
             log.warning("replica %s is still not reachable: %s", self.address, reason)
         self.information, self._said_down_s = None, now_s
@@ -218,6 +211,11 @@ class Group:
     def model(self) -> ModelGroup | None:
         """Model of the group; None until a replica has answered. It is kept while none answers."""
         return self._model
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Rate of the model; 0 until a replica has answered."""
+        return self._model.sample_rate_hz if self._model is not None else 0
 
     @property
     def is_up(self) -> bool:
