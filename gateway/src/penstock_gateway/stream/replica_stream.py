@@ -6,7 +6,7 @@ docs/architecture.md has its states.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 from penstock_client import (
@@ -334,36 +334,26 @@ class ReplicaStream:
 
     async def move_to(self, replica: Replica) -> None:
         """Moves the stream to this replica, where it counts as live meanwhile. ClientError where that fails."""
-        upstream = self._upstream
+        upstream, is_parked = self._upstream, self._replica is None
         name, url, replayed = upstream.name, upstream.server_url, upstream.replayed_samples
         code = self._lost.code if upstream.is_without_server else "SERVER_DRAINING"
-        with self._counted_on(replica):
-            await replica.client.move_here(upstream)
-        if self._replica is None:
-            code = _WOKEN
-        else:
+        if is_parked:  # before the move: another stream of the key could start meanwhile
+            self._admitted.count()
+        try:
+            with replica.taking():
+                await replica.client.move_here(upstream)
+        except BaseException as error:
+            if is_parked:
+                self._admitted.uncount()
+            if isinstance(error, ClientError) and not upstream.is_over:
+                replica.note_error(error)
+            raise
+        if self._replica is not None:
             self._replica.release()
-        self._replica = replica
+        self._replica, code = replica, _WOKEN if is_parked else code
         replayed_s = (upstream.replayed_samples - replayed) / SAMPLE_RATE_HZ
         self._report.moved(replica.address, upstream.name, code, replayed_s)
         log.info("stream %s of %s is now %s of %s: %s", name, url, upstream.name, replica.address, code)
-
-    @contextmanager
-    def _counted_on(self, replica: Replica) -> Iterator[None]:
-        """Counts the stream on a replica that it moves to, and for its key; no longer where the block fails."""
-        with ExitStack() as on_error:
-            replica.live += 1  # before the move: others that move now see the room that is left
-            on_error.callback(replica.release)
-            if self._replica is None:
-                self._admitted.count()
-                on_error.callback(self._admitted.uncount)
-            try:
-                yield
-            except ClientError as error:
-                if not self._upstream.is_over:
-                    replica.note_error(error)
-                raise
-            on_error.pop_all()
 
 
 class _Target(NamedTuple):

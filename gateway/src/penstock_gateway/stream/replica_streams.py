@@ -1,7 +1,6 @@
 """Opens live streams on the replicas, and watches over them."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -11,18 +10,14 @@ from typing import Any
 from penstock_client import (
     BatchedStream,
     ClientError,
-    ConnectionLostError,
-    ProtocolError,
-    ReplyTimeoutError,
     ServerDrainingError,
     ServerFullError,
     ServerReplyError,
-    ServerUnreachableError,
     SpeakersNotServedError,
     StreamClosedError,
-    StreamError,
     StreamOptions,
 )
+from penstock_client.batched.rows import MOVABLE
 from penstock_client.options import CHANGEABLE, is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
@@ -47,17 +42,8 @@ from penstock_gateway.tracing import current_request_id
 log = logging.getLogger(__name__)
 _MAX_NAME = 80
 _FULL = (ServerFullError, ServerDrainingError)
-_ELSEWHERE = (
-    *_FULL,
-    ConnectionLostError,
-    ProtocolError,
-    ReplyTimeoutError,
-    ServerReplyError,
-    ServerUnreachableError,
-    SpeakersNotServedError,
-    StreamClosedError,
-)
-"""Another replica may accept the stream; also after an error of Triton itself, of a server whose models are dead."""
+_ELSEWHERE = (ServerReplyError, SpeakersNotServedError, StreamClosedError)
+"""Beside `MOVABLE`: another replica may accept the stream, also after an error of a server whose models are dead."""
 
 
 class ReplicaStreams:
@@ -213,7 +199,7 @@ class ReplicaStreams:
 
     def _check_running(self) -> None:
         if self._is_draining:
-            raise GatewayError(ErrorCode.NO_REPLICA, "the gateway is stopping", retry_after_s=limits.RETRY_AFTER_S)
+            raise _stopping(ErrorCode.NO_REPLICA)
 
     def _find(self, name: str) -> tuple[Group, ModelGroup]:
         groups, first = {group.name: group for group in self._groups}, self._groups[0]
@@ -273,36 +259,29 @@ async def _start_upstream(group: Group, options: StreamOptions) -> tuple[Replica
 
     One that fails only at the model `speakers` still takes streams that do not ask for it.
     """
-    is_full, of_speakers = group.is_up, list[ClientError]()
+    of_speakers: list[ClientError] = []
     for replica in group.candidates():
-        replica.live += 1
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(replica.release)
-            try:
-                upstream = await replica.start(options)
-            except ClientError as error:
-                if not isinstance(error, _ELSEWHERE) and error.code != StreamError.code:
-                    raise gateway_error(error) from error
-                if error.of_speakers:
-                    of_speakers.append(error)
-                elif isinstance(error, _FULL):
-                    replica.note_full()
-                    is_full = True
-                else:
-                    replica.note_down(error.text)
-                    is_full = group.is_up
-                continue
-            on_error.pop_all()
-            return replica, upstream
+        try:
+            with replica.taking():
+                return replica, await replica.start(options)
+        except ClientError as error:
+            if error.code not in MOVABLE and not isinstance(error, _ELSEWHERE):
+                raise gateway_error(error) from error
+            if error.of_speakers:
+                of_speakers.append(error)
+            elif isinstance(error, _FULL):
+                replica.note_full()
+            else:
+                replica.note_down(error.text)
     if others := [error for error in of_speakers if not isinstance(error, SpeakersNotServedError)]:
         raise _no_room(any(isinstance(error, _FULL) for error in others), "speaker model")
     if of_speakers and not group.may_have_speakers:
         raise gateway_error(of_speakers[0])
-    raise _no_room(is_full)
+    raise _no_room(group.is_up)
 
 
-def _stopping() -> GatewayError:
-    return GatewayError(ErrorCode.STREAM_LOST, "the gateway is stopping", retry_after_s=limits.RETRY_AFTER_S)
+def _stopping(code: ErrorCode = ErrorCode.STREAM_LOST) -> GatewayError:
+    return GatewayError(code, "the gateway is stopping", retry_after_s=limits.RETRY_AFTER_S)
 
 
 def _no_room(is_full: bool, what: str = "replica") -> GatewayError:

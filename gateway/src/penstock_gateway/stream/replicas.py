@@ -5,7 +5,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
@@ -111,6 +112,16 @@ class Replica:
             raise
         self.has_speakers = self.has_speakers if upstream.track is None else True
         return upstream
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Counts a stream that starts or arrives here; no longer where the block fails."""
+        self.live += 1  # before the server is asked: other streams see the room that is left
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Releases one of its live streams, which is over."""
