@@ -172,7 +172,7 @@ async def test_a_turn_ends_where_no_message_comes(fleet, serve, until, driver, m
         call = driver(served.ports, **driver.endpoints)
         for turns, samples in enumerate((speech(1, 2), speech(3)), start=1):
             call.send(samples)
-            await until(lambda: served.opened and served.opened[0]._activity.has_audio)
+            await until(lambda: served.opened and served.opened[0].activity.has_audio)
             await watch(served, 1.9, lambda turns=turns: len(call.outcome.texts) == turns)
         call.send(speech(4))
         call.end()

@@ -5,7 +5,6 @@ Every 100 ms frame with a sample above 0.01 is one word: "w0", "w1", ... counted
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, replace
 
@@ -16,6 +15,7 @@ from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.events import Event, Final, Partial
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, upstream_options
 
@@ -45,8 +45,7 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
-        self.waits = 0
-        """Blocks of `waiting`."""
+        self.activity = Activity(60.0, parks=True)
         self.remarks: list[Remark] = []
         self.room = asyncio.Event()
         """`push` waits for it: clear it to see backpressure."""
@@ -74,15 +73,6 @@ class FakeStream:
         while self._pending.size >= FRAME_SAMPLES:
             frame, self._pending = self._pending[:FRAME_SAMPLES], self._pending[FRAME_SAMPLES:]
             self._hear(bool(np.abs(frame).max() > 0.01))
-
-    def note_heard(self, at_s: float) -> None:
-        pass
-
-    @contextlib.contextmanager
-    def waiting(self):
-        self.waits += 1
-        yield
-        self.waits -= 1
 
     def note(self, remarks: Iterable[Remark]) -> None:
         self.remarks += (each for each in remarks if each not in self.remarks)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -290,7 +291,7 @@ async def test_compressed_audio_is_no_silence(gateway, decoder_place):
             while not gateway.streams.opened or len(gateway.streams.opened[0].pushed) < count:
                 await asyncio.sleep(0.005)
         await call.done_writing()
-        while not gateway.streams.opened[0].waits:
+        while gateway.streams.opened[0].activity.silent_s(time.monotonic() + 3600):
             await asyncio.sleep(0.005)
         await decoder_place.aclose()
         (response,) = await responses(call)

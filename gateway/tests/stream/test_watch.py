@@ -259,11 +259,10 @@ async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_st
 async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams):
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "realtime")
-        stream._parks = True
+        stream.activity.parks = True
         now_s = time.monotonic() + MAX_IDLE_S + 1
-        stream.last_heard_s = now_s - 5
+        stream.activity.note_heard(now_s - 5)
         await stream.watch(now_s)
         await stream.push(np.zeros(0, np.float32))
-        stream._last_audio_s = stream.last_heard_s = now_s - MAX_IDLE_S - 1
-        await stream.watch(now_s)
+        await stream.watch(now_s + MAX_IDLE_S)
         assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)

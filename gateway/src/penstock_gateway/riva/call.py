@@ -158,7 +158,7 @@ class Call:
             await self._live.end_segment()
 
     async def _push_rest(self, rest: AsyncGenerator[Samples, None]) -> None:
-        with self._live.waiting():  # for a decoder, or until one is free
+        with self._live.activity.waiting():  # for a decoder, or until one is free
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
                     self._live.start_s = self._audio.start_ms / 1000

@@ -6,7 +6,7 @@ docs/architecture.md has its states.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from penstock_client import (
@@ -58,7 +58,9 @@ class ReplicaStream:
         self._upstream, self.group = upstream, group
         self._replica: Replica | None = replica
         """Where it counts as live; None while it is parked."""
-        self._admitted, self._report, self._activity, self._on_end = admitted, report, activity, on_end
+        self._admitted, self._report, self._on_end = admitted, report, on_end
+        self.activity = activity
+        """When its client was active; protocols note what is no audio."""
         self.options = options
         """Its options now."""
         self.start_s = 0.0
@@ -83,7 +85,7 @@ class ReplicaStream:
         """
         if not len(samples):
             if not self._admitted.holds_audio:
-                self._activity.note_audio()
+                self.activity.note_audio()
             return
         if not self._over.is_set():
             try:
@@ -91,7 +93,7 @@ class ReplicaStream:
             except GatewayError as error:
                 self.fail(error)
                 raise
-        self._activity.has_audio = True
+        self.activity.has_audio = True
         self._report.pushed(samples)
         await self._call(self._upstream.push(samples))
 
@@ -108,7 +110,7 @@ class ReplicaStream:
         await self._call_at_end(upstream.end_segment(options=changes) if forced else upstream.change(changes))
         self.options = options
         if "endpoint_silence_ms" in changes:
-            self._activity.pause_s = changes["endpoint_silence_ms"] / 1000
+            self.activity.pause_s = changes["endpoint_silence_ms"] / 1000
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""
@@ -160,18 +162,6 @@ class ReplicaStream:
         """Takes all remarks on the audio so far; reports those that are new."""
         self._report.note(remarks)
 
-    def note_heard(self, at_s: float) -> None:
-        """Notes the client's last message but for audio, as a ping of its socket: it may be silent for longer."""
-        self._activity.note_heard(at_s)
-
-    def note_stall(self, seconds: float) -> None:
-        """Notes that this process was stopped for this time."""
-        self._activity.note_stall(seconds)
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """A block in which the client is not silent: audio of it is on its way here, such as through a decoder."""
-        return self._activity.waiting()
-
     @property
     def replay_bytes(self) -> int:
         """Memory of the audio that a move would send again."""
@@ -185,7 +175,7 @@ class ReplicaStream:
         self._admitted.add_audio(self._report.pop_audio_s())
         if self._over.is_set():
             return
-        activity, age_s = self._activity, self._activity.age_s(now_s)
+        activity, age_s = self.activity, self.activity.age_s(now_s)
         if age_s > limits.MAX_AGE_S:  # first: also of a stream whose last text does not come
             error = GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {limits.MAX_AGE_S / 3600:g} hours old")
             await self.stop(error)
@@ -224,13 +214,13 @@ class ReplicaStream:
     async def _call_at_end(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine that ends the segment."""
         self._report.ending()
-        self._activity.has_audio = False
+        self.activity.has_audio = False
         await self._call(call)
 
     async def _call(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine."""
         try:
-            with self._activity.waiting():
+            with self.activity.waiting():
                 await call
         except ClientError as error:
             if self._error is not None:

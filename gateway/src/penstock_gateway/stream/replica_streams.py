@@ -241,7 +241,7 @@ class ReplicaStreams:
             late_s, last_s = now_s - last_s - limits.TICK_S, now_s
             for stream in list(self._streams):
                 if late_s > limits.TICK_S / 2:  # before its silence is measured: the process was stopped
-                    stream.note_stall(late_s)
+                    stream.activity.note_stall(late_s)
                 await stream.watch(now_s)
             self._metrics.replay_bytes.set(self._replay_bytes())
 

@@ -51,7 +51,7 @@ class Replica:
     same: "Replica | None" = None
     """An earlier replica of its group that is another address of its server."""
 
-    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None):
+    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0):
         """longest_segment_s: its streams can be moved, unless it is 0."""
         self.address = address
         self.client = BatchedClient(
