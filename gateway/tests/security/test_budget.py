@@ -4,7 +4,7 @@ import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security import limits
-from penstock_gateway.security.budget import Budget, KeyLimit, Turns
+from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
 
@@ -82,36 +82,3 @@ def test_uploads_follow_from_the_streams_of_a_key():
             uploads.taken(ANONYMOUS).__enter__()
     with uploads.taken(key):
         pass
-
-
-@pytest.mark.anyio
-async def test_turns_go_round_the_keys_and_past_those_that_left():
-    turns, order, go_on = Turns(), [], asyncio.Event()
-
-    async def take(name):
-        async with turns.taken(name[0]):
-            await go_on.wait()
-            order.append(name)
-
-    names = ["a1", "a2", "a3", "a4", "b1", "b2", "c1"]
-    tasks = {name: asyncio.create_task(take(name)) for name in names}
-    await asyncio.sleep(0)  # a1 has its turn, the others wait
-    tasks["a2"].cancel()
-    tasks["c1"].cancel()
-    go_on.set()
-    await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), 60)
-    assert order == ["a1", "b1", "a3", "b2", "a4"]
-    await asyncio.wait_for(take("a5"), 60)
-
-
-@pytest.mark.anyio
-async def test_a_turn_given_to_a_task_that_is_cancelled_goes_on():
-    turns = Turns()
-    first, second = turns.taken("a"), turns.taken("b")
-    await first.__aenter__()
-    waiting = asyncio.create_task(second.__aenter__())
-    third = asyncio.create_task(turns.taken("c").__aenter__())
-    await asyncio.sleep(0)
-    await first.__aexit__(None, None, None)
-    waiting.cancel()
-    await asyncio.wait_for(third, 60)

@@ -1,8 +1,8 @@
-"""Resource limits of a process: per key what is open, a fair lock, memory, connections, messages per second."""
+"""Resource limits of a process: per key what is open, memory, connections, messages per second."""
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
@@ -39,45 +39,6 @@ class KeyLimit:
             self._open[key.name] -= 1
             if not self._open[key.name]:
                 del self._open[key.name]
-
-
-class Turns:
-    """A lock that goes round the keys: between two turns of a key, each other key that waits has one."""
-
-    def __init__(self) -> None:
-        self._is_taken = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By name of the key, the next one first."""
-
-    @asynccontextmanager
-    async def taken(self, key: str) -> AsyncIterator[None]:
-        """Waits for a turn of the key with this name, which lasts until the block ends."""
-        if self._is_taken:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(key, deque()).append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():
-                    self._pass_on(key)
-                raise
-        self._is_taken = True
-        try:
-            yield
-        finally:
-            self._pass_on(key)
-
-    def _pass_on(self, key: str) -> None:
-        if key in self._waiting:
-            self._waiting[key] = self._waiting.pop(key)  # behind the others
-        while self._waiting:
-            key, turns = next(iter(self._waiting.items()))
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[key]
-            if not turn.done():
-                return turn.set_result(None)
-        self._is_taken = False
 
 
 class Budget:

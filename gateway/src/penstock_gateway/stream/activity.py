@@ -23,15 +23,15 @@ class Activity:
         """Since the last end of a segment by the client or by missing messages."""
 
     def note_audio(self) -> None:
-        """Audio arrived, or a message that shows that the client goes on."""
+        """Notes audio, or a message that shows that the client goes on."""
         self._audio_s = time.monotonic()
 
     def note_heard(self, at_s: float) -> None:
-        """Something else of the client arrived, such as a ping: it may be without audio for longer."""
+        """Notes another message of the client, such as a ping: it may be without audio for longer."""
         self._heard_s = at_s
 
     def note_stall(self, seconds: float) -> None:
-        """This process was stopped for this time: the client was not silent, its audio waits to be read."""
+        """Notes that this process was stopped: the client was not silent, its audio waits to be read."""
         self._audio_s += seconds
 
     @contextmanager
@@ -59,7 +59,7 @@ class Activity:
         return self.silent_s(now_s) > self._idle_s
 
     def is_gone(self, now_s: float) -> bool:
-        """True once its client is given up."""
+        """True once its client has left without a word."""
         if not self.parks:
             return self.is_idle(now_s)
         return min(self.silent_s(now_s), now_s - self._heard_s) > limits.MAX_IDLE_S

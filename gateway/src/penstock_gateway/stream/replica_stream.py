@@ -57,12 +57,12 @@ class ReplicaStream:
         """The stream counts as live on `replica`. on_end: called once, when the server has no more work for it."""
         self._upstream, self.group = upstream, group
         self._replica: Replica | None = replica
-        """Where it counts as live; None while it is parked."""
+        """The replica on which it counts as live; None while it is parked."""
         self._admitted, self._report, self._on_end = admitted, report, on_end
         self.activity = activity
-        """When its client was active; protocols note what is no audio."""
+        """Times of its client's messages; protocols note those without audio."""
         self.options = options
-        """Its options now."""
+        """The options now."""
         self.start_s = 0.0
         """The time of the first sample in its recording, for remarks."""
         self._segments = segments_of(options)
