@@ -18,6 +18,12 @@ FLOORS = (
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 BANNED = {"torch", "penstock", "tritonclient", "tests", "gateway"}
+MAX_ATTRIBUTES = 18
+NO_WAITS = {
+    "DEFAULT_LIFETIME_S", "DEFAULT_SILENCE_MS", "MAX_CPU_S", "MAX_LIFETIME_S", "MAX_QUIET_CPU_S", "MIN_LIFETIME_S",
+    "_EAGERNESS_MS", "_LIVE_S", "_MORE_REPLAY_S", "_NO_SPEECH_MS",
+}  # fmt: skip
+"""Lengths of audio, times of a CPU, lifetimes."""
 SOCKETS = {"fastapi", "starlette", "uvicorn", "grpc"}
 
 
@@ -47,6 +53,28 @@ def test_imports_point_down(path):
 def test_what_protocols_share_knows_no_socket(package):
     for path in (SOURCES / package).glob("*.py"):
         assert not {name.partition(".")[0] for name in imports(path)} & SOCKETS, path
+
+
+def test_times_to_wait_are_in_one_file():
+    others = {
+        target.id
+        for path in SOURCES.rglob("*.py")
+        if path.name != "limits.py"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in ast.walk(node.targets[0])
+        if isinstance(target, ast.Name) and target.id.endswith(("_S", "_MS"))
+    }
+    assert others <= NO_WAITS, others - NO_WAITS
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCES)))
+def test_no_object_has_many_attributes(path):
+    for one in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(one, ast.ClassDef):
+            targets = (node for node in ast.walk(one) if isinstance(node, ast.Attribute))
+            owned = [each for each in targets if isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"]
+            assert len({each.attr for each in owned}) <= MAX_ATTRIBUTES, one.name
 
 
 def test_every_package_has_a_floor():

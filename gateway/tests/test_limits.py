@@ -13,7 +13,7 @@ from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.riva_client import audio as audio_message
 from gateway.tests.helpers.riva_client import client, configuration
 from gateway.tests.helpers.running import running
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
@@ -150,7 +150,7 @@ async def test_a_write_that_a_client_does_not_take(monkeypatch):
     await limit.write(asyncio.sleep(0))
     with pytest.raises(GatewayError) as caught:
         await limit.write(asyncio.Event().wait())
-    assert caught.value.code is ErrorCode.RESULTS_UNREAD
+    assert caught.value.code is GatewayCode.RESULTS_UNREAD
 
 
 async def test_a_write_that_is_cancelled_by_another_task_is_cancelled():
@@ -200,7 +200,7 @@ async def test_an_upload_has_a_total_time(make_gateway, monkeypatch):
         writer.close()
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@pytest.mark.parametrize("code", GatewayCode)
 async def test_every_code_has_a_status_in_each_protocol(code):
     assert 400 <= code.status.http < 600
     assert code.status.websocket in (1008, 1009, 1011, 1013) or 4000 <= code.status.websocket < 5000

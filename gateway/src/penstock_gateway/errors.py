@@ -21,7 +21,7 @@ class ErrorStatus(NamedTuple):
     """Name of the gRPC status code."""
 
 
-class ErrorCode(Enum):
+class GatewayCode(Enum):
     """The code of a `GatewayError`; docs/gateway.md has this table."""
 
     INVALID_API_KEY = ErrorStatus("the API key is missing or wrong", 401, 4401, "UNAUTHENTICATED")
@@ -75,7 +75,7 @@ class GatewayError(Exception):
 
     def __init__(
         self,
-        code: ErrorCode,
+        code: GatewayCode,
         message: str,
         param: str | None = None,
         retry_after_s: float | None = None,

@@ -13,7 +13,7 @@ import websockets
 from client.tests.helpers.fake_fleet import speech
 from gateway.tests.contract.call import RATE_HZ, pcm
 from gateway.tests.contract.drivers import ALL, Realtime
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.process import serving
 from penstock_gateway.security import limits
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S
@@ -67,8 +67,8 @@ async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, of
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        (lambda served: watch(served, MAX_IDLE_S + 1), ErrorCode.STREAM_IDLE),
-        (lambda served: watch(served, MAX_AGE_S + 1), ErrorCode.STREAM_TOO_OLD),
+        (lambda served: watch(served, MAX_IDLE_S + 1), GatewayCode.STREAM_IDLE),
+        (lambda served: watch(served, MAX_AGE_S + 1), GatewayCode.STREAM_TOO_OLD),
     ],
     ids=["idle", "age"],
 )
@@ -140,10 +140,10 @@ async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, dri
         if not driver.is_live:
             call.end()
         await until(lambda: served.opened)
-        served.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone", retry_after_s=2.0))
+        served.opened[0].fail(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone", retry_after_s=2.0))
         outcome = await call.ended()
-        assert outcome.retry_after == "2" or not driver.has_retry(outcome, ErrorCode.STREAM_LOST)
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_LOST)
+        assert outcome.retry_after == "2" or not driver.has_retry(outcome, GatewayCode.STREAM_LOST)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.STREAM_LOST)
         may_go_on.set()
         await until(lambda: not server.batch.streams)
 
@@ -195,7 +195,7 @@ async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve,
         await until(lambda: len(served.opened) == 2)
         await served.opened[0].watch(time.monotonic() + MAX_IDLE_S + 1)
         outcome = await muted.ended()
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_IDLE)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.STREAM_IDLE)
         assert outcome.text == "w1 w2"
         other.end()
         assert (await other.ended()).text == "w3 w4"

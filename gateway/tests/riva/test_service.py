@@ -18,7 +18,7 @@ from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
 from penstock_gateway.audio import container
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import PROTOCOL, SERVICE, RivaService
 from penstock_gateway.rpc.api import _key, rejecting
@@ -350,7 +350,7 @@ class Cancelled:
 async def test_a_rejection_of_a_cancelled_call_is_quiet(gateway):
     with pytest.raises(asyncio.CancelledError):
         async with rejecting(Cancelled(), gateway, PROTOCOL):
-            raise GatewayError(ErrorCode.FIELD_INVALID, "no", "field")
+            raise GatewayError(GatewayCode.FIELD_INVALID, "no", "field")
 
 
 async def test_a_stream_that_is_cancelled_before_its_metadata_is_quiet(gateway):
@@ -377,7 +377,7 @@ async def test_a_rejected_recording_is_freed_at_once(gateway, streams, case, con
     request = riva.RecognizeRequest(config={"verbatim_transcripts": True} | config, audio=audio_of or b"")
     message = b"\xff" * LARGE if audio_of is None else request.SerializeToString()
     if case == "lost stream":
-        streams.open_error = GatewayError(ErrorCode.NO_REPLICA, "not now")
+        streams.open_error = GatewayError(GatewayCode.NO_REPLICA, "not now")
     async with running(gateway) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         call = channel.unary_unary(f"/{SERVICE}/Recognize")
         with pytest.raises(grpc.RpcError):

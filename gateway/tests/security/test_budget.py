@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
@@ -30,7 +30,7 @@ async def test_a_request_that_waits_too_long_is_rejected():
     async with budget.taken("a", 1):
         with pytest.raises(GatewayError, match="no decoder within") as caught:
             await budget.taken("a", 1).__aenter__()
-        assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+        assert caught.value.code is GatewayCode.STREAMS_EXHAUSTED
         assert caught.value.retry_after_s
     async with budget.taken("a", 1), budget.taken(ANONYMOUS.name, 1):
         pass
@@ -69,7 +69,7 @@ async def test_what_grows_until_all_wait_for_each_other_ends_only_the_last(keys,
             ended.append(await one)
         except GatewayError as error:
             ended.append(error.code)
-    assert sorted(map(str, ended)) == sorted([str(ErrorCode.STREAMS_EXHAUSTED), *["None"] * (len(keys) - 1)])
+    assert sorted(map(str, ended)) == sorted([str(GatewayCode.STREAMS_EXHAUSTED), *["None"] * (len(keys) - 1)])
 
 
 def test_uploads_follow_from_the_streams_of_a_key():
@@ -77,7 +77,7 @@ def test_uploads_follow_from_the_streams_of_a_key():
     with uploads.taken(key), uploads.taken(key):
         with pytest.raises(GatewayError, match="all 2 uploads of the API key 'shop'") as caught, uploads.taken(key):
             pass
-        assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+        assert caught.value.code is GatewayCode.STREAMS_EXHAUSTED
         for _ in range(100):
             uploads.taken(ANONYMOUS).__enter__()
     with uploads.taken(key):

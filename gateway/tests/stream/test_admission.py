@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.stream.admission import Admission
 
@@ -24,8 +24,8 @@ def rejected(call, *arguments):
 def test_streams_are_counted_by_key():
     admission = Admission()
     _, one, other = [admission.admit(key, Servers()) for key in (LAB, SHOP, SHOP)]
-    assert rejected(admission.admit, SHOP, Servers()).code is ErrorCode.STREAMS_EXHAUSTED
-    assert rejected(admission.admit, LAB, Servers()).code is ErrorCode.STREAMS_EXHAUSTED
+    assert rejected(admission.admit, SHOP, Servers()).code is GatewayCode.STREAMS_EXHAUSTED
+    assert rejected(admission.admit, LAB, Servers()).code is GatewayCode.STREAMS_EXHAUSTED
     for _ in range(2):
         one.end()
     assert (admission.live(SHOP), admission.live(LAB)) == (1, 1)
@@ -44,14 +44,14 @@ def test_a_key_holds_half_of_the_audio_of_each_group():
     files = [file(many), file(many)]
     files[0].push(6)
     files[1].push(4)
-    assert rejected(files[1].push, 1).code is ErrorCode.STREAMS_EXHAUSTED
-    assert rejected(admission.admit, many, servers, 1.0).code is ErrorCode.STREAMS_EXHAUSTED
+    assert rejected(files[1].push, 1).code is GatewayCode.STREAMS_EXHAUSTED
+    assert rejected(admission.admit, many, servers, 1.0).code is GatewayCode.STREAMS_EXHAUSTED
     file(many, Servers()).push(10)
     file(LAB).push(10)
     files[0].end()
     files[1].push(6)
     error = rejected(files[1].push, 1)
-    assert (error.code, error.retry_after_s) == (ErrorCode.TOO_LARGE, None)
+    assert (error.code, error.retry_after_s) == (GatewayCode.TOO_LARGE, None)
     file(many, Servers(memory_s=0.0)).push(10)  # servers of an earlier version do not say
     file(ANONYMOUS).push(30)
     assert admission.live(many) == 3
@@ -64,7 +64,7 @@ def test_requests_per_minute_and_audio_per_day():
     for _ in range(3):
         admitted = admission.admit(key, Servers())
     error = rejected(admission.check, key)
-    assert (error.code, error.retry_after_s) == (ErrorCode.QUOTA_REACHED, 60)
+    assert (error.code, error.retry_after_s) == (GatewayCode.QUOTA_REACHED, 60)
     assert "3 requests per minute" in error.message
     now_s[0] += 60
     admitted.add_audio(119)

@@ -8,7 +8,7 @@ import pytest
 from client.tests.helpers.fake_fleet import FleetServer, speech
 from gateway.tests.stream.test_watch import ended, mute
 from penstock_client.batched import client
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.options import LiveStreamOptions
 
@@ -151,4 +151,4 @@ async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypa
         assert (await text_of(parked), streams._groups[0].replicas[1].live) == ("w5 w6", 0)
         assert metrics.registry.get_sample_value("penstock_gateway_streams_moved_total", {"reason": "WOKEN"}) == 1
     else:
-        assert await ended(parked) == ("w1 w2 w3 w4", ErrorCode.STREAMS_EXHAUSTED)
+        assert await ended(parked) == ("w1 w2 w3 w4", GatewayCode.STREAMS_EXHAUSTED)

@@ -8,7 +8,7 @@ import pytest
 from client.tests.helpers.fake_fleet import BLOCK, lie, speech
 from penstock_client.batched import client as batched_client
 from penstock_client.batched.rows import END, START
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import replicas
@@ -124,7 +124,7 @@ async def test_no_stream_goes_on_with_other_weights(fleet, open_streams, until, 
             replica.note_full(3600.0)
         with pytest.raises(GatewayError) as caught:
             await play(streams, until, closing(first, 9))
-        assert caught.value.code is ErrorCode.STREAM_LOST
+        assert caught.value.code is GatewayCode.STREAM_LOST
         if fingerprint:
             assert "the others differ in model, settings or version" in str(caught.value)
         assert not second.batch.streams and not second.batch.starts
@@ -206,7 +206,7 @@ async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet,
         with pytest.raises(GatewayError) as caught:
             await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         assert (caught.value.code, caught.value.message) == (
-            ErrorCode.OVERLOADED,
+            GatewayCode.OVERLOADED,
             "the audio of live streams fills 1 MiB",
         )
         await live.push(SPEECH)

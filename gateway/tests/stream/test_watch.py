@@ -11,7 +11,7 @@ import pytest
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
 from penstock_client.batched import client
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.security.limits import MAX_IDLE_S, MAX_SILENT_S
@@ -52,7 +52,7 @@ async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, 
             await stream.push(speech(3))
         await streams.finish()
         text, code = await ended(stream)
-        assert (text.split(), code) == (["w1", "w2", *["w3"] * goes_on], ErrorCode.STREAM_LOST)
+        assert (text.split(), code) == (["w1", "w2", *["w3"] * goes_on], GatewayCode.STREAM_LOST)
     assert streams.live == 0
 
 
@@ -150,7 +150,7 @@ async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, o
         await stream.watch(time.monotonic() + 70)
         await stream.push(speech(3, 4))
         text, code = await ended(stream)
-        assert (text.strip(), code, streams.live, replica.live) == ("w1 w2", ErrorCode.STREAMS_EXHAUSTED, 1, 1)
+        assert (text.strip(), code, streams.live, replica.live) == ("w1 w2", GatewayCode.STREAMS_EXHAUSTED, 1, 1)
 
 
 async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, until, monkeypatch):
@@ -199,7 +199,7 @@ async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers,
             await stream.push(np.zeros(samples, np.float32))
             await stream.watch(now_s)
         if not window:
-            assert await ended(stream) == (word(0), ErrorCode.STREAM_IDLE)
+            assert await ended(stream) == (word(0), GatewayCode.STREAM_IDLE)
         assert (streams.live, now_s) == (int(window is not None), 4.5 * MAX_SILENT_S)
 
 
@@ -226,7 +226,7 @@ async def test_audio_that_waits_for_the_server_is_not_silence(server, open_strea
         goes_on.set()
         await waiting
         await stream.watch(time.monotonic() + 120)
-        assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)
+        assert await ended(stream) == ("", GatewayCode.STREAM_IDLE)
 
 
 async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
@@ -265,4 +265,4 @@ async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams
         await stream.watch(now_s)
         await stream.push(np.zeros(0, np.float32))
         await stream.watch(now_s + MAX_IDLE_S)
-        assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)
+        assert await ended(stream) == ("", GatewayCode.STREAM_IDLE)

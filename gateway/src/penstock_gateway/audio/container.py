@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
 
@@ -79,8 +79,8 @@ class DecodedRecording:
         finally:
             fork.end()
         if failure:
-            code, message = ErrorCode[failure["code"]], failure["message"]
-            raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
+            code, message = GatewayCode[failure["code"]], failure["message"]
+            raise _overloaded(message) if code is GatewayCode.OVERLOADED else GatewayError(code, message)
 
 
 class _Fork:
@@ -202,7 +202,7 @@ def _not_decoded(error: OSError) -> GatewayError:
 
 def _overloaded(message: str) -> GatewayError:
     _log.error("%s", message)
-    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
+    return GatewayError(GatewayCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
 
 
 class Decoders:

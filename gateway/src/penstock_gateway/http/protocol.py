@@ -17,7 +17,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.http.openai_objects import error_body
@@ -104,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
             return self._reject_head(f"the header has more than {limits.MAX_HEAD_FIELDS} fields")
         if self._unused_bytes > limits.MAX_HEAD_BYTES:
             return self._reject_head(_TOO_LARGE)
-        self._reject(GatewayError(ErrorCode.FIELD_INVALID, "the request is not HTTP"), HTTPStatus.BAD_REQUEST)
+        self._reject(GatewayError(GatewayCode.FIELD_INVALID, "the request is not HTTP"), HTTPStatus.BAD_REQUEST)
 
     def on_headers_complete(self) -> None:
         """The header is complete. An error ends the parsing."""
@@ -120,7 +120,7 @@ class HttpProtocol(HttpToolsProtocol):
             return self._reject_head(f"a line of the handshake has more than {_MAX_HANDSHAKE_LINE:,} bytes")
         super().handle_websocket_upgrade()
         if not self.transport.get_protocol().handshake_initiated:  # type: ignore[attr-defined]
-            self._reject(GatewayError(ErrorCode.FIELD_INVALID, "the handshake is not HTTP"), HTTPStatus.BAD_REQUEST)
+            self._reject(GatewayError(GatewayCode.FIELD_INVALID, "the handshake is not HTTP"), HTTPStatus.BAD_REQUEST)
 
     def on_body(self, body: bytes) -> None:
         """A part of a body is complete."""
@@ -156,10 +156,10 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_between_requests:
             return self.transport.close()  # the request has had its response
         message = f"the header has not arrived within {limits.UNRESPONSIVE_S:g} s"
-        self._reject(GatewayError(ErrorCode.STREAM_IDLE, message), HTTPStatus.REQUEST_TIMEOUT)
+        self._reject(GatewayError(GatewayCode.STREAM_IDLE, message), HTTPStatus.REQUEST_TIMEOUT)
 
     def _reject_head(self, message: str) -> None:
-        self._reject(GatewayError(ErrorCode.TOO_LARGE, message), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        self._reject(GatewayError(GatewayCode.TOO_LARGE, message), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _reject(self, error: GatewayError, status: HTTPStatus) -> None:
         """Answers without the application, and closes the connection."""
@@ -258,7 +258,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.curr_msg_data_type == "text" and not self.close_sent:
             data = b"".join(self.frames)
             if len(data) > limits.LARGE_FRAME_BYTES and not data.isascii():  # its characters would take 4 bytes each
-                return self._drop(GatewayError(ErrorCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
+                return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
             try:
                 data.decode()
             except UnicodeDecodeError as error:
@@ -272,10 +272,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if isinstance(self.conn.parser_exc, PayloadTooBig) and not close:
             accepted = f"accepted: {limits.MAX_FRAME_BYTES:,}, with up to 15 MiB of audio"
             self.handle_events()  # those before it
-            return self._drop(GatewayError(ErrorCode.TOO_LARGE, f"a message has more bytes; {accepted}"))
+            return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message has more bytes; {accepted}"))
         reason = close.reason if close else "frames before the answer to the handshake"
         self._gateway.note_rejection(
-            "realtime", GatewayError(ErrorCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
+            "realtime", GatewayError(GatewayCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
         )
         if close is not None:
             return super().handle_parser_exception()
@@ -327,7 +327,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         try:
             self._grow(3 * limits.MAX_FRAME_BYTES)
             if self._deadline is None:
-                late = GatewayError(ErrorCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
+                late = GatewayError(GatewayCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
                 self._deadline = self.loop.call_later(limits.MAX_SILENT_S, self._drop, late)
                 end = partial(self._drop, self._gateway.messages.needed_by_others())
                 self._arriving.enter_context(self._gateway.messages.arriving(self._connection.key, end))

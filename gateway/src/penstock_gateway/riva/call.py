@@ -9,7 +9,7 @@ from penstock_client import Word
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_client.writing import blank_between
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
@@ -134,7 +134,7 @@ class Call:
         async for message in messages:
             if message.HasField("streaming_config"):
                 raise GatewayError(
-                    ErrorCode.FIELD_INVALID,
+                    GatewayCode.FIELD_INVALID,
                     "streaming_config is in a later message; accepted: in the first only",
                     "streaming_config",
                 )

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock_client.audio.pcm import header
 from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown_names
+from penstock_gateway.errors import GatewayCode, GatewayError, shown_names
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.call import Call, Write
@@ -126,7 +126,7 @@ class RivaService:
             changes = await streams.change(live, options, is_forced)
             if changes is None:
                 message = "runtime_config has options that cannot change in this stream; accepted: another stream"
-                raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config")
+                raise GatewayError(GatewayCode.FIELD_INVALID, message, "runtime_config")
             config = later
             return bool(changes)
 
@@ -155,7 +155,7 @@ def parse(kind: type[_M], data: bytes) -> _M:
     try:
         message: _M = kind.FromString(data)
     except DecodeError:
-        raise GatewayError(ErrorCode.FIELD_INVALID, f"the message is not a {kind.DESCRIPTOR.full_name}") from None
+        raise GatewayError(GatewayCode.FIELD_INVALID, f"the message is not a {kind.DESCRIPTOR.full_name}") from None
     return message
 
 
@@ -169,7 +169,7 @@ def _keep(grow: Callable[[int], None], settings: Config, size: int) -> None:
     """Takes room for compressed audio of this size in bytes. GatewayError."""
     if size > settings.max_upload_bytes:
         message = f"the compressed audio has {size:,} bytes or more; accepted: up to {settings.max_upload_mb} MB"
-        raise GatewayError(ErrorCode.TOO_LARGE, f"{message} (--max-upload-mb)")
+        raise GatewayError(GatewayCode.TOO_LARGE, f"{message} (--max-upload-mb)")
     grow(size)
 
 
@@ -185,7 +185,7 @@ def _check_fields(size: int) -> None:
     """GatewayError where the fields beside the audio have too many bytes: as texts they take more memory."""
     if size > limits.MAX_FIELDS_BYTES:
         message = f"the fields of the message have {size:,} bytes; accepted: {limits.MAX_FIELDS_BYTES:,}"
-        raise GatewayError(ErrorCode.TOO_LARGE, message)
+        raise GatewayError(GatewayCode.TOO_LARGE, message)
 
 
 def _recording(data: bytes) -> _Recording:
@@ -206,7 +206,7 @@ async def _messages(context: Context) -> AsyncIterator[riva.StreamingRecognizeRe
     while (data := await context.read()) is not grpc.aio.EOF:
         if len(data) > limits.MAX_MESSAGE_BYTES:
             message = f"a message has {len(data)} bytes; accepted: {limits.MAX_MESSAGE_BYTES}"
-            raise GatewayError(ErrorCode.TOO_LARGE, message, "audio_content")
+            raise GatewayError(GatewayCode.TOO_LARGE, message, "audio_content")
         yield parse(riva.StreamingRecognizeRequest, data)
 
 
@@ -215,10 +215,10 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
     try:
         first = await asyncio.wait_for(anext(messages, None), limits.MAX_SILENT_S)
     except asyncio.TimeoutError:
-        raise GatewayError(ErrorCode.STREAM_IDLE, f"no message for {limits.MAX_SILENT_S:g} s") from None
+        raise GatewayError(GatewayCode.STREAM_IDLE, f"no message for {limits.MAX_SILENT_S:g} s") from None
     if first is None or not first.HasField("streaming_config"):
         message = "the first message has no streaming_config"
-        raise GatewayError(ErrorCode.FIELD_INVALID, message, "streaming_config")
+        raise GatewayError(GatewayCode.FIELD_INVALID, message, "streaming_config")
     _check_fields(first.streaming_config.ByteSize())
     return first.streaming_config
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from penstock_gateway.config import Config
-from penstock_gateway.errors import KSERVE_NOT_SERVED, ErrorCode, GatewayError
+from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import only_authorization
@@ -136,7 +136,7 @@ async def rejecting(context: Context, gateway: Gateway, protocol: str) -> AsyncI
             raise
         except Exception:  # noqa: BLE001 - whatever it is, the client gets the status of the table
             _log.exception("a call of %s failed", protocol)
-            await abort(context, gateway, protocol, GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+            await abort(context, gateway, protocol, GatewayError(GatewayCode.INTERNAL, "the gateway failed"))
     except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
         raise asyncio.CancelledError from None
 
@@ -168,7 +168,7 @@ async def _next(context: Context, messages: Budget) -> bytes:
         data = await messages.arrival(call_key().name, context.read(), limits.MAX_SILENT_S)
     except asyncio.TimeoutError:
         message = f"the message has not arrived within {limits.MAX_SILENT_S:g} s"
-        raise GatewayError(ErrorCode.STREAM_IDLE, message) from None
+        raise GatewayError(GatewayCode.STREAM_IDLE, message) from None
     if data is grpc.aio.EOF:
-        raise GatewayError(ErrorCode.FIELD_INVALID, "the call has no message")
+        raise GatewayError(GatewayCode.FIELD_INVALID, "the call has no message")
     return bytes(data)

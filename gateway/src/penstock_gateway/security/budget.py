@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
@@ -31,7 +31,7 @@ class KeyLimit:
         """Counts one more until the block ends. GatewayError STREAMS_EXHAUSTED where the limit is reached."""
         if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
             message = f"all {limit} {self._what} of the API key {key.name!r} are open"
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
         self._open[key.name] += 1
         try:
             yield
@@ -218,11 +218,11 @@ class Connections:
 
 
 def _exhausted(message: str) -> GatewayError:
-    return GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
+    return GatewayError(GatewayCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
 
 
 def _too_many(message: str) -> GatewayError:
-    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
+    return GatewayError(GatewayCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
 
 
 class OpenConnection:

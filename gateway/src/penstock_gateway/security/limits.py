@@ -7,7 +7,7 @@ import asyncio
 import resource
 from collections.abc import Awaitable
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
@@ -107,7 +107,7 @@ class WriteLimit:
             if not self._is_expired:
                 raise
             message = f"the client did not read its results for {self._limit_s:g} s"
-            raise GatewayError(ErrorCode.RESULTS_UNREAD, message) from None
+            raise GatewayError(GatewayCode.RESULTS_UNREAD, message) from None
         finally:
             timer.cancel()
 

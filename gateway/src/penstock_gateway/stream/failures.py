@@ -5,24 +5,24 @@ import re
 from collections.abc import Mapping
 
 from penstock_client import ClientError, StreamError
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 
 log = logging.getLogger(__name__)
-_CODES: Mapping[str, ErrorCode] = {
-    "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
-    "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
-    "AUDIO_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
-    "SPEAKERS_NOT_SERVED": ErrorCode.SPEAKERS_NOT_SERVED,
-    "AUDIO_INVALID": ErrorCode.AUDIO_INVALID,
-    "AUDIO_TOO_LONG": ErrorCode.TOO_LARGE,
-    "OPTION_INVALID": ErrorCode.FIELD_INVALID,
-    "PHRASES_INVALID": ErrorCode.FIELD_INVALID,
+_CODES: Mapping[str, GatewayCode] = {
+    "STREAM_LIMIT": GatewayCode.STREAMS_EXHAUSTED,
+    "PHRASE_MEMORY_FULL": GatewayCode.STREAMS_EXHAUSTED,
+    "AUDIO_MEMORY_FULL": GatewayCode.STREAMS_EXHAUSTED,
+    "SPEAKERS_NOT_SERVED": GatewayCode.SPEAKERS_NOT_SERVED,
+    "AUDIO_INVALID": GatewayCode.AUDIO_INVALID,
+    "AUDIO_TOO_LONG": GatewayCode.TOO_LARGE,
+    "OPTION_INVALID": GatewayCode.FIELD_INVALID,
+    "PHRASES_INVALID": GatewayCode.FIELD_INVALID,
 }
 """By the code of the client's error. Every other one means that the replica lost the stream."""
 _STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
 """The server's name of a stream, which means nothing to a client."""
-_PASSING = (ErrorCode.STREAMS_EXHAUSTED, ErrorCode.STREAM_LOST)
+_PASSING = (GatewayCode.STREAMS_EXHAUSTED, GatewayCode.STREAM_LOST)
 """Another attempt may succeed."""
 
 
@@ -35,9 +35,9 @@ class OnlyOtherModelsError(StreamError):
 
 def gateway_error(error: ClientError) -> GatewayError:
     """The error of the gateway for that of a stream on a replica."""
-    code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
+    code = _CODES.get(error.code, GatewayCode.STREAM_LOST)
     message = _STREAM.sub("", error.message if isinstance(error, StreamError) else error.text)
-    if code is ErrorCode.STREAM_LOST and not isinstance(error, OnlyOtherModelsError):
+    if code is GatewayCode.STREAM_LOST and not isinstance(error, OnlyOtherModelsError):
         log.warning("a stream is lost: %s", error)
         message = "the server of the stream failed or did not answer"  # the cause may contain the address of a server
     return GatewayError(code, message, retry_after_s=limits.RETRY_AFTER_S if code in _PASSING else None)

@@ -20,7 +20,7 @@ from penstock_client import (
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_client.batched.client import move_to_any
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security import limits
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admitted
@@ -177,7 +177,7 @@ class ReplicaStream:
             return
         activity, age_s = self.activity, self.activity.age_s(now_s)
         if age_s > limits.MAX_AGE_S:  # first: also of a stream whose last text does not come
-            error = GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {limits.MAX_AGE_S / 3600:g} hours old")
+            error = GatewayError(GatewayCode.STREAM_TOO_OLD, f"the stream is {limits.MAX_AGE_S / 3600:g} hours old")
             await self.stop(error)
             if age_s > limits.MAX_AGE_S + limits.UNRESPONSIVE_S:
                 self.fail(error)
@@ -185,7 +185,7 @@ class ReplicaStream:
             pass
         elif activity.is_gone(now_s):  # before it is parked: a client that is gone needs no slot later
             silence = f"no audio arrived for {activity.silent_s(now_s):.0f} s"
-            await self.stop(GatewayError(ErrorCode.STREAM_IDLE, silence))
+            await self.stop(GatewayError(GatewayCode.STREAM_IDLE, silence))
         elif activity.parks and activity.is_idle(now_s):
             self._upstream.park()
         elif activity.lacks_end(now_s):

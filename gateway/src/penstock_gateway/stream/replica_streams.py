@@ -20,7 +20,7 @@ from penstock_client import (
 from penstock_client.batched.rows import MOVABLE
 from penstock_client.options import CHANGEABLE, is_live_window
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
@@ -114,7 +114,7 @@ class ReplicaStreams:
         model = self._find(options.model)[1]
         if self._config.strict and (unwritable := model.unwritable(text for text, _ in options.phrases)):
             message = f"the model cannot write {shown(unwritable[0])}, and this gateway is strict; accepted: others"
-            raise GatewayError(ErrorCode.FIELD_INVALID, message)
+            raise GatewayError(GatewayCode.FIELD_INVALID, message)
         self._upstream_options(options, model)
 
     def check_room(self, key: ApiKey) -> None:
@@ -192,14 +192,14 @@ class ReplicaStreams:
         """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
         if self._replay_bytes() >= self._config.replay_mib << 20:
             message = f"the audio of live streams fills {self._config.replay_mib} MiB"
-            raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
+            raise GatewayError(GatewayCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
 
     def _replay_bytes(self) -> int:
         return sum(stream.replay_bytes for stream in self._streams)
 
     def _check_running(self) -> None:
         if self._is_draining:
-            raise _stopping(ErrorCode.NO_REPLICA)
+            raise _stopping(GatewayCode.NO_REPLICA)
 
     def _find(self, name: str) -> tuple[Group, ModelGroup]:
         groups, first = {group.name: group for group in self._groups}, self._groups[0]
@@ -208,7 +208,7 @@ class ReplicaStreams:
         group = groups.get(name, first if is_first else None)
         if group is None:
             message = f"there is no model {name[:_MAX_NAME]!r}; accepted: {', '.join(groups)}"
-            raise GatewayError(ErrorCode.MODEL_NOT_FOUND, message, "model")
+            raise GatewayError(GatewayCode.MODEL_NOT_FOUND, message, "model")
         if group.model is None:
             raise _no_room(is_full=False)
         return group, group.model
@@ -280,12 +280,12 @@ async def _start_upstream(group: Group, options: StreamOptions) -> tuple[Replica
     raise _no_room(group.is_up)
 
 
-def _stopping(code: ErrorCode = ErrorCode.STREAM_LOST) -> GatewayError:
+def _stopping(code: GatewayCode = GatewayCode.STREAM_LOST) -> GatewayError:
     return GatewayError(code, "the gateway is stopping", retry_after_s=limits.RETRY_AFTER_S)
 
 
 def _no_room(is_full: bool, what: str = "replica") -> GatewayError:
     """Why no replica accepts a stream, or no speaker model of a replica."""
     if is_full:
-        return GatewayError(ErrorCode.STREAMS_EXHAUSTED, f"all {what}s are full", retry_after_s=limits.RETRY_AFTER_S)
-    return GatewayError(ErrorCode.NO_REPLICA, f"no {what} answers", retry_after_s=limits.RETRY_AFTER_S)
+        return GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"all {what}s are full", retry_after_s=limits.RETRY_AFTER_S)
+    return GatewayError(GatewayCode.NO_REPLICA, f"no {what} answers", retry_after_s=limits.RETRY_AFTER_S)
