@@ -42,18 +42,18 @@ def test_a_key_holds_half_of_the_audio_of_each_group():
         return admission.admit(key, group, held_s=None)
 
     files = [file(many), file(many)]
-    files[0].push(6)
-    files[1].push(4)
-    assert rejected(files[1].push, 1).code is GatewayCode.STREAMS_EXHAUSTED
+    files[0].hold(6)
+    files[1].hold(4)
+    assert rejected(files[1].hold, 1).code is GatewayCode.STREAMS_EXHAUSTED
     assert rejected(admission.admit, many, servers, 1.0).code is GatewayCode.STREAMS_EXHAUSTED
-    file(many, Servers()).push(10)
-    file(LAB).push(10)
+    file(many, Servers()).hold(10)
+    file(LAB).hold(10)
     files[0].end()
-    files[1].push(6)
-    error = rejected(files[1].push, 1)
+    files[1].hold(6)
+    error = rejected(files[1].hold, 1)
     assert (error.code, error.retry_after_s) == (GatewayCode.TOO_LARGE, None)
-    file(many, Servers(memory_s=0.0)).push(10)  # servers of an earlier version do not say
-    file(ANONYMOUS).push(30)
+    file(many, Servers(memory_s=0.0)).hold(10)  # servers of an earlier version do not say
+    file(ANONYMOUS).hold(30)
     assert admission.live(many) == 3
 
 

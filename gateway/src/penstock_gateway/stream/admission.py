@@ -84,23 +84,20 @@ class Admitted:
     """
 
     def __init__(self, key: ApiKey, usage: _Usage, now_s: Callable[[], float], group: Group, held_s: float | None):
-        """held_s: audio that the stream holds from its start; None: all that is pushed. GatewayError as of `push`."""
+        """held_s: audio that the stream holds from its start; None: all that is pushed. GatewayError as of `hold`."""
         self._key, self._usage, self._now_s, self._group = key, usage, now_s, group
-        self._is_counted = self._is_growing = False
-        self._samples = 0
-        self._hold(round((held_s or 0.0) * group.sample_rate_hz))
-        self._is_growing = held_s is None
+        self.is_file = held_s is None
+        """The stream holds all its audio."""
+        self.samples = 0
+        """Samples that it holds."""
+        self.hold(round((held_s or 0.0) * group.sample_rate_hz))  # first: one that is rejected does not count
+        self._is_counted = False
         self.count()
 
     @property
     def has_room(self) -> bool:
         """True where the key has a stream left."""
         return self._key.max_streams is None or self._usage.streams < self._key.max_streams
-
-    @property
-    def holds_audio(self) -> bool:
-        """True for a file that has begun and whose audio stays in memory."""
-        return self._is_growing and bool(self._samples)
 
     def count(self) -> None:
         """The stream has a slot again, whatever the limit."""
@@ -115,22 +112,18 @@ class Admitted:
     def end(self) -> None:
         """The stream is over."""
         self.uncount()
-        self._usage.held[self._group] -= self._samples
-        self._samples = 0
+        self._usage.held[self._group] -= self.samples
+        self.samples = 0
 
     def add_audio(self, seconds: float) -> None:
         """Audio was sent."""
         self._usage.audio_s.add(seconds, self._now_s())
 
-    def push(self, samples: int) -> None:
+    def hold(self, samples: int) -> None:
         """Before audio is sent. GatewayError: TOO_LARGE for a stream that is too long by itself, STREAMS_EXHAUSTED."""
-        if self._is_growing:
-            self._hold(samples)
-
-    def _hold(self, samples: int) -> None:
         share_s, all_samples = self._group.memory_s / 2, self._usage.held[self._group] + samples
         if samples and share_s and self._key.name != ANONYMOUS.name:
-            own_s, all_s = (each / self._group.sample_rate_hz for each in (self._samples + samples, all_samples))
+            own_s, all_s = (each / self._group.sample_rate_hz for each in (self.samples + samples, all_samples))
             limit = f"up to {share_s:g} s, half of what the servers hold (--max-audio-s)"
             if own_s > share_s:
                 message = f"{own_s:g} s of audio; accepted of an API key: {limit}"
@@ -138,5 +131,5 @@ class Admitted:
             if all_s > share_s:
                 message = f"{all_s:g} s of audio of all open files of the API key {self._key.name!r}; accepted: {limit}"
                 raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
-        self._samples += samples
+        self.samples += samples
         self._usage.held[self._group] = all_samples

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -29,55 +29,36 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        name, registry = "penstock_gateway_", self.registry
-        self.streams_live = Gauge(f"{name}streams_live", "Streams open on a replica", _LABELS, registry=registry)
-        self.streams_started = Counter(
-            f"{name}streams_started", "Streams accepted by a replica", _LABELS, registry=registry
+        common: dict[str, Any] = {"namespace": "penstock_gateway", "registry": self.registry}
+
+        def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(name, text, labels, **common)
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(name, text, labels, **common)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(name, text, _LABELS, buckets=_FINAL_BUCKETS, **common)
+
+        self.streams_live = gauge("streams_live", "Streams open on a replica", _LABELS)
+        self.streams_started = counter("streams_started", "Streams accepted by a replica", _LABELS)
+        self.rejected = counter("rejected", "Requests and streams that failed with an error", ("protocol", "reason"))
+        self.streams_moved = counter("streams_moved", "Streams that went on at another replica", ("reason",))
+        self.replayed_seconds = counter("replayed_seconds", "Audio sent again to another replica")
+        self.replay_bytes = gauge("replay_bytes", "Audio of live streams kept for moves")
+        self.audio_seconds = counter("audio_seconds", "Audio sent to replicas", _LABELS)
+        self.remarks = counter("remarks", "Remarks on the audio of streams", ("code",))
+        self.key_requests = counter("key_requests", "Streams accepted by a replica, by API key", ("key",))
+        self.key_audio_seconds = counter("key_audio_seconds", "Audio sent to replicas, by API key", ("key",))
+        self.final_latency = histogram(
+            "final_latency_seconds", "From a forced end or the end of the audio to the final text"
         )
-        self.rejected = Counter(
-            f"{name}rejected",
-            "Requests and streams that failed with an error",
-            ("protocol", "reason"),
-            registry=registry,
-        )
-        self.streams_moved = Counter(
-            f"{name}streams_moved", "Streams that went on at another replica", ("reason",), registry=registry
-        )
-        self.replayed_seconds = Counter(
-            f"{name}replayed_seconds", "Audio sent again to another replica", registry=registry
-        )
-        self.replay_bytes = Gauge(
-            f"{name}replay_bytes",
-            "Audio of live streams kept for moves",
-            registry=registry,
-        )
-        self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
-        self.remarks = Counter(f"{name}remarks", "Remarks on the audio of streams", ("code",), registry=registry)
-        self.key_requests = Counter(
-            f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry
-        )
-        self.key_audio_seconds = Counter(
-            f"{name}key_audio_seconds", "Audio sent to replicas, by API key", ("key",), registry=registry
-        )
-        self.final_latency = Histogram(
-            f"{name}final_latency_seconds", "From a forced end or the end of the audio to the final text", _LABELS,
-            registry=registry, buckets=_FINAL_BUCKETS,
-        )  # fmt: skip
-        self.partial_latency = Histogram(
-            f"{name}partial_latency_seconds", "From the last audio of a chunk to its text", _LABELS,
-            registry=registry, buckets=_FINAL_BUCKETS,
-        )  # fmt: skip
-        self.reload_successful = Gauge(
-            f"{name}file_reload_successful", "1: in use as it is; 0: rejected", ("file",), registry=registry
-        )
-        self.rejections_of_files = Counter(
-            f"{name}file_rejections", "New contents of a file that were rejected", ("file",), registry=registry
-        )
-        self.certificate_not_after = Gauge(
-            f"{name}certificate_not_after_timestamp_seconds", "When it expires", ("path",), registry=registry
-        )
-        Gauge(f"{name}build_info", "1, by version", ("version",), registry=registry).labels(__version__).set(1)
-        self.replicas_up = Gauge(f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry)
+        self.partial_latency = histogram("partial_latency_seconds", "From the last audio of a chunk to its text")
+        self.reload_successful = gauge("file_reload_successful", "1: in use as it is; 0: rejected", ("file",))
+        self.rejections_of_files = counter("file_rejections", "New contents of a file that were rejected", ("file",))
+        self.certificate_not_after = gauge("certificate_not_after_timestamp_seconds", "When it expires", ("path",))
+        gauge("build_info", "1, by version", ("version",)).labels(__version__).set(1)
+        self.replicas_up = gauge("replicas_up", "Replicas that answer", ("group",))
 
     def note_file(self, name: str, is_right: bool) -> None:
         """Shows whether a file is in use as it is, and counts what is newly rejected."""

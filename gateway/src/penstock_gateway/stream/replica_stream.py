@@ -84,12 +84,12 @@ class ReplicaStream:
         No samples only show that the client is not silent. Of a file that has begun they do not: it holds memory.
         """
         if not len(samples):
-            if not self._admitted.holds_audio:
+            if not (self._admitted.is_file and self._admitted.samples):
                 self.activity.note_audio()
             return
-        if not self._over.is_set():
+        if self._admitted.is_file and not self._over.is_set():
             try:
-                self._admitted.push(len(samples))
+                self._admitted.hold(len(samples))
             except GatewayError as error:
                 self.fail(error)
                 raise
