@@ -13,7 +13,7 @@ SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
     ("__main__",), ("process",), ("app",), ("captions", "openai", "realtime"), ("http", "riva"), ("rpc",),
     ("gateway",), ("stream",), ("audio", "config"), ("security",), ("validation",),
-    ("errors", "tracing"), ("version",),
+    ("errors", "tracing"), ("limits", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

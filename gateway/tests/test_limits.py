@@ -13,11 +13,11 @@ from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.riva_client import audio as audio_message
 from gateway.tests.helpers.riva_client import client, configuration
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.service import SERVICE
-from penstock_gateway.security import limits
+from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey, KeyRing
-from penstock_gateway.security.limits import WriteLimit
 
 pytestmark = pytest.mark.anyio
 KEY = "sk-test"

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 from enum import Enum
+from http import HTTPStatus
 from typing import NamedTuple
+
+from penstock_gateway import limits
 
 KSERVE_NOT_SERVED = "KServe is not served by the gateway; accepted: a server's own ports (8000 HTTP, 8001 gRPC)"
 _MAX_SHOWN_CHARS = 60
@@ -86,7 +89,8 @@ class GatewayError(Exception):
         """One line for the client: what was wrong and what is accepted."""
         self.param = param
         """The field that was wrong, in the protocol's own name."""
-        self.retry_after_s = retry_after_s
+        is_busy = code.status.http in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+        self.retry_after_s = retry_after_s or (limits.RETRY_AFTER_S if is_busy else None)
         """Seconds after which a new attempt makes sense; None if it does not."""
 
     def again(self) -> "GatewayError":

@@ -13,10 +13,10 @@ import websockets
 from client.tests.helpers.fake_fleet import speech
 from gateway.tests.contract.call import RATE_HZ, pcm
 from gateway.tests.contract.drivers import ALL, Realtime
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.limits import MAX_AGE_S, MAX_IDLE_S
 from penstock_gateway.process import serving
-from penstock_gateway.security import limits
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S
 
 pytestmark = pytest.mark.anyio
 LIVE = [driver for driver in ALL if driver.is_live]
@@ -140,7 +140,7 @@ async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, dri
         if not driver.is_live:
             call.end()
         await until(lambda: served.opened)
-        served.opened[0].fail(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone", retry_after_s=2.0))
+        served.opened[0].fail(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone"))
         outcome = await call.ended()
         assert outcome.retry_after == "2" or not driver.has_retry(outcome, GatewayCode.STREAM_LOST)
         assert (outcome.code, outcome.status) in driver.errors(GatewayCode.STREAM_LOST)

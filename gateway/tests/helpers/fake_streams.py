@@ -168,7 +168,7 @@ class FakeStreams:
 
     def check_room(self, key: ApiKey) -> None:
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
-            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, "all streams are open")
 
     async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> FakeStream:
         self.group(options.model)

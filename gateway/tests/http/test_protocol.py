@@ -12,7 +12,7 @@ import websockets
 from starlette.websockets import WebSocket
 
 from gateway.tests.helpers.running import running
-from penstock_gateway.security import limits
+from penstock_gateway import limits
 from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 

@@ -10,9 +10,9 @@ import pytest
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 
 pytestmark = pytest.mark.anyio
 WORDS = "w0 w1 w2"

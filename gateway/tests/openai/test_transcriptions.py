@@ -9,9 +9,9 @@ import pytest
 from client.tests.helpers.sound_files import media_file
 from gateway.tests.helpers.openai_calls import AUDIO, encoded, error, events_of, post
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 
 pytestmark = pytest.mark.anyio
 

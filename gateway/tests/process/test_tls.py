@@ -17,11 +17,11 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.process import serving
 from penstock_gateway.process.startup import Certificate
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
-from penstock_gateway.security import limits
 from penstock_gateway.stream.metrics import Metrics
 
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,9 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import GROUP, FakeStreams, speech
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.realtime import connection
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio

@@ -17,12 +17,12 @@ from client.tests.helpers.sound_files import media_file, sound_file
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.audio import container
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import PROTOCOL, SERVICE, RivaService
 from penstock_gateway.rpc.api import _key, rejecting
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ANONYMOUS
 

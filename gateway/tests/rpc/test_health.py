@@ -4,9 +4,9 @@ import grpc
 import pytest
 
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.rpc import health as grpc_health
 from penstock_gateway.rpc.health import NOT_SERVING, SERVICE, SERVING
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio

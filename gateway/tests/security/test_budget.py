@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 

@@ -6,8 +6,8 @@ import pytest
 from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
+from penstock_gateway import limits
 from penstock_gateway.config import Config, ReplicaGroup
-from penstock_gateway.security import limits
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.metrics import Metrics
 from penstock_gateway.stream.replica_streams import ReplicaStreams

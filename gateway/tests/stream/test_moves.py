@@ -8,8 +8,8 @@ import pytest
 from client.tests.helpers.fake_fleet import BLOCK, lie, speech
 from penstock_client.batched import client as batched_client
 from penstock_client.batched.rows import END, START
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import replicas
 from penstock_gateway.stream.events import Final, Partial

@@ -220,7 +220,7 @@ async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
 
 async def test_a_replica_that_starts_later_is_found(server, open_streams, monkeypatch, until):
     parameters, server.batch.recognizer.server_parameters = server.batch.recognizer.server_parameters, {}
-    monkeypatch.setattr("penstock_gateway.security.limits.PROBE_S", 0.01)
+    monkeypatch.setattr("penstock_gateway.limits.PROBE_S", 0.01)
     async with open_streams(server) as streams:
         assert not streams.groups
         assert (await rejection(opened(streams))).code is GatewayCode.NO_REPLICA

@@ -11,10 +11,10 @@ import pytest
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
 from penstock_client.batched import client
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
+from penstock_gateway.limits import MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
-from penstock_gateway.security.limits import MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.stream import activity, replica_streams
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final

@@ -22,8 +22,8 @@ import numpy as np
 
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
 
 MAX_PROCESSES = 8
@@ -202,7 +202,7 @@ def _not_decoded(error: OSError) -> GatewayError:
 
 def _overloaded(message: str) -> GatewayError:
     _log.error("%s", message)
-    return GatewayError(GatewayCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
+    return GatewayError(GatewayCode.OVERLOADED, message)
 
 
 class Decoders:

@@ -7,7 +7,7 @@ from penstock_client.audio.monitors import EncodingMonitor
 from penstock_client.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
 from penstock_client.audio.tracks import Samples, TrackMaker
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security.limits import MAX_CHANNELS
+from penstock_gateway.limits import MAX_CHANNELS
 
 _RIFF = b"RIFF"
 _NO_SAMPLES = np.zeros(0, np.float32)

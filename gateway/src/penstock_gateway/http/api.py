@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
+from penstock_gateway import limits
 from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError, shown
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import error_body
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, only_authorization
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.validation import field_error

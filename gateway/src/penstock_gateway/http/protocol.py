@@ -17,11 +17,11 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.http.openai_objects import error_body
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Connections, OpenConnection, TokenBucket
 
 _PROTOCOL = "http"

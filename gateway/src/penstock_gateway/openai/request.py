@@ -14,11 +14,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
+from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
-from penstock_gateway.security import limits
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
@@ -278,7 +278,7 @@ async def read_form(
         raise GatewayError(GatewayCode.FIELD_INVALID, f"the form cannot be read: {error.message}") from None
     except OSError as error:
         message = f"the upload cannot be stored: {error.strerror}"
-        raise GatewayError(GatewayCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S) from error
+        raise GatewayError(GatewayCode.OVERLOADED, message) from error
     finally:
         await form.close()
 

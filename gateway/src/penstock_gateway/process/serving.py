@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, start_http_server
 
 from penstock_client.listening import ALL, ALL_IPV4, host_port, tcp_socket
+from penstock_gateway import limits
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
@@ -26,7 +27,6 @@ from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.protocol import HttpProtocol
 from penstock_gateway.process.startup import PORT_UNAVAILABLE, Certificate, Files, StartError
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.budget import Connections, OpenConnection
 from penstock_gateway.security.files import Followed

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock_client.audio.tracks import Samples
+from penstock_gateway import limits
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
@@ -18,7 +19,6 @@ from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.realtime.dialect import Action, AppendAudio, Configure, EndSegment, Finish, ServerEvent
 from penstock_gateway.realtime.openai_dialect import COMMIT_EMPTY
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import OpenConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_client.audio.pcm import Remark
+from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.riva_dialect import RivaDialect, is_of_riva
-from penstock_gateway.security import limits
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, parse_object

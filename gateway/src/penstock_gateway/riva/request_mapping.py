@@ -23,10 +23,10 @@ from penstock_client.options import (
 )
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.limits import MAX_CHANNELS
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
-from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000

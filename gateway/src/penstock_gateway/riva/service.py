@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock_client.audio.pcm import header
 from penstock_client.options import is_live_window
+from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown_names
 from penstock_gateway.gateway import Gateway
@@ -21,7 +22,7 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import changed, map_request
 from penstock_gateway.rpc.api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
-from penstock_gateway.security import limits
+from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.stream.options import ModelGroup
 
 PROTOCOL = "riva"
@@ -225,7 +226,7 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
 
 def _writer(context: Context) -> Write:
     """Writes a response. GatewayError where the client does not read."""
-    limit = limits.WriteLimit()
+    limit = WriteLimit()
 
     async def write(response: riva.StreamingRecognizeResponse) -> None:
         await limit.write(context.write(response))

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import grpc
 
+from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import only_authorization
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ApiKey

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import grpc
 
+from penstock_gateway import limits
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.rpc.api import Context
-from penstock_gateway.security import limits
 
 SERVICE = "grpc.health.v1.Health"
 SERVING, NOT_SERVING = 1, 2

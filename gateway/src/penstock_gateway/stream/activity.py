@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock_gateway.security import limits
+from penstock_gateway import limits
 
 
 class Activity:

@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.stream.replicas import Group
 
@@ -52,7 +52,7 @@ class Admission:
         usage = self._keys[key.name]
         if key.max_streams is not None and usage.streams >= key.max_streams:
             message = f"all {key.max_streams} streams of the API key {key.name!r} are open"
-            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
         self._check_quota(key, usage.requests, key.requests_per_minute, 1, "requests per minute")
         self._check_quota(key, usage.audio_s, key.audio_minutes_per_day, 60, "minutes of audio per day")
 
@@ -130,6 +130,6 @@ class Admitted:
                 raise GatewayError(GatewayCode.TOO_LARGE, message)
             if all_s > share_s:
                 message = f"{all_s:g} s of audio of all open files of the API key {self._key.name!r}; accepted: {limit}"
-                raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message, retry_after_s=limits.RETRY_AFTER_S)
+                raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
         self.samples += samples
         self._usage.held[self._group] = all_samples

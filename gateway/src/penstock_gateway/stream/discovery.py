@@ -5,8 +5,8 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
+from penstock_gateway import limits
 from penstock_gateway.config import DNS, FILE, check_address
-from penstock_gateway.security import limits
 from penstock_gateway.security.files import WatchedFile
 
 log = logging.getLogger(__name__)

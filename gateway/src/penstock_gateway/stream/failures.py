@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from penstock_client import ClientError, StreamError
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 
 log = logging.getLogger(__name__)
 _CODES: Mapping[str, GatewayCode] = {
@@ -22,8 +21,6 @@ _CODES: Mapping[str, GatewayCode] = {
 """By the code of the client's error. Every other one means that the replica lost the stream."""
 _STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
 """The server's name of a stream, which means nothing to a client."""
-_PASSING = (GatewayCode.STREAMS_EXHAUSTED, GatewayCode.STREAM_LOST)
-"""Another attempt may succeed."""
 
 
 class OnlyOtherModelsError(StreamError):
@@ -40,4 +37,4 @@ def gateway_error(error: ClientError) -> GatewayError:
     if code is GatewayCode.STREAM_LOST and not isinstance(error, OnlyOtherModelsError):
         log.warning("a stream is lost: %s", error)
         message = "the server of the stream failed or did not answer"  # the cause may contain the address of a server
-    return GatewayError(code, message, retry_after_s=limits.RETRY_AFTER_S if code in _PASSING else None)
+    return GatewayError(code, message)

@@ -20,8 +20,8 @@ from penstock_client import (
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_client.batched.client import move_to_any
+from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.security import limits
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admitted
 from penstock_gateway.stream.events import Event, Final

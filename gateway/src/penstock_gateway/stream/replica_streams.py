@@ -19,9 +19,9 @@ from penstock_client import (
 )
 from penstock_client.batched.rows import MOVABLE
 from penstock_client.options import CHANGEABLE, is_live_window
+from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admission
@@ -192,7 +192,7 @@ class ReplicaStreams:
         """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
         if self._replay_bytes() >= self._config.replay_mib << 20:
             message = f"the audio of live streams fills {self._config.replay_mib} MiB"
-            raise GatewayError(GatewayCode.OVERLOADED, message, retry_after_s=limits.RETRY_AFTER_S)
+            raise GatewayError(GatewayCode.OVERLOADED, message)
 
     def _replay_bytes(self) -> int:
         return sum(stream.replay_bytes for stream in self._streams)
@@ -281,11 +281,11 @@ async def _start_upstream(group: Group, options: StreamOptions) -> tuple[Replica
 
 
 def _stopping(code: GatewayCode = GatewayCode.STREAM_LOST) -> GatewayError:
-    return GatewayError(code, "the gateway is stopping", retry_after_s=limits.RETRY_AFTER_S)
+    return GatewayError(code, "the gateway is stopping")
 
 
 def _no_room(is_full: bool, what: str = "replica") -> GatewayError:
     """Why no replica accepts a stream, or no speaker model of a replica."""
     if is_full:
-        return GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"all {what}s are full", retry_after_s=limits.RETRY_AFTER_S)
-    return GatewayError(GatewayCode.NO_REPLICA, f"no {what} answers", retry_after_s=limits.RETRY_AFTER_S)
+        return GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"all {what}s are full")
+    return GatewayError(GatewayCode.NO_REPLICA, f"no {what} answers")

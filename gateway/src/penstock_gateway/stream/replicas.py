@@ -23,8 +23,8 @@ from penstock_client import (
     StreamOptions,
 )
 from penstock_client.options import LIVE
+from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup
-from penstock_gateway.security import limits
 from penstock_gateway.stream.discovery import Discovery, NoteFile, note_nothing
 from penstock_gateway.stream.options import ModelGroup
 

@@ -1,13 +1,9 @@
-"""The limits of the gateway, each with its reason, and that of the time to write to a client.
+"""The limits of the gateway, each with its reason.
 
 Read them as `limits.NAME`. Those of a connection to a server are the engine's.
 """
 
-import asyncio
 import resource
-from collections.abc import Awaitable
-
-from penstock_gateway.errors import GatewayCode, GatewayError
 
 MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
@@ -87,30 +83,3 @@ MINUTE_S, DAY_S = 60, 86_400
 def max_connections() -> int:
     """Open connections of a port: all descriptors are for both ports, uploads and decoders."""
     return min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-
-
-class WriteLimit:
-    """Limits the time that each write to one client takes. Cheaper than `asyncio.wait_for`, which may make a task."""
-
-    def __init__(self) -> None:
-        self._limit_s = UNRESPONSIVE_S
-        self._is_expired = False
-
-    async def write(self, writing: Awaitable[object]) -> None:
-        """Awaits a write of this task. GatewayError RESULTS_UNREAD where it takes too long; it is then cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
-        timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire, task)
-        try:
-            await writing
-        except asyncio.CancelledError:
-            if not self._is_expired:
-                raise
-            message = f"the client did not read its results for {self._limit_s:g} s"
-            raise GatewayError(GatewayCode.RESULTS_UNREAD, message) from None
-        finally:
-            timer.cancel()
-
-    def _expire(self, task: "asyncio.Task[object]") -> None:
-        self._is_expired = True
-        task.cancel()
