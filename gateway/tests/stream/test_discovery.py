@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from client.tests.helpers.fake_fleet import speech
+from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup, parse_replicas
-from penstock_gateway.security import files, limits
+from penstock_gateway.security import files
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import discovery, replicas
 from penstock_gateway.stream.discovery import Discovery

@@ -203,6 +203,17 @@ async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers,
         assert (streams.live, now_s) == (int(window is not None), 4.5 * MAX_SILENT_S)
 
 
+async def test_a_stream_that_is_stopped_ends_with_that_reason_also_where_its_replica_is_lost(fleet, open_streams):
+    only = fleet()
+    async with open_streams(only, longest_segment_s=0) as streams:
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        only.may_answer.clear()
+        await stream.push(speech(1, 2))
+        await stream.stop(GatewayError(GatewayCode.STREAM_TOO_OLD, "old"))
+        await asyncio.to_thread(only.close)
+        assert await ended(stream) == ("", GatewayCode.STREAM_TOO_OLD)
+
+
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
