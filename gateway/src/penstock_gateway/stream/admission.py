@@ -60,7 +60,7 @@ class Admission:
         """Counts a stream. GatewayError above a limit of its key. Other arguments are those of `Admitted`."""
         self.check(key)
         usage = self._keys[key.name]
-        usage.requests.add(1, self._now_s())
+        usage.requests.add(1, self._now_s())  # before the memory is checked: a rejected file is a request, too
         return Admitted(key, usage, self._now_s, group, held_s)
 
     def live(self, key: ApiKey) -> int:

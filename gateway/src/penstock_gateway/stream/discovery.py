@@ -51,6 +51,7 @@ class Discovery:
         """Addresses now, each once. `now_s`: of a monotonic clock; names are queried every 5 s."""
         is_due = now_s >= self._next_query_s
         if is_due:
+            # Before the queries: one that takes long delays none of the next ones.
             self._next_query_s = now_s + 5 * limits.TICK_S
         for source in self._found:
             if source.startswith(FILE) or (is_due and source.startswith(DNS)):

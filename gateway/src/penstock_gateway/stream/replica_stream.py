@@ -93,7 +93,7 @@ class ReplicaStream:
             except GatewayError as error:
                 self.fail(error)
                 raise
-        self.activity.has_audio = True
+        self.activity.has_audio = True  # before the push waits: a watch meanwhile knows that a segment is open
         self._report.pushed(samples)
         await self._call(self._upstream.push(samples))
 
@@ -108,13 +108,13 @@ class ReplicaStream:
         """
         upstream = self._upstream
         await self._call_at_end(upstream.end_segment(options=changes) if forced else upstream.change(changes))
-        self.options = options
+        self.options = options  # only now: where the call fails, the next change is compared with the old ones
         if "endpoint_silence_ms" in changes:
             self.activity.pause_s = changes["endpoint_silence_ms"] / 1000
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""
-        self._is_finished = True
+        self._is_finished = True  # before the call waits: a stop meanwhile changes nothing
         await self._call_at_end(self._upstream.finish())
 
     async def stop(self, error: GatewayError) -> None:
@@ -213,8 +213,8 @@ class ReplicaStream:
 
     async def _call_at_end(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine that ends the segment."""
-        self._report.ending()
-        self.activity.has_audio = False
+        self._report.ending()  # before the call waits: the latency of a final counts from here
+        self.activity.has_audio = False  # as early: a watch would end the segment a second time
         await self._call(call)
 
     async def _call(self, call: Awaitable[None]) -> None:
@@ -236,7 +236,7 @@ class ReplicaStream:
     def _end(self, reason: str) -> None:
         if self._over.is_set():
             return
-        self._over.set()
+        self._over.set()  # first: whatever follows may end it again
         if self._moving is not None:  # before the slot is given back: a move that ends now would take another one
             self._moving.cancel()
         if self._replica is not None:
@@ -265,7 +265,7 @@ class ReplicaStream:
             self._replica.note_error(error)
         if not self._upstream.fingerprint:  # its server is an earlier version
             return False
-        self._lost = error
+        self._lost = error  # before the move starts, which reports it
         if self._moving is None or not self._has_turn:  # else the task that moves it goes on
             self._start_move()
         return True

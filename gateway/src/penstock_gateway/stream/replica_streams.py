@@ -64,17 +64,18 @@ class ReplicaStreams:
     async def start(self) -> None:
         """Asks every replica once, and from then on regularly."""
         await self._discover_all()
-        await self._probe_all()
+        await self._probe_all()  # before the ports open: the first client finds replicas
         self._tasks = [asyncio.create_task(work()) for work in (self._discover, self._probe, self._watch)]
 
     async def close(self) -> None:
         """Ends all streams."""
-        for task in self._tasks:
+        for task in self._tasks:  # before the streams: a watch could start moves
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        moving = [stream.moved() for stream in self._streams]
+        moving = [stream.moved() for stream in self._streams]  # before the cut, which takes them from the set
         self.cut()
         await asyncio.gather(*moving)
+        # After the moves: a closed client would fail them, which counts its replica as down.
         await asyncio.gather(*(group.close() for group in self._groups))
 
     def drain(self) -> None:
@@ -134,7 +135,7 @@ class ReplicaStreams:
             self._check_running()
         group, model = self._find(options.model)
         start_options = self._upstream_options(options, model)
-        self._check_memory()
+        self._check_memory()  # before the stream counts: a rejected one takes nothing of its key's quota
         live_s = window_s(start_options.window)
         held_s = (live_s or None) if model.windows else 0.0
         admitted = self._admission.admit(key, group, held_s)
@@ -150,7 +151,7 @@ class ReplicaStreams:
         pause_s = (start_options.endpoint_silence_ms or 0) / 1000 * is_live
         activity = Activity(self._config.idle_seconds, is_live and upstream.can_park, pause_s)
         stream = ReplicaStream(upstream, group, replica, admitted, options, report, activity, self._streams.remove)
-        self._streams.add(stream)
+        self._streams.add(stream)  # no await since it was accepted: a loss from here on finds its `on_lost`
         return stream
 
     def _upstream_options(self, options: LiveStreamOptions, model: ModelGroup) -> StreamOptions:
@@ -174,7 +175,7 @@ class ReplicaStreams:
         group, model = self._find(options.model)
         if stream not in self._streams or stream.group is not group:
             return None
-        self.check(options)
+        self.check(options)  # before the segment ends: wrong options change nothing
         before, after = dict(self._upstream_options(stream.options, model)), self._upstream_options(options, model)
         changes = {name: value for name, value in after if value != before[name]}
         if "boosted_phrases" in changes or not after.boosted_phrases:

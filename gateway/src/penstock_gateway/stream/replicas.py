@@ -170,7 +170,7 @@ class Replica:
 
     async def probe(self) -> ServerInfo | None:
         """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
-        released = self._released
+        released = self._released  # before the probe: a stream that ends meanwhile leaves room
         try:
             probed = await self._probe_client.probe()
         except ClientError as error:
@@ -179,8 +179,9 @@ class Replica:
                 self.note_down(error.text)
             return self.information
         self._failed_probes = 0
-        if probed.is_full and released == self._released:  # else it may have room since
+        if probed.is_full and released == self._released:
             self.note_full()
+        # Before `is_draining` is set: streams that leave find the turns of this drain.
         if probed.is_draining and not self.is_draining:
             log.info("replica %s is draining: its %d streams move", self.address, self.live)
             self.move_turns = asyncio.Semaphore(max(_MIN_MOVING, self.live // _MOVING_PART))
