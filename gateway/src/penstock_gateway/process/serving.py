@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -143,8 +144,7 @@ async def serve(config: Config, files: Files, ports: GatewayPorts, metrics: Metr
 
 async def _until_open(http: "HttpServer", serving: asyncio.Task[None]) -> None:
     """Returns when the HTTP port accepts connections; raises the error that prevents it."""
-    while not http.started and not serving.done():
-        await asyncio.sleep(limits.POLL_S)
+    await _until(lambda: http.started or serving.done(), math.inf)
     if serving.done():
         serving.result()
 

@@ -15,10 +15,6 @@ NoteFile = Callable[[str, bool], None]
 """Takes a source file:PATH, and whether the file is in use as it is."""
 
 
-def note_nothing(source: str, is_right: bool) -> None:
-    """A `NoteFile` without an effect."""
-
-
 async def resolve(name: str, port: int) -> list[str]:
     """HOST:PORT of each A and AAAA record, sorted. OSError where there is none."""
     records = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -37,7 +33,7 @@ def _addresses(file: WatchedFile) -> list[str]:
 class Discovery:
     """Finds the addresses of one group. What cannot be read leaves those that were found before."""
 
-    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve, note_file: NoteFile = note_nothing):
+    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve, note_file: NoteFile = lambda *_: None):
         """sources: HOST:PORT, dns:NAME:PORT or file:PATH. note_file: called as a file is read or newly rejected."""
         self.fixed = [each for each in dict.fromkeys(sources) if not _is_watched(each)]
         """The addresses that do not change."""

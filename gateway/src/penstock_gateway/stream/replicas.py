@@ -25,7 +25,7 @@ from penstock_client import (
 from penstock_client.options import LIVE
 from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup
-from penstock_gateway.stream.discovery import Discovery, NoteFile, note_nothing
+from penstock_gateway.stream.discovery import Discovery, NoteFile
 from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class Group:
         timeout_s: float,
         longest_segment_s: int = 0,
         live_window: str | None = None,
-        note_file: NoteFile = note_nothing,
+        note_file: NoteFile = lambda *_: None,
     ):
         """note_file: as of `Discovery`."""
         self._name, self._live_window = group.name, live_window
