@@ -100,6 +100,20 @@ async def test_a_replica_whose_replies_cannot_be_read_counts_as_down(fleet, open
     assert third.batch.starts
 
 
+async def test_a_replica_that_stalls_without_streams_gets_none_until_it_answers(
+    fleet, open_streams, until, monkeypatch
+):
+    monkeypatch.setattr(limits, "PROBE_S", 0.1)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.0)
+    stalled, other = fleet(), fleet()
+    async with open_streams(stalled, other, timeout_s=1.0) as streams:
+        (group,) = streams._groups
+        stalled.may_answer.clear()
+        await until(lambda: [each.address for each in group.candidates()] == [other.url])
+        stalled.may_answer.set()
+        await until(lambda: len(group.candidates()) == 2)
+
+
 async def test_the_only_replica_gets_its_streams_back_when_it_starts_again(fleet, open_streams, until, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.1)
     async with open_streams(fleet()) as streams:

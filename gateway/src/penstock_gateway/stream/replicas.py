@@ -29,8 +29,6 @@ from penstock_gateway.stream.discovery import Discovery, NoteFile
 from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
-_MAX_FAILED_PROBES = 2
-"""A server that is slow is not down, as long as its streams are answered."""
 _MOVING_PART, _MIN_MOVING = 8, 2
 """An eighth of the streams of a replica that drains move at a time, at least two: their audio delays the streams where
 it is sent to, and all have to be gone in the time of the drain."""
@@ -62,8 +60,6 @@ class Replica:
             slow_s=limits.UNRESPONSIVE_S,
             max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
-        probe_s = limits.UNRESPONSIVE_S / _MAX_FAILED_PROBES
-        self._probe_client = BatchedClient(address, timeout_s=probe_s, connection_options=_NO_RETRY)
         self.move_turns = asyncio.Semaphore()
         """Taken by each stream that moves while it drains."""
         self.information: ServerInfo | None = None
@@ -77,7 +73,6 @@ class Replica:
         """A speaker model, as its newest stream that asked for one has shown; None: none has asked."""
         self._closed_until_s = 0.0
         self._said_down_s = -math.inf
-        self._failed_probes = 0
         self._mismatch = ""
 
     @property
@@ -169,16 +164,13 @@ class Replica:
         self.information, self._mismatch = None, reason
 
     async def probe(self) -> ServerInfo | None:
-        """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
+        """Sends an empty stream through its models, among its streams; None where the engine finds it dead."""
         released = self._released  # before the probe: a stream that ends meanwhile leaves room
         try:
-            probed = await self._probe_client.probe()
+            probed = await self.client.probe()
         except ClientError as error:
-            self._failed_probes += 1
-            if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
-                self.note_down(error.text)
-            return self.information
-        self._failed_probes = 0
+            self.note_down(error.text)
+            return None
         if probed.is_full and released == self._released:
             self.note_full()
         # Before `is_draining` is set: streams that leave find the turns of this drain.
@@ -189,8 +181,8 @@ class Replica:
         return probed.information
 
     async def close(self) -> None:
-        """Ends its streams and connections."""
-        await asyncio.gather(self.client.close(), self._probe_client.close())
+        """Ends its streams and its connection."""
+        await self.client.close()
 
 
 class Group:
