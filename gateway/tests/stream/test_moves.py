@@ -100,9 +100,7 @@ async def test_a_replica_whose_replies_cannot_be_read_counts_as_down(fleet, open
     assert third.batch.starts
 
 
-async def test_a_replica_that_stalls_without_streams_gets_none_until_it_answers(
-    fleet, open_streams, until, monkeypatch
-):
+async def test_a_replica_that_stalls_without_streams_gets_none_meanwhile(fleet, open_streams, until, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.1)
     monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.0)
     stalled, other = fleet(), fleet()
