@@ -15,7 +15,7 @@ from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
 from penstock_client.options import BEAM_DECODERS, DECODERS, StreamOptions
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
 from penstock_gateway.riva.request_mapping import Treatment
@@ -81,7 +81,7 @@ def gateway_errors() -> str:
     """All codes with their status in each protocol."""
     rows = (
         (f"`{code.name.lower()}`", status.meaning, f"{status.http}, {status.websocket}, {status.grpc}")
-        for code, status in ((each, each.status) for each in ErrorCode)
+        for code, status in ((each, each.status) for each in GatewayCode)
     )
     return _table(("code", "meaning", "HTTP, WebSocket, gRPC"), rows)
 

@@ -1,6 +1,7 @@
 """Each package of the gateway imports only packages below it, and none needs torch or the core."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,17 @@ SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
     ("__main__",), ("process",), ("app",), ("captions", "openai", "realtime"), ("http", "riva"), ("rpc",),
     ("gateway",), ("stream",), ("audio", "config"), ("security",), ("validation",),
-    ("errors", "tracing"), ("version",),
+    ("errors", "tracing"), ("limits", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 BANNED = {"torch", "penstock", "tritonclient", "tests", "gateway"}
+MAX_ATTRIBUTES = 18
+NO_WAITS = {
+    "DEFAULT_LIFETIME_S", "DEFAULT_SILENCE_MS", "MAX_CPU_S", "MAX_LIFETIME_S", "MAX_QUIET_CPU_S", "MIN_LIFETIME_S",
+    "_EAGERNESS_MS", "_LIVE_S", "_MORE_REPLAY_S", "_NO_SPEECH_MS",
+}  # fmt: skip
+"""Lengths of audio, times of a CPU, lifetimes."""
 SOCKETS = {"fastapi", "starlette", "uvicorn", "grpc"}
 
 
@@ -47,6 +54,22 @@ def test_imports_point_down(path):
 def test_what_protocols_share_knows_no_socket(package):
     for path in (SOURCES / package).glob("*.py"):
         assert not {name.partition(".")[0] for name in imports(path)} & SOCKETS, path
+
+
+def test_times_to_wait_are_in_one_file():
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py") if path.name != "limits.py"]
+    constants = re.findall(r"^([A-Z0-9_, ]+) = ", "\n".join(texts), re.MULTILINE)
+    assert {name for names in constants for name in names.split(", ") if name.endswith(("_S", "_MS"))} <= NO_WAITS
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCES)))
+def test_no_object_has_many_attributes(path):
+    for kind in ast.parse(path.read_text(encoding="utf-8")).body:
+        stored = (
+            each for each in ast.walk(kind) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+        )
+        owned = {each.attr for each in stored if ast.unparse(each.value) == "self"}
+        assert len(owned) <= MAX_ATTRIBUTES, owned
 
 
 def test_every_package_has_a_floor():

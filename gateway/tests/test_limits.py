@@ -13,11 +13,11 @@ from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.riva_client import audio as audio_message
 from gateway.tests.helpers.riva_client import client, configuration
 from gateway.tests.helpers.running import running
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.service import SERVICE
-from penstock_gateway.security import limits
+from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey, KeyRing
-from penstock_gateway.security.limits import WriteLimit
 
 pytestmark = pytest.mark.anyio
 KEY = "sk-test"
@@ -144,16 +144,17 @@ async def test_compressed_audio_of_streams_takes_room_as_it_arrives(make_gateway
     assert not gateway.recordings.used["test"]
 
 
-async def test_a_write_that_a_client_does_not_take():
-    limit = WriteLimit(0.02)
+async def test_a_write_that_a_client_does_not_take(monkeypatch):
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.02)
+    limit = WriteLimit()
     await limit.write(asyncio.sleep(0))
     with pytest.raises(GatewayError) as caught:
         await limit.write(asyncio.Event().wait())
-    assert caught.value.code is ErrorCode.RESULTS_UNREAD
+    assert caught.value.code is GatewayCode.RESULTS_UNREAD
 
 
 async def test_a_write_that_is_cancelled_by_another_task_is_cancelled():
-    writing = asyncio.create_task(WriteLimit(60).write(asyncio.Event().wait()))
+    writing = asyncio.create_task(WriteLimit().write(asyncio.Event().wait()))
     await asyncio.sleep(0)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -199,7 +200,7 @@ async def test_an_upload_has_a_total_time(make_gateway, monkeypatch):
         writer.close()
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@pytest.mark.parametrize("code", GatewayCode)
 async def test_every_code_has_a_status_in_each_protocol(code):
     assert 400 <= code.status.http < 600
     assert code.status.websocket in (1008, 1009, 1011, 1013) or 4000 <= code.status.websocket < 5000

@@ -12,8 +12,8 @@ import pytest
 from penstock.commands.serve import REJECTED
 from penstock.serving.settings import ServeOptions
 from penstock_gateway.config import Config
+from penstock_gateway.limits import MAX_CONNECTIONS
 from penstock_gateway.process import main as gateway
-from penstock_gateway.security.limits import MAX_CONNECTIONS
 
 ROOT = Path(__file__).parents[2]
 UNITS = [ROOT / "docker" / f"{name}.service" for name in ("penstock", "penstock-gateway")]

@@ -23,7 +23,6 @@ SHARED_NAMES = {
     "Alternative": "of the server, and as the client reads it",
     "AudioError": "public in both packages: unusable audio",
     "ChunkGeometry": "of the model, and as far as the client knows it",
-    "ErrorCode": "codes of the server, and those of the gateway, each with its table",
     "PackageError": "public in both packages: an optional package is missing",
     "Stream": "public in both packages: of a server, and of a recognizer in the same process",
     "StreamError": "public in both packages: of one stream",

@@ -11,7 +11,7 @@ import pytest
 from gateway.tests.contract.call import Call
 from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
 from penstock.frontend.audio_file import read_audio
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import RunningGateway
 
@@ -92,5 +92,5 @@ async def test_options_of_riva_reach_the_server(gateway):
 )
 async def test_what_the_server_rejects_is_named(gateway, driver, options):
     outcome = await driver.of(gateway, np.zeros(1600, np.float32), key=None, **options)
-    assert (outcome.code, outcome.status) in driver.errors(ErrorCode.FIELD_INVALID)
+    assert (outcome.code, outcome.status) in driver.errors(GatewayCode.FIELD_INVALID)
     assert "phrase" in outcome.message

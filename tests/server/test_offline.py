@@ -15,7 +15,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.serving.health import probe
 from penstock_client import AsyncClient, Client, ClientError, ConnectionOptions, StreamOptions, Transcript
 from penstock_client.batched.client import BatchedClient
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
 from trials.server.gateway import RunningGateway
@@ -227,14 +227,14 @@ async def test_limits_of_audio_have_codes_everywhere(served, gateway, files, exp
             assert await codes(too_long) == ["AUDIO_TOO_LONG"] * 3
             for driver in (OpenAIFile, RivaFile):
                 outcome = await driver.of(gateway, too_long, key=None)
-                assert (outcome.code, outcome.status) in driver.errors(ErrorCode.TOO_LARGE)
+                assert (outcome.code, outcome.status) in driver.errors(GatewayCode.TOO_LARGE)
             holding = [client.open_stream() for _ in range(SLOTS - 1)]
             for stream, size in zip(holding, [65, *[119] * 6], strict=True):
                 await stream.send(too_long[: size * RATE_HZ])  # 779 s
                 assert await stream.poll(60)
             assert await codes(files[1]) == ["AUDIO_MEMORY_FULL"] * 3
             outcome = await OpenAIFile.of(gateway, files[1], key=None)
-            assert (outcome.code, outcome.status) in OpenAIFile.errors(ErrorCode.STREAMS_EXHAUSTED)
+            assert (outcome.code, outcome.status) in OpenAIFile.errors(GatewayCode.STREAMS_EXHAUSTED)
             async with AsyncClient(served.url("grpc"), timeout_s=60, connection_options=RETRY) as patient:
                 assert found(await patient.transcribe(files[2])) == expected[2]
             await holding[0].finish()

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 from enum import Enum
+from http import HTTPStatus
 from typing import NamedTuple
+
+from penstock_gateway import limits
 
 KSERVE_NOT_SERVED = "KServe is not served by the gateway; accepted: a server's own ports (8000 HTTP, 8001 gRPC)"
 _MAX_SHOWN_CHARS = 60
@@ -21,7 +24,7 @@ class ErrorStatus(NamedTuple):
     """Name of the gRPC status code."""
 
 
-class ErrorCode(Enum):
+class GatewayCode(Enum):
     """The code of a `GatewayError`; docs/gateway.md has this table."""
 
     INVALID_API_KEY = ErrorStatus("the API key is missing or wrong", 401, 4401, "UNAUTHENTICATED")
@@ -75,7 +78,7 @@ class GatewayError(Exception):
 
     def __init__(
         self,
-        code: ErrorCode,
+        code: GatewayCode,
         message: str,
         param: str | None = None,
         retry_after_s: float | None = None,
@@ -86,7 +89,8 @@ class GatewayError(Exception):
         """One line for the client: what was wrong and what is accepted."""
         self.param = param
         """The field that was wrong, in the protocol's own name."""
-        self.retry_after_s = retry_after_s
+        is_busy = code.status.http in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+        self.retry_after_s = retry_after_s or (limits.RETRY_AFTER_S if is_busy else None)
         """Seconds after which a new attempt makes sense; None if it does not."""
 
     def again(self) -> "GatewayError":

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock_client.log_lines import RateLimit
+from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access
 from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.stream.metrics import Metrics

@@ -29,7 +29,6 @@ _current: ContextVar["tuple[str | None, str | None]"] = ContextVar("request", de
 log = logging.getLogger(__name__)
 PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_END_S = 0.8  # with a collector that is down, the end of the process is at most one second later
 _tracer: Any = None
 _exporter: Any = None
 
@@ -127,7 +126,7 @@ def _check_status(response: Any, *_: object, **__: object) -> None:
         raise OSError(f"status {response.status_code}, to {response.headers.get('location', 'nowhere')}")
 
 
-def end_tracing(limit_s: float = _END_S) -> None:
+def end_tracing(limit_s: float) -> None:
     """Sends the last spans. A collector that is down or slow delays the end of the process by at most `limit_s`."""
     if _exporter is None:
         return

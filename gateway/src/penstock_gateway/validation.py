@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
 from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
@@ -158,4 +158,4 @@ def problem(error: ErrorDetails) -> str:
 
 def invalid(path: str, problem: str) -> GatewayError:
     """The error for a wrong field."""
-    return GatewayError(ErrorCode.FIELD_INVALID, f"{path} {problem}", path)
+    return GatewayError(GatewayCode.FIELD_INVALID, f"{path} {problem}", path)

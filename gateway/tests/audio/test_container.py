@@ -19,7 +19,7 @@ from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_gateway.audio import container, decode_worker
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.decode_worker import MAX_QUIET_CPU_S
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 RATE_HZ = 16_000
 TONE = (0.3 * np.sin(np.arange(3 * 44_100) * 2 * np.pi * 440 / 44_100)).astype(np.float32)  # 3 s at 44.1 kHz
@@ -75,7 +75,7 @@ def assert_tone(samples):
 async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
     with pytest.raises(GatewayError, match=message) as error:
         await decoded(data)
-    assert error.value.code is ErrorCode.AUDIO_INVALID
+    assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
 @pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_random_bytes_behind_a_header_are_rejected():
     for magic in (b"fLaC", b"OggS", b"ID3", b"\xff\xfb"):
         with pytest.raises(GatewayError) as error:
             await decoded(magic + rng.bytes(5000))
-        assert error.value.code is ErrorCode.AUDIO_INVALID
+        assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
 @pytest.mark.anyio
@@ -103,7 +103,7 @@ async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
     data = sound_file(np.zeros(60 * RATE_HZ), RATE_HZ, "FLAC")  # silence is small
     with pytest.raises(GatewayError, match="longer than 30 s") as error:
         await decoded(data, max_seconds=30)
-    assert error.value.code is ErrorCode.TOO_LARGE
+    assert error.value.code is GatewayCode.TOO_LARGE
     assert len(await decoded(data, max_seconds=60)) == 60 * RATE_HZ
 
 
@@ -128,7 +128,7 @@ async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monk
     monkeypatch.setattr(container.DECODERS, "send", answer)
     with pytest.raises(GatewayError, match="too much memory or time") as error:
         await decoded(sound_file(TONE, 44_100, "FLAC"))
-    assert error.value.code is ErrorCode.AUDIO_INVALID
+    assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
 @pytest.mark.anyio
@@ -155,7 +155,7 @@ async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monke
         failing.setattr(f"penstock_gateway.audio.container.{call}", fail)
         with pytest.raises(GatewayError, match="Too many open files") as error:
             await decoded(data)
-    assert (error.value.code, error.value.retry_after_s) == (ErrorCode.OVERLOADED, 2.0)
+    assert (error.value.code, error.value.retry_after_s) == (GatewayCode.OVERLOADED, 2.0)
     assert_tone(await decoded(data))
     decoders.stop()
 
@@ -172,7 +172,7 @@ async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monke
                 decoders.send(b"order")
         with pytest.raises(GatewayError) as error:
             await decoded(sound_file(TONE, 44_100, "FLAC"))
-    assert error.value.code is ErrorCode.OVERLOADED
+    assert error.value.code is GatewayCode.OVERLOADED
     decoders.stop()
 
 
@@ -307,7 +307,7 @@ async def test_a_process_that_the_system_kills_is_not_an_error_of_its_recording(
     fork.kill()
     with pytest.raises(GatewayError, match="was lost") as error:
         await waiting
-    assert error.value.code is ErrorCode.OVERLOADED
+    assert error.value.code is GatewayCode.OVERLOADED
 
 
 @pytest.mark.anyio
@@ -318,7 +318,7 @@ async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, capl
     os.kill(before, signal.SIGSTOP)
     decoders.max_answer_s = 0.1
     for error in await asyncio.gather(decoded(data), decoded(data), return_exceptions=True):
-        assert error.code is ErrorCode.OVERLOADED
+        assert error.code is GatewayCode.OVERLOADED
     assert "another one replaces it" in caplog.text
     assert_tone(await decoded(data))
     assert decoders.pid != before
@@ -326,7 +326,7 @@ async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, capl
 
 @pytest.mark.anyio
 async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, monkeypatch):
-    monkeypatch.setattr(container, "MAX_ANSWER_S", 0.1)
+    monkeypatch.setattr(container.limits, "UNRESPONSIVE_S", 0.1)
     waiting = asyncio.create_task(decoded(NO_DATA))
     await asyncio.sleep(0)
     (fork,) = await asyncio.wait_for(decoders.forks(1), 60)

@@ -13,7 +13,7 @@ import soundfile
 from client.tests.helpers.recordings import RATE_HZ, RECORDINGS, decode, make
 from penstock_gateway.audio import container
 from penstock_gateway.audio.container import DECODERS, DecodedRecording
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 pytestmark = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
 TALK = "tests/data/an4/flac/an406-fcaw-b.flac"
@@ -64,7 +64,7 @@ async def check(form: str, data: bytes, whole_s: float, folder: Path, seed: int)
     try:
         seconds, remarks = await read(path)
     except GatewayError as error:
-        assert error.code is ErrorCode.AUDIO_INVALID
+        assert error.code is GatewayCode.AUDIO_INVALID
         assert "memory or time" not in str(error)
         assert ffmpeg_s < MOST_LOST_S, (form, seed, str(error))
         return

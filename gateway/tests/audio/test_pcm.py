@@ -10,7 +10,7 @@ from client.tests.helpers.sound_files import sound_file
 from penstock_client.audio.live_resampler import LiveResampler
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 RATE_HZ = 16_000
 NOISE = np.random.default_rng(0).normal(0, 0.1, 24_000).astype(np.float32)
@@ -50,7 +50,7 @@ def test_a_header_cannot_make_samples_many():
     assert len(decoded(PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, may_have_header=True), [data])) == RATE_HZ
     with pytest.raises(GatewayError, match="sample rate of 999 Hz; accepted: 1000 to 768000") as error:
         PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, may_have_header=True).push(wav(NOISE, rate_hz=999))
-    assert error.value.code is ErrorCode.AUDIO_INVALID
+    assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
 @pytest.mark.parametrize("size", [1, 3, 11, 12, 13, 500, 10**6])
@@ -82,7 +82,7 @@ def test_a_broken_or_compressed_wav_stream_is_rejected(data):
     decoder = PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, may_have_header=True)
     with pytest.raises(GatewayError) as caught:
         decoded(decoder, parts_of(data, [1000]))
-    assert caught.value.code is ErrorCode.AUDIO_INVALID
+    assert caught.value.code is GatewayCode.AUDIO_INVALID
 
 
 def stream_header(rate_hz=RATE_HZ, size=0xFFFFFFFF, channels=1):
@@ -116,7 +116,7 @@ def test_a_wav_header_before_each_message_is_no_audio(raw, size):
 def test_messages_that_are_no_samples_of_the_session(data, text):
     with pytest.raises(GatewayError, match=text) as caught:
         PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ).message(data)
-    assert caught.value.code is ErrorCode.AUDIO_INVALID
+    assert caught.value.code is GatewayCode.AUDIO_INVALID
 
 
 def test_a_container_is_known_in_small_messages_at_the_beginning_only():
@@ -135,6 +135,6 @@ def test_any_bytes_are_audio_or_rejected(parts):
     try:
         samples = decoded(decoder, [b"RIFF", *parts])
     except GatewayError as error:
-        assert error.code is ErrorCode.AUDIO_INVALID
+        assert error.code is GatewayCode.AUDIO_INVALID
     else:
         assert np.isfinite(samples).all()

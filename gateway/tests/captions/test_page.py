@@ -11,7 +11,7 @@ import soundfile
 from gateway.tests.helpers.browser import browser
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.running import running
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -181,7 +181,7 @@ async def test_a_lost_stream_loses_no_word(captions, recording, streams):
         await page.click("microphone")
         (first,) = await finals(page, 1)
         await page.wait("document.getElementById('interim').textContent.split(' ').length > 8")
-        streams.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
+        streams.opened[0].fail(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone"))
         _, second = await finals(page, 2)
         assert 19 <= words(first) <= 22
         assert 19 <= words(second) <= 22
@@ -219,7 +219,7 @@ async def test_a_server_with_keys_that_is_full_starts_again_and_has_two_models(m
         streams.max_streams = 4
         await page.wait("document.getElementById('interim').textContent.includes('w0 w1')")
         gateway.access.secrets._signing_key = b"n" * 32  # that of a server which was started again without --secret
-        streams.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
+        streams.opened[0].fail(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone"))
         await page.wait("document.getElementById('message-text').textContent === 'The client secret has expired.'")
         await page.wait("document.getElementById('interim').textContent.includes('w0 w1')")
     assert len(streams.opened) == 2

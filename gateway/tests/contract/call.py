@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 
 KEY = "sk-one"
 RATE_HZ = 16_000
@@ -120,12 +120,12 @@ class Call:
         return await call.ended()
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
         """Possible outcomes of an error: (code, status)."""
         return {(code.name, code.status.grpc)}
 
     @classmethod
-    def has_retry(cls, outcome: Outcome, code: ErrorCode) -> bool:
+    def has_retry(cls, outcome: Outcome, code: GatewayCode) -> bool:
         """Whether this error says when to try again; a socket that is open or closed has no field for it."""
         return outcome.status in (code.status.http, code.status.grpc)
 

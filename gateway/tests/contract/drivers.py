@@ -17,7 +17,7 @@ import websockets
 
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.contract.call import END_SEGMENT, RATE_HZ, WAIT_S, Call, pcm
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
@@ -102,9 +102,9 @@ class RivaFile(RivaStream):
     unused_of_files: ClassVar = {}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
         """A message that is too large has gRPC's own error."""
-        own = {("SERVER", code.status.grpc)} if code is ErrorCode.TOO_LARGE else set()
+        own = {("SERVER", code.status.grpc)} if code is GatewayCode.TOO_LARGE else set()
         return super().errors(code) | own
 
     async def _messages(self) -> AsyncIterator[bytes]:
@@ -120,7 +120,7 @@ class OpenAIFile(Call):
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
         return {(code.name, code.status.http)}
 
     async def _run(self) -> None:
@@ -160,7 +160,7 @@ class OpenAIStream(OpenAIFile):
     has_words = False
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
         return {(code.name, code.status.http), (code.name, 200)}
 
     async def _read(self, response: Any) -> None:
@@ -187,7 +187,7 @@ class Realtime(Call):
     endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 
     @classmethod
-    def errors(cls, code: ErrorCode) -> set[tuple[str, Any]]:
+    def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
         """Statuses of the handshake, of the close, and None: of an event behind which the socket stays open."""
         statuses = code.status.http, code.status.websocket, *[None] * (not code.is_passing)
         return {(code.name, status) for status in statuses}

@@ -13,14 +13,13 @@ import websockets
 from client.tests.helpers.fake_fleet import speech
 from gateway.tests.contract.call import RATE_HZ, pcm
 from gateway.tests.contract.drivers import ALL, Realtime
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.limits import MAX_AGE_S, MAX_IDLE_S
 from penstock_gateway.process import serving
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_IDLE_S
-from penstock_gateway.stream import replica_stream
 
 pytestmark = pytest.mark.anyio
 LIVE = [driver for driver in ALL if driver.is_live]
-KEEP_ALIVE_S = 10.0
 ITEM = "conversation.item.input_audio_transcription"
 
 
@@ -28,7 +27,7 @@ async def watch(served, after_s, is_over=lambda: True):
     """The limits of time, this many seconds later: once, or until a condition holds."""
     while True:
         for stream in served.opened:
-            await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
+            await stream.watch(time.monotonic() + after_s)
         if is_over():
             return
         await asyncio.sleep(0.005)
@@ -68,8 +67,8 @@ async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, of
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        (lambda served: watch(served, MAX_IDLE_S + 1), ErrorCode.STREAM_IDLE),
-        (lambda served: watch(served, MAX_AGE_S + 1), ErrorCode.STREAM_TOO_OLD),
+        (lambda served: watch(served, MAX_IDLE_S + 1), GatewayCode.STREAM_IDLE),
+        (lambda served: watch(served, MAX_AGE_S + 1), GatewayCode.STREAM_TOO_OLD),
     ],
     ids=["idle", "age"],
 )
@@ -115,7 +114,7 @@ async def test_a_drain_of_the_gateway_loses_no_word_of_an_open_session(fleet, se
 
 async def test_a_drain_waits_for_a_session_between_two_streams(fleet, serve, until, monkeypatch):
     """Audio of another form needs another stream, which begins with it."""
-    monkeypatch.setattr(serving, "_POLL_S", 0.0)
+    monkeypatch.setattr(limits, "POLL_S", 0.0)
     async with serve(fleet()) as served:
         async with websockets.connect(f"ws://{served.ports.http}/v1/realtime") as socket:
             await socket.send(pcm(speech(1)))
@@ -141,10 +140,10 @@ async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, dri
         if not driver.is_live:
             call.end()
         await until(lambda: served.opened)
-        served.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone", retry_after_s=2.0))
+        served.opened[0].fail(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone"))
         outcome = await call.ended()
-        assert outcome.retry_after == "2" or not driver.has_retry(outcome, ErrorCode.STREAM_LOST)
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_LOST)
+        assert outcome.retry_after == "2" or not driver.has_retry(outcome, GatewayCode.STREAM_LOST)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.STREAM_LOST)
         may_go_on.set()
         await until(lambda: not server.batch.streams)
 
@@ -168,12 +167,12 @@ async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, un
 @pytest.mark.parametrize("driver", LIVE)
 async def test_a_turn_ends_where_no_message_comes(fleet, serve, until, driver, monkeypatch):
     """Also one whose audio completes no chunk."""
-    monkeypatch.setattr(replica_stream, "LATE_S", 1.0)
+    monkeypatch.setattr(limits, "LATE_S", 1.0)
     async with serve(fleet()) as served:
         call = driver(served.ports, **driver.endpoints)
         for turns, samples in enumerate((speech(1, 2), speech(3)), start=1):
             call.send(samples)
-            await until(lambda: served.opened and served.opened[0]._has_audio)
+            await until(lambda: served.opened and served.opened[0].activity.has_audio)
             await watch(served, 1.9, lambda turns=turns: len(call.outcome.texts) == turns)
         call.send(speech(4))
         call.end()
@@ -194,9 +193,9 @@ async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve,
         other = driver(served.ports)
         other.send(speech(3, 4))
         await until(lambda: len(served.opened) == 2)
-        await served.opened[0].watch(time.monotonic() + MAX_IDLE_S + 1, KEEP_ALIVE_S)
+        await served.opened[0].watch(time.monotonic() + MAX_IDLE_S + 1)
         outcome = await muted.ended()
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAM_IDLE)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.STREAM_IDLE)
         assert outcome.text == "w1 w2"
         other.end()
         assert (await other.ended()).text == "w3 w4"

@@ -9,7 +9,7 @@ import pytest
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_offline import SEGMENT, whole
 from gateway.tests.contract.drivers import ALL, Realtime, RivaStream
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.admission import Admission
 
@@ -23,7 +23,7 @@ def check(driver, outcome, code):
     """The call failed with this code, in its protocol's form."""
     assert (outcome.code, outcome.status) in driver.errors(code)
     if driver.has_retry(outcome, code):
-        is_later = code in (ErrorCode.STREAMS_EXHAUSTED, ErrorCode.NO_REPLICA, ErrorCode.QUOTA_REACHED)
+        is_later = code in (GatewayCode.STREAMS_EXHAUSTED, GatewayCode.NO_REPLICA, GatewayCode.QUOTA_REACHED)
         assert (outcome.retry_after is not None) == is_later
 
 
@@ -32,7 +32,7 @@ def check(driver, outcome, code):
 async def test_a_missing_or_wrong_key(fleet, serve, metrics, caplog, driver, key):
     caplog.set_level(logging.INFO)
     async with serve(fleet(), keys=[ONE]) as served:
-        check(driver, await driver.of(served.ports, speech(1), key=key), ErrorCode.INVALID_API_KEY)
+        check(driver, await driver.of(served.ports, speech(1), key=key), GatewayCode.INVALID_API_KEY)
         assert not served.opened
         labels = {"protocol": driver.protocol, "reason": "INVALID_API_KEY"}
         assert metrics.registry.get_sample_value("penstock_gateway_rejected_total", labels) == 1
@@ -59,7 +59,7 @@ async def test_all_streams_of_a_key_are_open(fleet, serve, until, driver):
     async with serve(fleet(), keys=[ApiKey("one", 1), ApiKey("two", 1)]) as served:
         async with held_stream(served, until):
             outcome = await driver.of(served.ports, speech(1))
-            check(driver, outcome, ErrorCode.STREAMS_EXHAUSTED)
+            check(driver, outcome, GatewayCode.STREAMS_EXHAUSTED)
             assert "of the API key 'one' are open" in outcome.message
             assert (await driver.of(served.ports, speech(2), key="sk-two")).text == "w2"
         assert (await driver.of(served.ports, speech(1))).text == "w1"
@@ -70,14 +70,14 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
     only = fleet(max_streams=1)
     async with serve(only) as served:
         async with held_stream(served, until):
-            check(driver, await driver.of(served.ports, speech(1)), ErrorCode.STREAMS_EXHAUSTED)
+            check(driver, await driver.of(served.ports, speech(1)), GatewayCode.STREAMS_EXHAUSTED)
         await until(lambda: not only.batch.streams)
         assert (await driver.of(served.ports, speech(1))).text == "w1"
 
 
 @pytest.mark.parametrize(
     ("most", "failure", "code"),
-    [(0, None, ErrorCode.STREAMS_EXHAUSTED), (8, "the model has failed", ErrorCode.NO_REPLICA)],
+    [(0, None, GatewayCode.STREAMS_EXHAUSTED), (8, "the model has failed", GatewayCode.NO_REPLICA)],
 )
 @pytest.mark.parametrize("driver", ALL)
 async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, until, driver, most, failure, code):
@@ -100,7 +100,7 @@ async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
         with contextlib.ExitStack() as connections:
             for _ in range(4 * 4 + 8):
                 connections.enter_context(served.gateway.connections.taken(ONE))
-            check(driver, await driver.of(served.ports, speech(1)), ErrorCode.STREAMS_EXHAUSTED)
+            check(driver, await driver.of(served.ports, speech(1)), GatewayCode.STREAMS_EXHAUSTED)
             assert (await driver.of(served.ports, speech(2), key="sk-two")).text == "w2"
         assert (await driver.of(served.ports, speech(1))).text == "w1"
         await until(lambda: not served.gateway.connections.open(ONE))
@@ -116,7 +116,7 @@ async def test_files_of_a_key_hold_half_of_the_audio(serve, offline, until, driv
         held.send(FILE)
         await until(lambda: recognizer.received)
         outcome = await driver.of(served.ports, FILE)
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.STREAMS_EXHAUSTED)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.STREAMS_EXHAUSTED)
         assert "of the API key 'one'" in outcome.message
         assert (await driver.of(served.ports, FILE, key="sk-two")).text == text
         held.end()
@@ -126,7 +126,7 @@ async def test_files_of_a_key_hold_half_of_the_audio(serve, offline, until, driv
     recognizer.server_parameters["max_audio_s"] = "3"
     async with serve(offline, keys=KEYS) as served:
         outcome = await driver.of(served.ports, FILE)
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.TOO_LARGE)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.TOO_LARGE)
         assert "half of what the servers hold" in outcome.message
         await until(lambda: not recognizer.received)
 
@@ -138,8 +138,8 @@ async def test_a_key_has_reached_its_quota(fleet, serve, driver, quota):
     key, admission = ApiKey("one", 4, **quota), Admission(now_s=lambda: now_s)
     async with serve(fleet(), keys=[key], admission=admission) as served:
         assert (await driver.of(served.ports, speech(1))).text == "w1"
-        admission.add_audio(key, 60)
-        check(driver, await driver.of(served.ports, speech(1)), ErrorCode.QUOTA_REACHED)
+        served.opened[0]._admitted.add_audio(60)
+        check(driver, await driver.of(served.ports, speech(1)), GatewayCode.QUOTA_REACHED)
         now_s += 86_400
         assert (await driver.of(served.ports, speech(1))).text == "w1"
 
@@ -153,7 +153,7 @@ async def test_a_gateway_with_one_model_takes_any_name(fleet, serve, driver, str
         assert (outcome.text, outcome.ignored) == ("w1", "")
         outcome = await driver.of(served.ports, speech(1), model="whisper-large-v3")
         if strict:
-            check(driver, outcome, ErrorCode.MODEL_NOT_FOUND)
+            check(driver, outcome, GatewayCode.MODEL_NOT_FOUND)
         else:
             assert (outcome.text, outcome.ignored) == ("w1", "model 'whisper-large-v3'")
 
@@ -167,7 +167,7 @@ async def test_no_replica_takes_a_stream(fleet, serve, driver, reason):
     async with serve(server) as served:
         if reason == "stopping":
             served.streams.drain()
-        check(driver, await driver.of(served.ports, speech(1)), ErrorCode.NO_REPLICA)
+        check(driver, await driver.of(served.ports, speech(1)), GatewayCode.NO_REPLICA)
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver.large_samples])
@@ -183,6 +183,6 @@ async def test_a_message_that_is_too_large(fleet, serve, until, driver):
         if not driver.is_live:  # a commit could take the text before the error for its answer
             call.end()
         outcome = await call.ended()
-        check(driver, outcome, ErrorCode.TOO_LARGE)
+        check(driver, outcome, GatewayCode.TOO_LARGE)
         assert outcome.text == "w1 w2" * driver.tells_rest
         assert (await driver.of(served.ports, speech(3))).text == "w3"

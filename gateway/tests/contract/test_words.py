@@ -11,7 +11,7 @@ from client.tests.helpers.fake_speakers import voices
 from gateway.tests.contract.call import END_SEGMENT
 from gateway.tests.contract.drivers import ALL, Realtime
 from penstock_client.speakers import track
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 
 pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 0, 0, 0, 0, 0, 0, 4, 5)
@@ -43,7 +43,7 @@ async def test_words_have_their_speakers_or_none_are_served(servers, serve, monk
         assert (outcome.code, outcome.speakers[:10]) == ("", [1, 1, 1, 1, 2, 2, 2, 2, 1, 1])
         server.speakers.is_served = False
         outcome = await driver.of(served.ports, *parts, **driver.speakers)
-        assert (outcome.code, outcome.status) in driver.errors(ErrorCode.SPEAKERS_NOT_SERVED)
+        assert (outcome.code, outcome.status) in driver.errors(GatewayCode.SPEAKERS_NOT_SERVED)
 
 
 @pytest.mark.parametrize("samples", [0, 5, 700])
@@ -88,7 +88,7 @@ async def test_a_wrong_option_is_rejected(fleet, serve, until, driver):
     async with serve(server) as served:
         for wrong in driver.wrong:
             outcome = await driver.of(served.ports, SPEECH, **wrong)
-            assert (outcome.code, outcome.status) in driver.errors(ErrorCode.FIELD_INVALID), wrong
+            assert (outcome.code, outcome.status) in driver.errors(GatewayCode.FIELD_INVALID), wrong
             assert not outcome.text
         await until(lambda: not server.batch.streams and not served.streams.live)
         assert not any(samples for _, samples, _ in server.batch.rows)

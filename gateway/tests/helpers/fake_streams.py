@@ -13,8 +13,9 @@ import numpy as np
 from penstock_client import Alternative, Word
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.events import Event, Final, Partial
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, upstream_options
 
@@ -44,6 +45,7 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
+        self.activity = Activity(60.0, parks=True)
         self.remarks: list[Remark] = []
         self.room = asyncio.Event()
         """`push` waits for it: clear it to see backpressure."""
@@ -159,14 +161,14 @@ class FakeStreams:
     def group(self, model: str) -> ModelGroup:
         if model in ("", GROUP.name, "whisper-1"):
             return GROUP
-        raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
+        raise GatewayError(GatewayCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
 
     def check(self, options: LiveStreamOptions) -> None:
         upstream_options(options, None)
 
     def check_room(self, key: ApiKey) -> None:
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, "all streams are open")
 
     async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> FakeStream:
         self.group(options.model)

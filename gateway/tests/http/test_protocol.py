@@ -12,7 +12,7 @@ import websockets
 from starlette.websockets import WebSocket
 
 from gateway.tests.helpers.running import running
-from penstock_gateway.security import limits
+from penstock_gateway import limits
 from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
@@ -69,7 +69,7 @@ async def test_a_header_above_a_limit(gateway, text):
 
 @pytest.mark.parametrize("text", ["", "\r\n", "GET / HTTP/1.1\r\nHost: a\r\n", f"GET {PATH} HTTP/1.1\r\n{UPGRADE}"])
 async def test_a_header_that_does_not_arrive(gateway, monkeypatch, text):
-    monkeypatch.setattr(limits, "MAX_HEAD_S", 0.2)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.2)
     async with running(gateway) as served:
         assert await answer(served, text) == (408, "stream_idle")
 
@@ -79,14 +79,14 @@ async def test_a_second_header_that_does_not_arrive(gateway, monkeypatch):
         reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b'"live"' in await asyncio.wait_for(reader.readuntil(b"}"), 60)
-        monkeypatch.setattr(limits, "MAX_HEAD_S", 0.2)
+        monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.2)
         writer.write(b"\r\n")
         assert b"408" in await asyncio.wait_for(reader.read(), 60)
         writer.close()
 
 
 async def test_the_rest_of_a_body_that_is_not_read(make_gateway, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_HEAD_S", 0.2)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.2)
     async with running(make_gateway(RING)) as served:
         text = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf"
         assert await answer(served, text) == (401, "invalid_api_key")

@@ -10,9 +10,9 @@ import pytest
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 pytestmark = pytest.mark.anyio
 WORDS = "w0 w1 w2"
@@ -115,7 +115,7 @@ async def test_other_formats_have_no_keep_alives(gateway, stall, form, begin):
 @pytest.mark.parametrize(("fields", "keep_alive"), [({}, " "), ({"stream": "true"}, COMMENT)])
 async def test_an_error_behind_keep_alives_is_in_the_reply_and_the_log(gateway, stall, fields, keep_alive, caplog):
     caplog.set_level("INFO")
-    go_on = stall("decoding", GatewayError(ErrorCode.AUDIO_INVALID, "the audio is damaged"))
+    go_on = stall("decoding", GatewayError(GatewayCode.AUDIO_INVALID, "the audio is damaged"))
     async with replying(gateway, **fields) as response:
         assert response.status_code == 200
         text = await read_after(response, 2 * keep_alive, go_on)
@@ -128,7 +128,7 @@ async def test_an_error_behind_keep_alives_is_in_the_reply_and_the_log(gateway, 
 @pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
 async def test_an_error_before_the_first_keep_alive_has_its_status(gateway, stall, fields, monkeypatch):
     monkeypatch.setattr(limits, "KEEP_ALIVE_S", 60.0)
-    stall("decoding", GatewayError(ErrorCode.AUDIO_INVALID, "the audio is damaged")).set()
+    stall("decoding", GatewayError(GatewayCode.AUDIO_INVALID, "the audio is damaged")).set()
     async with replying(gateway, **fields) as response:
         assert response.status_code == 400
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.tests.helpers.random_audio import recordings, spoiled
 from gateway.tests.helpers.random_tests import CheckedStreams, check_log, make_cases
 from gateway.tests.helpers.running import running
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from penstock_gateway.openai.request import TranscriptionForm
 
 pytestmark = pytest.mark.anyio
@@ -181,7 +181,7 @@ def check(answered: bytes, request: Request) -> str:
             return f"http_{status}"
         error = json.loads(body)["error"]
         assert error["message"]
-        documented = error["code"].upper() in ErrorCode.__members__ or error["code"] == f"http_{status}"
+        documented = error["code"].upper() in GatewayCode.__members__ or error["code"] == f"http_{status}"
         assert documented, error
         return error["code"]
     if b"text/event-stream" in head:

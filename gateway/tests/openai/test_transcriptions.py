@@ -9,9 +9,9 @@ import pytest
 from client.tests.helpers.sound_files import media_file
 from gateway.tests.helpers.openai_calls import AUDIO, encoded, error, events_of, post
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 pytestmark = pytest.mark.anyio
 
@@ -211,7 +211,7 @@ async def test_a_request_that_does_not_go_on_is_rejected(gateway, path, monkeypa
 async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_stream(client, streams, monkeypatch):
     async def blocks(_):
         yield AUDIO
-        raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio is damaged")
+        raise GatewayError(GatewayCode.AUDIO_INVALID, "the audio is damaged")
 
     monkeypatch.setattr(DecodedRecording, "blocks", blocks)
     assert error(await post(client, encoded()), 400)[0] == "audio_invalid"

@@ -14,7 +14,7 @@ from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer, word
 from gateway.tests.contract.call import Ports
 from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from trials.server.gateway import fresh_gateway
 
 pytestmark = pytest.mark.anyio
@@ -50,8 +50,8 @@ async def test_the_end_of_a_drain(replica):
         await stop_once_live(served, len(calls))
         outcomes = await asyncio.gather(*(call.ended() for call in calls))
     for call, outcome in zip(calls, outcomes, strict=True):
-        assert (outcome.code, outcome.status) in call.errors(ErrorCode.STREAM_LOST), call
-        assert outcome.retry_after == "2" or not call.has_retry(outcome, ErrorCode.STREAM_LOST), call
+        assert (outcome.code, outcome.status) in call.errors(GatewayCode.STREAM_LOST), call
+        assert outcome.retry_after == "2" or not call.has_retry(outcome, GatewayCode.STREAM_LOST), call
         if call.tells_rest or isinstance(call, OpenAIStream):
             words = outcome.text.split()
             assert words == [word(i) for i in range(len(words))] and words

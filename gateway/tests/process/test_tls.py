@@ -17,11 +17,11 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.process import serving
 from penstock_gateway.process.startup import Certificate
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
-from penstock_gateway.security import limits
 from penstock_gateway.stream.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +96,7 @@ async def test_clients_that_do_not_trust_the_certificate_are_not_served(served, 
 
 async def test_connections_without_a_handshake_are_counted_and_closed(make_gateway, trust, monkeypatch):
     monkeypatch.setattr(limits, "MAX_UNKNOWN_CONNECTIONS", 2)
-    monkeypatch.setattr(limits, "MAX_HEAD_S", 0.5)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.5)
     gateway = make_gateway(tls_cert=str(CERTIFICATE), tls_key=str(FOLDER / "key.pem"))
     async with running(gateway) as served:
         silent = [await asyncio.open_connection("127.0.0.1", served.http_port) for _ in range(2)]
@@ -146,7 +146,7 @@ async def test_files_are_read_in_a_thread_and_a_certificate_is_given_to_the_port
             assert given is context and threading.current_thread() is threading.main_thread()
             loaded.set()
 
-    monkeypatch.setattr(serving, "_FILES_S", 0.0)
+    monkeypatch.setattr(limits, "TICK_S", 0.0)
     http = SimpleNamespace(started=True, tls=context)
     stub = Stub(str(CERTIFICATE), str(FOLDER / "key.pem"))
     following = asyncio.create_task(serving._follow_files([stub], http))

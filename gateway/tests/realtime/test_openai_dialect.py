@@ -9,7 +9,7 @@ from gateway.tests.helpers.realtime_events import append, send, update
 from penstock_client import Word
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
@@ -267,9 +267,9 @@ def test_a_lost_stream_fails_the_item_and_the_commits_that_wait(protocol):
     for _ in range(2):
         append(protocol)
         send(protocol, "input_audio_buffer.commit")
-    events = protocol.failed(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
+    events = protocol.failed(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone"))
     assert kinds(events) == ["transcription.failed", "transcription.failed"]
-    assert kinds(protocol.failed(GatewayError(ErrorCode.AUDIO_INVALID, "samples are not finite"))) == ["error"]
+    assert kinds(protocol.failed(GatewayError(GatewayCode.AUDIO_INVALID, "samples are not finite"))) == ["error"]
     assert events[0]["item_id"] == delta["item_id"] != events[1]["item_id"]
     assert events[0]["error"] == {
         "type": "server_error", "code": "stream_lost", "message": "the replica is gone", "param": None

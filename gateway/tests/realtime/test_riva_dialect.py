@@ -9,7 +9,7 @@ from gateway.tests.helpers.realtime_events import error, send
 from penstock_client import Word
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, AppendAudio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
@@ -217,6 +217,6 @@ def test_names_of_ignored_fields_are_bounded(protocol):
 
 
 def test_a_lost_stream(protocol):
-    assert protocol.failed(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone")) == []
-    (event,) = protocol.failed(GatewayError(ErrorCode.AUDIO_INVALID, "samples are not finite"))
+    assert protocol.failed(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone")) == []
+    (event,) = protocol.failed(GatewayError(GatewayCode.AUDIO_INVALID, "samples are not finite"))
     assert event["error"]["code"] == "audio_invalid"

@@ -17,9 +17,9 @@ import websockets
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import GROUP, FakeStreams, speech
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.realtime import connection
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +133,7 @@ async def test_an_append_of_15_mib(gateway, streams):
 
 async def test_pings_count_and_empty_appends_take_no_slot(gateway, streams, monkeypatch):
     now_s = time.monotonic()
-    monkeypatch.setattr(connection, "WATCH_S", 0.02)
+    monkeypatch.setattr(limits, "TICK_S", 0.02)
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await receive(socket, "session.created")
         monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now_s))
@@ -150,9 +150,9 @@ async def test_pings_count_and_empty_appends_take_no_slot(gateway, streams, monk
 
 async def test_a_client_that_has_vanished_is_dropped(gateway, streams, monkeypatch):
     """The client answers no ping."""
-    assert limits.PING_S + limits.MAX_UNREAD_S == 25
-    monkeypatch.setattr(limits, "PING_S", 0.05)
-    monkeypatch.setattr(limits, "MAX_UNREAD_S", 0.2)
+    assert limits.KEEP_ALIVE_S + limits.UNRESPONSIVE_S == 25
+    monkeypatch.setattr(limits, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.2)
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await append(socket, speech(0.2, rate_hz=24_000))
         await receive(socket, "input_audio_buffer.speech_started")
@@ -183,9 +183,8 @@ async def flood(socket):
 
 async def test_a_client_that_does_not_read_is_dropped(gateway, streams, monkeypatch):
     """The kernel's buffers fill up, then a send of the gateway waits for longer than the limit."""
-    for limit in ("MAX_UNREAD_S", "MAX_FINISH_S"):
-        monkeypatch.setattr(limits, limit, 0.2)
-    monkeypatch.setattr(connection, "WATCH_S", 0.05)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.2)
+    monkeypatch.setattr(limits, "TICK_S", 0.05)
     async with running(gateway) as served:
         slow = sockets.socket()
         slow.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)

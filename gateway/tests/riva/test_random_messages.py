@@ -15,9 +15,9 @@ from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.random_audio import recordings, spoiled
 from gateway.tests.helpers.random_tests import CheckedStreams, check_log, make_cases
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
+from penstock_gateway.limits import MAX_MESSAGE_BYTES
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
-from penstock_gateway.security.limits import MAX_MESSAGE_BYTES
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode

@@ -6,7 +6,7 @@ import pytest
 from gateway.tests.helpers.fake_streams import GROUP
 from penstock_client.audio.pcm import RawFormat
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.riva.request_mapping import FIELDS, Treatment, changed, is_forced_end, map_request
@@ -20,7 +20,7 @@ def mapped(config=None, settings=None, group=GROUP, **fields):
     return map_request(config or riva.RecognitionConfig(**ALL, **fields), group, settings or Config())
 
 
-def rejected(code=ErrorCode.FIELD_INVALID, **fields):
+def rejected(code=GatewayCode.FIELD_INVALID, **fields):
     """The parameter and the message of the error."""
     with pytest.raises(GatewayError) as error:
         mapped(settings=fields.pop("settings", None), **fields)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,12 +17,12 @@ from client.tests.helpers.sound_files import media_file, sound_file
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.audio import container
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import PROTOCOL, SERVICE, RivaService
 from penstock_gateway.rpc.api import _key, rejecting
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ANONYMOUS
 
@@ -279,9 +280,8 @@ async def decoder_place(monkeypatch):
         yield place
 
 
-async def test_compressed_audio_is_no_silence(gateway, decoder_place, monkeypatch):
-    """Nor is the time in which it waits for the decoder. The time limit of the test ends a stream that hears none."""
-    monkeypatch.setattr("penstock_gateway.riva.call._NOTE_S", 0.02)
+async def test_compressed_audio_is_no_silence(gateway, decoder_place):
+    """Nor is the time in which it waits for the decoder."""
     data = sound_file(speech(0.3), 16_000, "FLAC")
     async with client(gateway) as riva_client:
         call = riva_client.stream()
@@ -291,7 +291,7 @@ async def test_compressed_audio_is_no_silence(gateway, decoder_place, monkeypatc
             while not gateway.streams.opened or len(gateway.streams.opened[0].pushed) < count:
                 await asyncio.sleep(0.005)
         await call.done_writing()
-        while len(gateway.streams.opened[0].pushed) < 5:
+        while gateway.streams.opened[0].activity.silent_s(time.monotonic() + 3600):
             await asyncio.sleep(0.005)
         await decoder_place.aclose()
         (response,) = await responses(call)
@@ -350,7 +350,7 @@ class Cancelled:
 async def test_a_rejection_of_a_cancelled_call_is_quiet(gateway):
     with pytest.raises(asyncio.CancelledError):
         async with rejecting(Cancelled(), gateway, PROTOCOL):
-            raise GatewayError(ErrorCode.FIELD_INVALID, "no", "field")
+            raise GatewayError(GatewayCode.FIELD_INVALID, "no", "field")
 
 
 async def test_a_stream_that_is_cancelled_before_its_metadata_is_quiet(gateway):
@@ -377,7 +377,7 @@ async def test_a_rejected_recording_is_freed_at_once(gateway, streams, case, con
     request = riva.RecognizeRequest(config={"verbatim_transcripts": True} | config, audio=audio_of or b"")
     message = b"\xff" * LARGE if audio_of is None else request.SerializeToString()
     if case == "lost stream":
-        streams.open_error = GatewayError(ErrorCode.NO_REPLICA, "not now")
+        streams.open_error = GatewayError(GatewayCode.NO_REPLICA, "not now")
     async with running(gateway) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         call = channel.unary_unary(f"/{SERVICE}/Recognize")
         with pytest.raises(grpc.RpcError):

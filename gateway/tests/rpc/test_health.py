@@ -4,6 +4,7 @@ import grpc
 import pytest
 
 from gateway.tests.helpers.running import running
+from penstock_gateway import limits
 from penstock_gateway.rpc import health as grpc_health
 from penstock_gateway.rpc.health import NOT_SERVING, SERVICE, SERVING
 from penstock_gateway.security.keys import ApiKey, KeyRing
@@ -15,7 +16,7 @@ RING = KeyRing([(ApiKey("test", 4), bytes(32))])
 @pytest.fixture
 async def channel(make_gateway, monkeypatch):
     """The gateway has keys."""
-    monkeypatch.setattr(grpc_health, "_POLL_S", 0.01)
+    monkeypatch.setattr(limits, "TICK_S", 0.01)
     async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         yield channel
 

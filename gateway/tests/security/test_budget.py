@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security import budget as budget_module
-from penstock_gateway.security.budget import Budget, KeyLimit, Turns
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
 
@@ -30,7 +30,7 @@ async def test_a_request_that_waits_too_long_is_rejected():
     async with budget.taken("a", 1):
         with pytest.raises(GatewayError, match="no decoder within") as caught:
             await budget.taken("a", 1).__aenter__()
-        assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+        assert caught.value.code is GatewayCode.STREAMS_EXHAUSTED
         assert caught.value.retry_after_s
     async with budget.taken("a", 1), budget.taken(ANONYMOUS.name, 1):
         pass
@@ -38,7 +38,7 @@ async def test_a_request_that_waits_too_long_is_rejected():
 
 @pytest.mark.anyio
 async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch):
-    monkeypatch.setattr(budget_module, "_ARRIVAL_S", -1.0)
+    monkeypatch.setattr(limits, "TICK_S", -2.0)
     budget, ended = Budget("memory", 400, 60), asyncio.Event()
     async with budget.taken("b", 100), budget.taken("c", 100):
         holding = budget.taken("a", 200)
@@ -69,7 +69,7 @@ async def test_what_grows_until_all_wait_for_each_other_ends_only_the_last(keys,
             ended.append(await one)
         except GatewayError as error:
             ended.append(error.code)
-    assert sorted(map(str, ended)) == sorted([str(ErrorCode.STREAMS_EXHAUSTED), *["None"] * (len(keys) - 1)])
+    assert sorted(map(str, ended)) == sorted([str(GatewayCode.STREAMS_EXHAUSTED), *["None"] * (len(keys) - 1)])
 
 
 def test_uploads_follow_from_the_streams_of_a_key():
@@ -77,41 +77,8 @@ def test_uploads_follow_from_the_streams_of_a_key():
     with uploads.taken(key), uploads.taken(key):
         with pytest.raises(GatewayError, match="all 2 uploads of the API key 'shop'") as caught, uploads.taken(key):
             pass
-        assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+        assert caught.value.code is GatewayCode.STREAMS_EXHAUSTED
         for _ in range(100):
             uploads.taken(ANONYMOUS).__enter__()
     with uploads.taken(key):
         pass
-
-
-@pytest.mark.anyio
-async def test_turns_go_round_the_keys_and_past_those_that_left():
-    turns, order, go_on = Turns(), [], asyncio.Event()
-
-    async def take(name):
-        async with turns.taken(name[0]):
-            await go_on.wait()
-            order.append(name)
-
-    names = ["a1", "a2", "a3", "a4", "b1", "b2", "c1"]
-    tasks = {name: asyncio.create_task(take(name)) for name in names}
-    await asyncio.sleep(0)  # a1 has its turn, the others wait
-    tasks["a2"].cancel()
-    tasks["c1"].cancel()
-    go_on.set()
-    await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), 60)
-    assert order == ["a1", "b1", "a3", "b2", "a4"]
-    await asyncio.wait_for(take("a5"), 60)
-
-
-@pytest.mark.anyio
-async def test_a_turn_given_to_a_task_that_is_cancelled_goes_on():
-    turns = Turns()
-    first, second = turns.taken("a"), turns.taken("b")
-    await first.__aenter__()
-    waiting = asyncio.create_task(second.__aenter__())
-    third = asyncio.create_task(turns.taken("c").__aenter__())
-    await asyncio.sleep(0)
-    await first.__aexit__(None, None, None)
-    waiting.cancel()
-    await asyncio.wait_for(third, 60)

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
@@ -36,7 +36,7 @@ def test_each_key_has_its_name_and_its_streams(ring):
 
 @pytest.mark.parametrize("text", [None, "", "sk-sho", digest("sk-shop"), "sk-shop ", "ключ"])
 def test_other_texts_are_rejected(ring, text):
-    assert rejected(ring.authenticate, text) is ErrorCode.INVALID_API_KEY
+    assert rejected(ring.authenticate, text) is GatewayCode.INVALID_API_KEY
 
 
 def test_without_a_file_no_key_is_needed():
@@ -73,7 +73,7 @@ def test_a_client_secret_stands_for_its_key_until_it_expires(ring):
     assert expires_s == 1060
     assert access.authenticate_header(f"Bearer {secret}") == ApiKey("shop", 4)
     now_s[0] = 1061
-    assert rejected(access.read, secret) is ErrorCode.INVALID_API_KEY
+    assert rejected(access.read, secret) is GatewayCode.INVALID_API_KEY
 
 
 def test_a_changed_secret_is_rejected(ring):
@@ -86,11 +86,11 @@ def test_a_changed_secret_is_rejected(ring):
             assert access.read(changed).key == ApiKey("shop", 4), "base64's last bits may say the same"
             assert position == len(secret) - 1
         except GatewayError as error:
-            assert error.code is ErrorCode.INVALID_API_KEY
+            assert error.code is GatewayCode.INVALID_API_KEY
     for text in ("ek_", "ek_é", "ek_" + "A" * 21, secret + "A", secret[:-4]):
-        assert rejected(access.read, text) is ErrorCode.INVALID_API_KEY
+        assert rejected(access.read, text) is GatewayCode.INVALID_API_KEY
     elsewhere = access_of(ring, signing_key=b"x" * 32)
-    assert rejected(elsewhere.read, secret) is ErrorCode.INVALID_API_KEY
+    assert rejected(elsewhere.read, secret) is GatewayCode.INVALID_API_KEY
 
 
 def test_a_client_secret_has_the_settings_of_its_session_in_any_process(ring):
@@ -102,12 +102,12 @@ def test_a_client_secret_has_the_settings_of_its_session_in_any_process(ring):
 
 def test_a_session_that_no_handshake_could_carry_is_rejected(ring):
     random = [hashlib.sha256(bytes([number])).hexdigest() for number in range(200)]
-    assert rejected(access_of(ring).secrets.create, ANONYMOUS, 60, {"openai": random}) is ErrorCode.TOO_LARGE
+    assert rejected(access_of(ring).secrets.create, ANONYMOUS, 60, {"openai": random}) is GatewayCode.TOO_LARGE
 
 
 @pytest.mark.parametrize("seconds", [59, 7201, 0, -1])
 def test_the_lifetime_of_a_secret_is_limited(ring, seconds):
-    assert rejected(access_of(ring).secrets.create, ANONYMOUS, seconds) is ErrorCode.FIELD_INVALID
+    assert rejected(access_of(ring).secrets.create, ANONYMOUS, seconds) is GatewayCode.FIELD_INVALID
 
 
 def test_a_client_secret_makes_no_others_but_a_key_with_its_letters_does():
@@ -116,12 +116,12 @@ def test_a_client_secret_makes_no_others_but_a_key_with_its_letters_does():
     assert access.authenticate_key_header("Bearer sk-week_12").name == "week"
     secret, _ = access.secrets.create(ApiKey("week", 4))
     for header in (f"Bearer {secret}", f"bearer  {secret}", "Bearer ek_", None):
-        assert rejected(access.authenticate_key_header, header) is ErrorCode.INVALID_API_KEY
+        assert rejected(access.authenticate_key_header, header) is GatewayCode.INVALID_API_KEY
 
 
 @pytest.mark.parametrize("header", [None, "", "sk-shop", "Basic sk-shop", "Bearer", "Bearer x"])
 def test_only_a_bearer_header_counts(ring, header):
-    assert rejected(access_of(ring).authenticate_header, header) is ErrorCode.INVALID_API_KEY
+    assert rejected(access_of(ring).authenticate_header, header) is GatewayCode.INVALID_API_KEY
 
 
 def test_the_scheme_has_no_case(ring):
@@ -149,7 +149,7 @@ def test_origins(origin, host, is_allowed):
     if is_allowed:
         origins.check(origin, host)
     else:
-        assert rejected(origins.check, origin, host) is ErrorCode.ORIGIN_REJECTED
+        assert rejected(origins.check, origin, host) is GatewayCode.ORIGIN_REJECTED
 
 
 def test_a_star_allows_every_page():
@@ -167,7 +167,7 @@ def test_a_key_has_quotas_and_a_last_day(tmp_path):
     assert ring.authenticate("old").name == ring.authenticate("new").name == "shop"
     assert ring.authenticate("new") == ApiKey("shop", 4, 60, 1000)
     now_s[0] += 86_400
-    assert rejected(ring.authenticate, "old") is ErrorCode.INVALID_API_KEY
+    assert rejected(ring.authenticate, "old") is GatewayCode.INVALID_API_KEY
     assert ring.named("shop") == ring.authenticate("new")
 
 
@@ -201,7 +201,7 @@ def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(tmp_path, caplog):
     path.write_text(f"lab {digest('b')} 4000")
     refresh()
     assert ring.authenticate("b").max_streams == 4000 and not ring.file.problem
-    assert rejected(ring.authenticate, "a") is ErrorCode.INVALID_API_KEY
+    assert rejected(ring.authenticate, "a") is GatewayCode.INVALID_API_KEY
 
 
 def test_a_file_that_is_being_written_is_not_taken(tmp_path):
@@ -216,7 +216,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path):
     path.write_text(lines[0])
     ring.file.refresh()
     ring.file.refresh()
-    assert rejected(ring.authenticate, "b") is ErrorCode.INVALID_API_KEY
+    assert rejected(ring.authenticate, "b") is GatewayCode.INVALID_API_KEY
 
 
 @pytest.mark.parametrize(
@@ -233,5 +233,5 @@ def test_without_keys_only_loopback_names_are_served(ring, host, is_allowed):
     if is_allowed:
         access.check_page(None, host)
     else:
-        assert rejected(access.check_page, None, host) is ErrorCode.ORIGIN_REJECTED
-        assert rejected(access.check_page, f"http://{host}", host) is ErrorCode.ORIGIN_REJECTED
+        assert rejected(access.check_page, None, host) is GatewayCode.ORIGIN_REJECTED
+        assert rejected(access.check_page, f"http://{host}", host) is GatewayCode.ORIGIN_REJECTED

@@ -6,8 +6,8 @@ import pytest
 from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
+from penstock_gateway import limits
 from penstock_gateway.config import Config, ReplicaGroup
-from penstock_gateway.stream import replica_stream
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.metrics import Metrics
 from penstock_gateway.stream.replica_streams import ReplicaStreams
@@ -48,7 +48,7 @@ def metrics():
 @pytest.fixture
 def open_streams(metrics, monkeypatch):
     """`async with open_streams(server, ...)`: the streams of a gateway on these servers, as one group."""
-    monkeypatch.setattr(replica_stream, "LATE_S", 3600.0)  # a machine may stall
+    monkeypatch.setattr(limits, "LATE_S", 3600.0)  # a machine may stall
 
     @contextlib.asynccontextmanager
     async def make(*servers, groups=None, admission=None, **options):

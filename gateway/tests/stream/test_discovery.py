@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 
 from client.tests.helpers.fake_fleet import speech
+from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup, parse_replicas
 from penstock_gateway.security import files
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream import discovery, replica_streams, replicas
+from penstock_gateway.stream import discovery, replicas
 from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.options import LiveStreamOptions
 
@@ -131,7 +132,7 @@ async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypat
         return answer
 
     monkeypatch.setattr(replicas, "Discovery", partial(Discovery, resolve=resolve))
-    monkeypatch.setattr(discovery, "_DNS_S", 0.01)
+    monkeypatch.setattr(limits, "TICK_S", 0.01)
     async with open_streams(groups=(ReplicaGroup("", ("dns:asr.local:8001",)),)) as streams:
         (group,) = streams._groups
         assert len(group.replicas) == 50
@@ -148,8 +149,8 @@ async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypat
 
 
 async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path, until, monkeypatch, caplog):
-    monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
-    monkeypatch.setattr(replica_streams, "PROBE_S", 0.01)
+    monkeypatch.setattr(limits, "TICK_S", 0.01)
+    monkeypatch.setattr(limits, "PROBE_S", 0.01)
     server, other, files = fleet(), fleet(), [tmp_path / "one", tmp_path / "two"]
     for file in files:
         file.write_text(server.url)

@@ -1,13 +1,14 @@
 """Live streams leave a replica that drains."""
 
 import contextlib
+import time
 
 import pytest
 
 from client.tests.helpers.fake_fleet import FleetServer, speech
 from gateway.tests.stream.test_watch import ended, mute
 from penstock_client.batched import client
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.options import LiveStreamOptions
 
@@ -36,15 +37,14 @@ async def text_of(stream):
 
 async def test_streams_leave_at_a_border_and_within_a_segment(drained, until):
     streams, first, second, (silent, speaking) = drained
-    places = [streams._streams[stream] for stream in (silent, speaking)]
-    await until(lambda: places[1].upstream.has_words)
+    await until(lambda: speaking._upstream.has_words)
     first.batch.is_draining = True
     (group,) = streams._groups
     await group.probe()
     assert group.candidates() == [group.replicas[1]]
-    for place in (*places, *places):  # once at a time
-        streams._moves.leave(place)
-    await until(lambda: not first.batch.streams and all(place.replica is group.replicas[1] for place in places))
+    for stream in (silent, speaking, silent, speaking):  # once at a time
+        await stream.watch(time.monotonic())
+    await until(lambda: not first.batch.streams and {silent._replica, speaking._replica} == {group.replicas[1]})
     assert len(second.batch.streams) == 2
     assert [replica.live for replica in group.replicas] == [0, 2]
     for stream in (silent, speaking):
@@ -55,18 +55,17 @@ async def test_streams_leave_at_a_border_and_within_a_segment(drained, until):
 
 async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
     streams, first, second, (_, speaking) = drained
-    place = streams._streams[speaking]
-    await until(lambda: place.upstream.has_words)
+    await until(lambda: speaking._upstream.has_words)
     first.batch.is_draining = True
     (group,) = streams._groups
     await group.probe()
     second.may_answer.clear()
-    streams._moves.leave(place)
+    await speaking.watch(time.monotonic())
     await until(lambda: group.replicas[1].live)
     first.close()
-    await until(lambda: place.upstream.is_without_server)
+    await until(lambda: speaking._upstream.is_without_server)
     second.may_answer.set()
-    await until(lambda: not place.is_moving)
+    await speaking.moved()
     await speaking.push(speech(5))
     await speaking.finish()
     assert await text_of(speaking) == "w1 w2 w3 w4 w5"
@@ -89,13 +88,13 @@ async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
             first.batch.is_draining = True
             await group.probe()
             second.may_answer.clear()
-            for place in streams._streams.values():
-                streams._moves.leave(place)
+            for stream in opened:
+                await stream.watch(time.monotonic())
             await until(lambda: new.live == 2)
-            assert old.live == 6 and all(place.is_moving for place in streams._streams.values())
+            assert old.live == 6 and all(stream._moving for stream in opened)
             if is_lost:
                 first.close()
-                await until(lambda: all(place.upstream.is_without_server for place in streams._streams.values()))
+                await until(lambda: all(stream._upstream.is_without_server for stream in opened))
             second.may_answer.set()
             await until(lambda: (old.live, new.live) == (0, 6))
             for stream in opened:
@@ -107,12 +106,11 @@ async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
 async def test_where_no_other_replica_has_room_streams_stay(drained, until):
     streams, first, second, (silent, _) = drained
     second.batch.recognizer.max_streams = 0
-    place = streams._streams[silent]
     first.batch.is_draining = True
     (group,) = streams._groups
     await group.probe()
-    streams._moves.leave(place)
-    await until(lambda: not place.is_moving)
+    await silent.watch(time.monotonic())
+    await silent.moved()
     await silent.push(speech(5))
     await silent.finish()
     assert await text_of(silent) == "w5"
@@ -134,14 +132,13 @@ async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypa
     """The stream goes on at the other one when audio comes; where that is full, its text so far and the code follow."""
     monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
     streams, first, second, (other, parked) = drained
-    place = streams._streams[parked]
     await until(lambda: parked._upstream.is_answered)
     await mute(parked)
     await streams._groups[0].probe()
     first.batch.is_draining = True
     await streams._groups[0].probe()
-    streams._moves.leave(place)
-    assert not place.is_moving
+    await parked.watch(time.monotonic())
+    assert not parked._moving
     await other.cancel()
     await until(lambda: not first.batch.streams)
     first.close()
@@ -149,9 +146,9 @@ async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypa
         second.batch.recognizer.max_streams = 0
     await parked.push(speech(5, 6))  # a chunk: less than one asks for no slot
     if has_room:
-        await until(lambda: place.replica is streams._groups[0].replicas[1])
+        await until(lambda: parked._replica is streams._groups[0].replicas[1])
         await parked.finish()
-        assert (await text_of(parked), place.replica.live) == ("w5 w6", 0)
+        assert (await text_of(parked), streams._groups[0].replicas[1].live) == ("w5 w6", 0)
         assert metrics.registry.get_sample_value("penstock_gateway_streams_moved_total", {"reason": "WOKEN"}) == 1
     else:
-        assert await ended(parked) == ("w1 w2 w3 w4", ErrorCode.STREAMS_EXHAUSTED)
+        assert await ended(parked) == ("w1 w2 w3 w4", GatewayCode.STREAMS_EXHAUSTED)

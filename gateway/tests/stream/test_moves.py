@@ -8,12 +8,13 @@ import pytest
 from client.tests.helpers.fake_fleet import BLOCK, lie, speech
 from penstock_client.batched import client as batched_client
 from penstock_client.batched.rows import END, START
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream import replica_streams, replicas
+from penstock_gateway.stream import replicas
 from penstock_gateway.stream.events import Final, Partial
-from penstock_gateway.stream.moves import Place
 from penstock_gateway.stream.options import LiveStreamOptions
+from penstock_gateway.stream.replica_stream import ReplicaStream
 
 pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)
@@ -99,8 +100,20 @@ async def test_a_replica_whose_replies_cannot_be_read_counts_as_down(fleet, open
     assert third.batch.starts
 
 
+async def test_a_replica_that_stalls_without_streams_gets_none_meanwhile(fleet, open_streams, until, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.1)
+    monkeypatch.setattr(limits, "UNRESPONSIVE_S", 0.0)
+    stalled, other = fleet(), fleet()
+    async with open_streams(stalled, other, timeout_s=1.0) as streams:
+        (group,) = streams._groups
+        stalled.may_answer.clear()
+        await until(lambda: [each.address for each in group.candidates()] == [other.url])
+        stalled.may_answer.set()
+        await until(lambda: len(group.candidates()) == 2)
+
+
 async def test_the_only_replica_gets_its_streams_back_when_it_starts_again(fleet, open_streams, until, monkeypatch):
-    monkeypatch.setattr(replica_streams, "PROBE_S", 0.1)
+    monkeypatch.setattr(limits, "PROBE_S", 0.1)
     async with open_streams(fleet()) as streams:
         expected = told(await play(streams, until))
     only = fleet()
@@ -123,7 +136,7 @@ async def test_no_stream_goes_on_with_other_weights(fleet, open_streams, until, 
             replica.note_full(3600.0)
         with pytest.raises(GatewayError) as caught:
             await play(streams, until, closing(first, 9))
-        assert caught.value.code is ErrorCode.STREAM_LOST
+        assert caught.value.code is GatewayCode.STREAM_LOST
         if fingerprint:
             assert "the others differ in model, settings or version" in str(caught.value)
         assert not second.batch.streams and not second.batch.starts
@@ -141,7 +154,7 @@ async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_strea
 async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
     """The stream's options end no segments."""
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
-    monkeypatch.setattr(replicas, "MAX_UNANSWERED_S", 0.5)
+    monkeypatch.setattr(limits, "MAX_UNANSWERED_S", 0.5)
     monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second, longest_segment_s=5) as streams:
@@ -175,7 +188,7 @@ async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_
         await stream.push(SPEECH)
         second.may_answer.clear()
         await asyncio.to_thread(first.close)
-        await until(lambda: streams._streams[stream].upstream.is_without_server)
+        await until(lambda: stream._upstream.is_without_server)
         await stream.cancel()
         second.may_answer.set()
         await until(lambda: not any(replica.live for replica in streams._groups[0].replicas))
@@ -189,23 +202,23 @@ async def test_a_move_that_fails_in_any_way_leaves_no_slot(fleet, open_streams, 
         raise IndexError("a defect")
 
     async with open_streams(first, second) as streams:
-        place = streams._streams[await streams.open(LiveStreamOptions(), ANONYMOUS, "test")]
-        (target,) = (each for each in streams._moves._targets(place) if each.replica is not place.replica)
-        monkeypatch.setattr(target.replica.client, "move_here", move_here)
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        (other,) = (each for each in streams._groups[0].replicas if each is not stream._replica)
+        monkeypatch.setattr(other.client, "move_here", move_here)
         with pytest.raises(IndexError):
-            await target.move_here(place.upstream)
-        assert target.replica.live == 0 and place.replica.live == 1
+            await stream.move_to(other)
+        assert other.live == 0 and stream._replica.live == 1
 
 
 async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet, open_streams, until, monkeypatch):
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second, replay_mib=1) as streams:
         live = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-        monkeypatch.setattr(Place, "replay_bytes", 1 << 20)
+        monkeypatch.setattr(ReplicaStream, "replay_bytes", 1 << 20)
         with pytest.raises(GatewayError) as caught:
             await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         assert (caught.value.code, caught.value.message) == (
-            ErrorCode.OVERLOADED,
+            GatewayCode.OVERLOADED,
             "the audio of live streams fills 1 MiB",
         )
         await live.push(SPEECH)

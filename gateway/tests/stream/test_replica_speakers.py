@@ -4,7 +4,7 @@ import pytest
 
 from client.tests.helpers.fake_speakers import voices
 from gateway.tests.helpers.stream_calls import events_of, opened, rejection
-from penstock_gateway.errors import ErrorCode
+from penstock_gateway.errors import GatewayCode
 
 pytestmark = pytest.mark.anyio
 
@@ -20,10 +20,10 @@ async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams)
             assert (await events_of(stream))[-1].words[-1].speaker == 1
         other.speakers.is_served = False
         error = await rejection(opened(streams, speakers="on"))
-        assert error.code is ErrorCode.SPEAKERS_NOT_SERVED
+        assert error.code is GatewayCode.SPEAKERS_NOT_SERVED
         assert "--speakers BUNDLE" in error.message
         error = await rejection(opened(streams, speakers=9))
-        assert error.code is ErrorCode.FIELD_INVALID and "2 to 8" in error.message
+        assert error.code is GatewayCode.FIELD_INVALID and "2 to 8" in error.message
         assert await opened(streams)
 
 
@@ -36,7 +36,7 @@ async def test_a_stream_with_speakers_goes_where_their_model_has_room(servers, o
         assert len(other.speakers.audio) == 4
         other.speakers.is_served = False
         error = await rejection(opened(streams, speakers="on"))
-        assert (error.code, error.message) == (ErrorCode.STREAMS_EXHAUSTED, "all speaker models are full")
+        assert (error.code, error.message) == (GatewayCode.STREAMS_EXHAUSTED, "all speaker models are full")
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -52,4 +52,4 @@ async def test_speakers_are_not_served_only_where_no_replica_may_have_them(serve
             first.note_down("stopped")
         else:
             first.note_full(3600.0)
-        assert (await rejection(opened(streams, speakers="on"))).code is ErrorCode.STREAMS_EXHAUSTED
+        assert (await rejection(opened(streams, speakers="on"))).code is GatewayCode.STREAMS_EXHAUSTED

@@ -55,7 +55,7 @@ async def test_addresses_of_one_server_are_one_replica(servers, group_of, caplog
     assert {*group.candidates()} == {first, *others}
     one.batch.recognizer.server_parameters["penstock_server_id"] = "3"  # another server at one of the addresses
     await spare.close()
-    spare._probe_client = type(spare._probe_client)(spare.address)
+    spare.client = type(spare.client)(spare.address)
     await group.probe()
     assert {*group.candidates()} == {first, spare, *others}
 
@@ -149,13 +149,13 @@ async def test_a_probe_does_not_close_a_replica_that_a_stream_has_left_since(
     group = group_of(servers())
     await group.probe()
     (replica,) = group.replicas
-    found, replica.live = await replica._probe_client.probe(), 1
+    found, replica.live = await replica.client.probe(), 1
 
     async def probe():
         if ends_meanwhile:
             replica.release()
         return found._replace(is_full=True)
 
-    monkeypatch.setattr(replica._probe_client, "probe", probe)
+    monkeypatch.setattr(replica.client, "probe", probe)
     await replica.probe()
     assert replica.has_room == ends_meanwhile

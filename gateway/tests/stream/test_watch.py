@@ -11,10 +11,11 @@ import pytest
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
 from penstock_client.batched import client
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.limits import MAX_IDLE_S, MAX_SILENT_S
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
-from penstock_gateway.security.limits import MAX_IDLE_S, MAX_SILENT_S
-from penstock_gateway.stream import replica_stream, replica_streams
+from penstock_gateway.stream import activity, replica_streams
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import LiveStreamOptions
@@ -35,7 +36,7 @@ async def ended(stream):
 async def mute(stream):
     """70 s without audio: returns when its slot is given back."""
     while not stream._upstream.is_parked:
-        await stream.watch(time.monotonic() + 70, KEEP_ALIVE_S)
+        await stream.watch(time.monotonic() + 70)
         await asyncio.sleep(0.005)
 
 
@@ -51,7 +52,7 @@ async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, 
             await stream.push(speech(3))
         await streams.finish()
         text, code = await ended(stream)
-        assert (text.split(), code) == (["w1", "w2", *["w3"] * goes_on], ErrorCode.STREAM_LOST)
+        assert (text.split(), code) == (["w1", "w2", *["w3"] * goes_on], GatewayCode.STREAM_LOST)
     assert streams.live == 0
 
 
@@ -59,16 +60,16 @@ async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, 
 async def test_a_segment_ends_a_second_after_its_pause(fleet, open_streams, until, monkeypatch, options):
     """Ends only if no message comes, and no answer is on its way; once."""
     now_s = 0.0
-    monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(fleet()) as streams:
-        monkeypatch.setattr(replica_stream, "LATE_S", 1.0)
+        monkeypatch.setattr(limits, "LATE_S", 1.0)
         stream, ended = await streams.open(LiveStreamOptions(**options), ANONYMOUS, "test"), []
         streams._tasks[-1].cancel()  # it has another clock
         for words, seconds in (((1, 2), 1.7), ((), 1.7), ((), 1.9), ((3,), 1.7), ((), 1.9)):
             await stream.push(speech(*words))
             rows, now_s = stream._upstream.rows, now_s + seconds
             for _ in range(3):
-                await stream.watch(now_s, KEEP_ALIVE_S)
+                await stream.watch(now_s)
                 await until(lambda: stream._upstream.is_answered)
             ended.append(stream._upstream.rows - rows)
         await stream.finish()
@@ -90,20 +91,20 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
                 events.append(event)
 
         reading = asyncio.create_task(read())
-        (place,) = streams._streams.values()
+        (replica,) = streams._groups[0].replicas
         for pause in range(3):
             await stream.push(speech(3 * pause + 1, 3 * pause + 2, 3 * pause + 3))
             await until(lambda: stream._upstream.is_answered)
             await mute(stream)
-            await until(lambda: not only.batch.streams and place.replica.has_room)
+            await until(lambda: not only.batch.streams and replica.has_room)
             if pause == 1:  # another stream may take the slot, and one without audio asks for none
                 other = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-                await stream.watch(time.monotonic() + 80, KEEP_ALIVE_S)
+                await stream.watch(time.monotonic() + 80)
                 await stream.push(np.zeros(0, np.float32))
                 await stream.end_segment()
                 await other.cancel()
-                await until(lambda: not only.batch.streams and place.replica.has_room)
-        assert (place.replica.live, streams.live) == (0, 1)
+                await until(lambda: not only.batch.streams and replica.has_room)
+        assert (replica.live, streams.live) == (0, 1)
         await stream.finish()
         await reading
         assert events[-1].is_last and streams.live == 0
@@ -122,14 +123,13 @@ async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its
     key, admission = ApiKey("shop", 1), Admission()
     async with open_streams(fleet(), admission=admission) as streams:
         muted = await streams.open(LiveStreamOptions(), key, "test")
-        (place,) = streams._streams.values()
         await mute(muted)
         await until(lambda: not admission.live(key))
         other = await streams.open(LiveStreamOptions(), key, "test")
         await muted.push(speech(3, 4))
-        assert not list(streams._moves._targets(place))
+        assert not list(muted._targets())
         await other.cancel()
-        await until(lambda: not place.is_parked)
+        await until(lambda: muted._replica)
         assert admission.live(key) == 1
         await muted.finish()
         assert [event.text async for event in muted.events()][-1] == "w3 w4"
@@ -141,16 +141,16 @@ async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, o
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-        (place,) = streams._streams.values()
+        (replica,) = streams._groups[0].replicas
         await stream.push(speech(1, 2))
         await until(lambda: stream._upstream.is_answered)
         await mute(stream)
-        await until(lambda: not only.batch.streams and place.replica.has_room)
+        await until(lambda: not only.batch.streams and replica.has_room)
         await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-        await stream.watch(time.monotonic() + 70, KEEP_ALIVE_S)
+        await stream.watch(time.monotonic() + 70)
         await stream.push(speech(3, 4))
         text, code = await ended(stream)
-        assert (text.strip(), code, streams.live, place.replica.live) == ("w1 w2", ErrorCode.STREAMS_EXHAUSTED, 1, 1)
+        assert (text.strip(), code, streams.live, replica.live) == ("w1 w2", GatewayCode.STREAMS_EXHAUSTED, 1, 1)
 
 
 async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, until, monkeypatch):
@@ -161,9 +161,9 @@ async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_st
         looks.append(jump_s)
         return time.monotonic() + jump_s
 
-    for module in (replica_stream, replica_streams):
+    for module in (activity, replica_streams):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
+    monkeypatch.setattr(limits, "TICK_S", 0.01)
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         jump_s = 10 * MAX_SILENT_S
@@ -175,39 +175,50 @@ async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_st
 
 async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, open_streams, monkeypatch):
     now_s = 0.0
-    monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
-        now_s = MAX_SILENT_S
+        now_s, rows = MAX_SILENT_S, stream._upstream.rows
         await stream.push(np.zeros(0, np.float32))
-        await stream.watch(now_s + MAX_SILENT_S, 2 * MAX_SILENT_S)
+        assert stream._upstream.rows == rows
+        await stream.watch(now_s + MAX_SILENT_S)
         await stream.finish()
         assert [event.is_last async for event in stream.events()] == [True]
-        assert len(server.batch.recognizer.requests) == 2  # the start and the end
 
 
 @pytest.mark.parametrize("window", [None, "live"])
 async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers, open_streams, monkeypatch, window):
     """A file holds memory of an offline model; a live stream does not hold more by them."""
     now_s = 0.0
-    monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(servers(windows="file,long,live")) as streams:
         options = LiveStreamOptions(is_file=window is None, extra={"window": window} if window else {})
         stream = await streams.open(options, ANONYMOUS, "test")
         for samples in (0, 0, 800, 0, 0):
             now_s += 0.9 * MAX_SILENT_S
             await stream.push(np.zeros(samples, np.float32))
-            await stream.watch(now_s, 100 * MAX_SILENT_S)
+            await stream.watch(now_s)
         if not window:
-            assert await ended(stream) == (word(0), ErrorCode.STREAM_IDLE)
+            assert await ended(stream) == (word(0), GatewayCode.STREAM_IDLE)
         assert (streams.live, now_s) == (int(window is not None), 4.5 * MAX_SILENT_S)
+
+
+async def test_a_stream_that_is_stopped_ends_with_that_reason_also_where_its_replica_is_lost(fleet, open_streams):
+    only = fleet()
+    async with open_streams(only, longest_segment_s=0) as streams:
+        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        only.may_answer.clear()
+        await stream.push(speech(1, 2))
+        await stream.stop(GatewayError(GatewayCode.STREAM_TOO_OLD, "old"))
+        await asyncio.to_thread(only.close)
+        assert await ended(stream) == ("", GatewayCode.STREAM_TOO_OLD)
 
 
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         await stream.finish()
-        await stream.watch(time.monotonic() + MAX_SILENT_S + 1, KEEP_ALIVE_S)
+        await stream.watch(time.monotonic() + MAX_SILENT_S + 1)
         assert [event.is_last async for event in stream.events()] == [True]
 
 
@@ -221,12 +232,12 @@ async def test_audio_that_waits_for_the_server_is_not_silence(server, open_strea
         waiting = asyncio.create_task(getattr(stream, call)(*[np.full(800, 0.25, np.float32)] * (call == "push")))
         await asyncio.sleep(0)
         for minutes in range(2, 6):
-            await stream.watch(time.monotonic() + 60 * minutes, 3600)
+            await stream.watch(time.monotonic() + 60 * minutes)
         assert not (stream._is_finished or stream._upstream.is_parked or stream._upstream._parking_row)
         goes_on.set()
         await waiting
-        await stream.watch(time.monotonic() + 120, 3600)
-        assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)
+        await stream.watch(time.monotonic() + 120)
+        assert await ended(stream) == ("", GatewayCode.STREAM_IDLE)
 
 
 async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
@@ -235,11 +246,11 @@ async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
         requests = server.batch.recognizer.requests
         await until(lambda: len(requests) == 1)
         now_s = time.monotonic()
-        await stream.watch(now_s + KEEP_ALIVE_S - 1, KEEP_ALIVE_S)
-        await stream.watch(now_s + KEEP_ALIVE_S + 1, KEEP_ALIVE_S)
-        await stream.watch(now_s + KEEP_ALIVE_S + 2, KEEP_ALIVE_S)
+        await stream.watch(now_s + KEEP_ALIVE_S - 1)
+        await stream.watch(now_s + KEEP_ALIVE_S + 1)
+        await stream.watch(now_s + KEEP_ALIVE_S + 2)
         await until(lambda: stream._upstream.is_answered)
-        await stream.watch(now_s + 2 * KEEP_ALIVE_S + 2, KEEP_ALIVE_S)
+        await stream.watch(now_s + 2 * KEEP_ALIVE_S + 2)
         await until(lambda: len(requests) == 3)
         assert not any(request.samples.size for request in requests)
 
@@ -250,7 +261,7 @@ async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_st
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
         server.on_request = lambda: stalled.wait(20)
         await stream.push(np.zeros(40_000, np.float32))
-        await asyncio.wait_for(stream.watch(time.monotonic() + KEEP_ALIVE_S + 1, KEEP_ALIVE_S), 5)
+        await asyncio.wait_for(stream.watch(time.monotonic() + KEEP_ALIVE_S + 1), 5)
         stalled.set()
         await stream.finish()
         assert [event async for event in stream.events()][-1].is_last
@@ -259,11 +270,10 @@ async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_st
 async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams):
     async with open_streams(server) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "realtime")
-        stream._parks = True
+        stream.activity.parks = True
         now_s = time.monotonic() + MAX_IDLE_S + 1
-        stream.last_heard_s = now_s - 5
-        await stream.watch(now_s, KEEP_ALIVE_S)
+        stream.activity.note_heard(now_s - 5)
+        await stream.watch(now_s)
         await stream.push(np.zeros(0, np.float32))
-        stream._last_audio_s = stream.last_heard_s = now_s - MAX_IDLE_S - 1
-        await stream.watch(now_s, KEEP_ALIVE_S)
-        assert await ended(stream) == ("", ErrorCode.STREAM_IDLE)
+        await stream.watch(now_s + MAX_IDLE_S)
+        assert await ended(stream) == ("", GatewayCode.STREAM_IDLE)

@@ -22,15 +22,13 @@ import numpy as np
 
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.budget import Budget
-from penstock_gateway.security.limits import MAX_DECODER_WAIT_S, RETRY_AFTER_S
 
 MAX_PROCESSES = 8
 """More recordings wait, as do those of a key that has half of them, until a process has ended; all together take less
 than `decode_worker.MAX_MEMORY_BYTES` for each."""
-MAX_ANSWER_S, MAX_START_S = 10.0, 30.0
-"""For the process that forks: to answer an order, and to start. Then another one replaces it."""
 _log = logging.getLogger(__name__)
 _processes: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 """The processes of each event loop."""
@@ -55,7 +53,7 @@ class DecodedRecording:
         GatewayError: AUDIO_INVALID for what cannot be decoded; TOO_LARGE for a longer recording; OVERLOADED where no
         process can start or read its file; STREAMS_EXHAUSTED where it waits too long for one.
         """
-        new = Budget("decoder", MAX_PROCESSES, MAX_DECODER_WAIT_S)
+        new = Budget("decoder", MAX_PROCESSES, limits.KEEP_ALIVE_S - 1)
         processes = _processes.setdefault(asyncio.get_running_loop(), new)
         await processes.acquire(self._key, 1)
         fork = _Fork(partial(processes.release, self._key, 1))
@@ -81,8 +79,8 @@ class DecodedRecording:
         finally:
             fork.end()
         if failure:
-            code, message = ErrorCode[failure["code"]], failure["message"]
-            raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
+            code, message = GatewayCode[failure["code"]], failure["message"]
+            raise _overloaded(message) if code is GatewayCode.OVERLOADED else GatewayError(code, message)
 
 
 class _Fork:
@@ -125,7 +123,7 @@ class _Fork:
     async def ended(self) -> int | None:
         """Exit status of the process when it has ended, or minus the signal; None if it is not known."""
         if not self._status.done():
-            self._expect(MAX_ANSWER_S)
+            self._expect(limits.UNRESPONSIVE_S)
         return await asyncio.shield(self._status)
 
     def end(self) -> None:
@@ -138,7 +136,7 @@ class _Fork:
         elif self._descriptor is not None and not self._status.done():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-            self._expect(MAX_ANSWER_S)
+            self._expect(limits.UNRESPONSIVE_S)
 
     def _expect(self, seconds: float | None) -> None:
         """Replaces the process that forks, if it does not answer in this time."""
@@ -164,7 +162,7 @@ class _Fork:
             (self._descriptor,) = descriptors
             self._closing.callback(os.close, self._descriptor)
             self._expect(None)
-            DECODERS.max_answer_s = MAX_ANSWER_S
+            DECODERS.max_answer_s = limits.UNRESPONSIVE_S
             self._started.set_result(None)
             if self._is_over:
                 self.end()
@@ -204,7 +202,7 @@ def _not_decoded(error: OSError) -> GatewayError:
 
 def _overloaded(message: str) -> GatewayError:
     _log.error("%s", message)
-    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
+    return GatewayError(GatewayCode.OVERLOADED, message)
 
 
 class Decoders:
@@ -214,7 +212,7 @@ class Decoders:
         self._orders: socket.socket | None = None
         self.pid: int | None = None
         """The id of the process, if it has started."""
-        self.max_answer_s = MAX_START_S
+        self.max_answer_s = limits.MAX_WAIT_S
 
     def start(self) -> socket.socket:
         """Starts the process; returns its socket. OSError where it cannot start."""
@@ -228,7 +226,7 @@ class Decoders:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
                 process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
                 on_error.pop_all()
-            self.pid, self.max_answer_s = process.pid, MAX_START_S
+            self.pid, self.max_answer_s = process.pid, limits.MAX_WAIT_S
             ours.setblocking(False)  # the event loop does not wait for a process that takes no orders
             self._orders = ours
         return self._orders

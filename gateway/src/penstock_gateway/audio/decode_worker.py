@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import TrackReader
-from penstock_gateway.security.limits import MAX_CHANNELS
+from penstock_gateway.limits import MAX_CHANNELS
 
 MAX_MEMORY_BYTES = 96 << 20
 """Address space of one recording, beside that of the libraries."""

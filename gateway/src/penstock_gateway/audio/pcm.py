@@ -6,8 +6,8 @@ from penstock_client.audio.formats import HEAD_BYTES, container_name
 from penstock_client.audio.monitors import EncodingMonitor
 from penstock_client.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
 from penstock_client.audio.tracks import Samples, TrackMaker
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.limits import MAX_CHANNELS
+from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.limits import MAX_CHANNELS
 
 _RIFF = b"RIFF"
 _NO_SAMPLES = np.zeros(0, np.float32)
@@ -44,7 +44,7 @@ class PcmDecoder:
             self._head = (self._head + data[:HEAD_BYTES])[:HEAD_BYTES]
             if (name := container_name(self._head)) not in (None, "WAV"):
                 message = f"the audio is a recording ({name}); accepted: samples in the format of the session"
-                raise GatewayError(ErrorCode.AUDIO_INVALID, message)
+                raise GatewayError(GatewayCode.AUDIO_INVALID, message)
             self._head = None if len(self._head) == HEAD_BYTES else self._head
         form = self._stream.format
         if form is None or self._begin is not None or not (data.startswith(_RIFF) and data[8:HEAD_BYTES] == b"WAVE"):
@@ -52,11 +52,11 @@ class PcmDecoder:
         try:
             header = read_wav_header(lambda start, size: data[start : start + size])
         except ValueError as error:
-            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the WAV header of a message is unusable: {error}") from None
+            raise GatewayError(GatewayCode.AUDIO_INVALID, f"the WAV header of a message is unusable: {error}") from None
         if header is None or header[0].text != form.text:
             stated = header[0].text if header else "compressed audio"
             message = f"the WAV header of a message states {stated}; accepted: {form.text}"
-            raise GatewayError(ErrorCode.AUDIO_INVALID, message)
+            raise GatewayError(GatewayCode.AUDIO_INVALID, message)
         return data[header[1] :]
 
     def push(self, data: bytes, is_end: bool = False) -> Samples:
@@ -78,7 +78,7 @@ class PcmDecoder:
                     self._maker = TrackMaker(channels, rate_hz, max_channels=MAX_CHANNELS, is_live=True)
                 parts += self._maker.push(block)
         except ValueError as error:
-            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio is unusable: {error}") from None
+            raise GatewayError(GatewayCode.AUDIO_INVALID, f"the audio is unusable: {error}") from None
         return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
 
     def flush(self) -> Samples:

@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from penstock_gateway.errors import KSERVE_NOT_SERVED, ErrorCode, GatewayError, shown
+from penstock_gateway import limits
+from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError, shown
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import error_body
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, only_authorization
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.validation import field_error
@@ -138,7 +138,7 @@ def limited(
     of the limit; `take`: waits for room for the bytes so far; `arrival`: for the next ones, as `Budget.arrival`.
     """
     message = f"the request has more than {max_bytes:,} bytes{option and f' ({option})'}"
-    too_large = GatewayError(ErrorCode.TOO_LARGE, message, param)
+    too_large = GatewayError(GatewayCode.TOO_LARGE, message, param)
     stated = request.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated) > max_bytes:
         raise too_large
@@ -151,9 +151,9 @@ def limited(
             message = await (request.receive() if is_whole else arrival(request.receive(), limits.MAX_SILENT_S))
         except asyncio.TimeoutError:
             silence = f"no part of the request arrived for {limits.MAX_SILENT_S:g} s"
-            raise GatewayError(ErrorCode.STREAM_IDLE, silence) from None
+            raise GatewayError(GatewayCode.STREAM_IDLE, silence) from None
         if not is_whole and asyncio.get_running_loop().time() > deadline_s:
-            raise GatewayError(ErrorCode.STREAM_IDLE, f"the request has not arrived within {limits.MAX_UPLOAD_S:g} s")
+            raise GatewayError(GatewayCode.STREAM_IDLE, f"the request has not arrived within {limits.MAX_UPLOAD_S:g} s")
         received += len(message.get("body", b""))
         is_whole = not message.get("more_body", False)
         if received > max_bytes:
@@ -187,7 +187,7 @@ def _error_response(error: GatewayError) -> JSONResponse:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    if error.code is ErrorCode.INVALID_API_KEY:
+    if error.code is GatewayCode.INVALID_API_KEY:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse({"error": error_body(error)}, error.code.status.http, headers)
 
@@ -236,4 +236,4 @@ async def on_disconnect(connection: HTTPConnection, error: Exception) -> Respons
 
 async def on_failure(connection: HTTPConnection, error: Exception) -> Response:
     """A fault of the gateway; Starlette logs it."""
-    return _error_response(GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+    return _error_response(GatewayError(GatewayCode.INTERNAL, "the gateway failed"))

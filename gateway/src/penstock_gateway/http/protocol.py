@@ -17,18 +17,14 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.http.openai_objects import error_body
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import Connections, OpenConnection, TokenBucket
 
 _PROTOCOL = "http"
-_ROOM_S = 0.1
-"""Between two attempts to find room for a large message."""
-_CLOSE_S = 1.0
-"""Until a closed WebSocket whose client is still sending is dropped."""
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
@@ -108,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
             return self._reject_head(f"the header has more than {limits.MAX_HEAD_FIELDS} fields")
         if self._unused_bytes > limits.MAX_HEAD_BYTES:
             return self._reject_head(_TOO_LARGE)
-        self._reject(GatewayError(ErrorCode.FIELD_INVALID, "the request is not HTTP"), HTTPStatus.BAD_REQUEST)
+        self._reject(GatewayError(GatewayCode.FIELD_INVALID, "the request is not HTTP"), HTTPStatus.BAD_REQUEST)
 
     def on_headers_complete(self) -> None:
         """The header is complete. An error ends the parsing."""
@@ -124,7 +120,7 @@ class HttpProtocol(HttpToolsProtocol):
             return self._reject_head(f"a line of the handshake has more than {_MAX_HANDSHAKE_LINE:,} bytes")
         super().handle_websocket_upgrade()
         if not self.transport.get_protocol().handshake_initiated:  # type: ignore[attr-defined]
-            self._reject(GatewayError(ErrorCode.FIELD_INVALID, "the handshake is not HTTP"), HTTPStatus.BAD_REQUEST)
+            self._reject(GatewayError(GatewayCode.FIELD_INVALID, "the handshake is not HTTP"), HTTPStatus.BAD_REQUEST)
 
     def on_body(self, body: bytes) -> None:
         """A part of a body is complete."""
@@ -149,7 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(limits.MAX_HEAD_S, self._expire)
+            self._head_timer = self.loop.call_later(limits.UNRESPONSIVE_S, self._expire)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -159,11 +155,11 @@ class HttpProtocol(HttpToolsProtocol):
     def _expire(self) -> None:
         if not self._is_between_requests:
             return self.transport.close()  # the request has had its response
-        message = f"the header has not arrived within {limits.MAX_HEAD_S:g} s"
-        self._reject(GatewayError(ErrorCode.STREAM_IDLE, message), HTTPStatus.REQUEST_TIMEOUT)
+        message = f"the header has not arrived within {limits.UNRESPONSIVE_S:g} s"
+        self._reject(GatewayError(GatewayCode.STREAM_IDLE, message), HTTPStatus.REQUEST_TIMEOUT)
 
     def _reject_head(self, message: str) -> None:
-        self._reject(GatewayError(ErrorCode.TOO_LARGE, message), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        self._reject(GatewayError(GatewayCode.TOO_LARGE, message), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _reject(self, error: GatewayError, status: HTTPStatus) -> None:
         """Answers without the application, and closes the connection."""
@@ -262,7 +258,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.curr_msg_data_type == "text" and not self.close_sent:
             data = b"".join(self.frames)
             if len(data) > limits.LARGE_FRAME_BYTES and not data.isascii():  # its characters would take 4 bytes each
-                return self._drop(GatewayError(ErrorCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
+                return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
             try:
                 data.decode()
             except UnicodeDecodeError as error:
@@ -276,10 +272,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if isinstance(self.conn.parser_exc, PayloadTooBig) and not close:
             accepted = f"accepted: {limits.MAX_FRAME_BYTES:,}, with up to 15 MiB of audio"
             self.handle_events()  # those before it
-            return self._drop(GatewayError(ErrorCode.TOO_LARGE, f"a message has more bytes; {accepted}"))
+            return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message has more bytes; {accepted}"))
         reason = close.reason if close else "frames before the answer to the handshake"
         self._gateway.note_rejection(
-            "realtime", GatewayError(ErrorCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
+            "realtime", GatewayError(GatewayCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
         )
         if close is not None:
             return super().handle_parser_exception()
@@ -314,7 +310,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 self.queue.get_nowait()
             if self.close_timer is not None:
                 self.close_timer.cancel()
-                self.close_timer = self.loop.call_later(_CLOSE_S, self.transport.close)
+                self.close_timer = self.loop.call_later(limits.CLOSE_S, self.transport.close)
 
     @property
     def _partial_bytes(self) -> int:
@@ -331,7 +327,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         try:
             self._grow(3 * limits.MAX_FRAME_BYTES)
             if self._deadline is None:
-                late = GatewayError(ErrorCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
+                late = GatewayError(GatewayCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
                 self._deadline = self.loop.call_later(limits.MAX_SILENT_S, self._drop, late)
                 end = partial(self._drop, self._gateway.messages.needed_by_others())
                 self._arriving.enter_context(self._gateway.messages.arriving(self._connection.key, end))
@@ -340,7 +336,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if self.loop.time() > self._room_until_s:
                 self._drop(error)
             elif self._wait is None:
-                self._wait = self.loop.call_later(_ROOM_S, self._go_on)
+                self._wait = self.loop.call_later(limits.POLL_S, self._go_on)
             return False
 
     def _end_deadline(self) -> None:

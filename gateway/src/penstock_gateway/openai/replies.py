@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock_client.audio.pcm import Remark, header
 from penstock_client.audio.tracks import Samples
+from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
@@ -26,7 +27,7 @@ from penstock_gateway.openai.formats import (
     render,
 )
 from penstock_gateway.openai.request import TranscriptionRequest
-from penstock_gateway.security import limits
+from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event, Final, shifted
 from penstock_gateway.stream.replica_stream import ReplicaStream
@@ -223,7 +224,7 @@ class _LongReply(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """Limits the time of each write."""
-        limit = limits.WriteLimit()
+        limit = WriteLimit()
 
         async def limited(message: Message) -> None:
             await limit.write(send(message))

@@ -14,11 +14,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from penstock_client.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
+from penstock_gateway import limits
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
-from penstock_gateway.security.limits import MAX_FIELDS_BYTES, RETRY_AFTER_S
 from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
@@ -171,7 +171,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
     if ignored and config.strict:
-        raise GatewayError(ErrorCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
+        raise GatewayError(GatewayCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
     if form.stream and form.response_format not in ("json", "text", "diarized_json"):
         message = f"is {form.response_format!r}; accepted: json, text or diarized_json, with stream"
         raise invalid("response_format", message)
@@ -245,9 +245,9 @@ class _FormParser(MultiPartParser):
 
     def _count(self, size: int) -> None:
         self._fields_bytes += size
-        if self._fields_bytes > MAX_FIELDS_BYTES:
-            message = f"the fields of the form have more than {MAX_FIELDS_BYTES:,} bytes"
-            raise GatewayError(ErrorCode.TOO_LARGE, message)
+        if self._fields_bytes > limits.MAX_FIELDS_BYTES:
+            message = f"the fields of the form have more than {limits.MAX_FIELDS_BYTES:,} bytes"
+            raise GatewayError(GatewayCode.TOO_LARGE, message)
 
     def on_headers_finished(self) -> None:
         """The header of a part is complete."""
@@ -283,10 +283,10 @@ async def read_form(
             form = await _FormParser(request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS).parse()
         return _parse(gateway, form, reduce)
     except MultiPartException as error:
-        raise GatewayError(ErrorCode.FIELD_INVALID, f"the form cannot be read: {error.message}") from None
+        raise GatewayError(GatewayCode.FIELD_INVALID, f"the form cannot be read: {error.message}") from None
     except OSError as error:
         message = f"the upload cannot be stored: {error.strerror}"
-        raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S) from error
+        raise GatewayError(GatewayCode.OVERLOADED, message) from error
     finally:
         await form.close()
 
@@ -301,11 +301,11 @@ def _parse(gateway: Gateway, form: FormData, reduce: Callable[[int], None]) -> t
             upload = value
     wanted = parse_fields(values, gateway.streams, gateway.config)
     if upload is None:
-        raise GatewayError(ErrorCode.FIELD_INVALID, "file is missing; accepted: an uploaded recording", "file")
+        raise GatewayError(GatewayCode.FIELD_INVALID, "file is missing; accepted: an uploaded recording", "file")
     size = upload.size or 0
     if size > gateway.config.max_upload_bytes:
         message = f"file has {size:,} bytes; accepted: up to {gateway.config.max_upload_mb} MB (--max-upload-mb)"
-        raise GatewayError(ErrorCode.TOO_LARGE, message, "file")
+        raise GatewayError(GatewayCode.TOO_LARGE, message, "file")
     reduce(size)
     return wanted, os.fdopen(os.dup(upload.file.fileno()), "rb")
 
@@ -314,4 +314,4 @@ def _check_charset(charset: str) -> None:
     """GatewayError for a form that is not in UTF-8: some of Python's codecs fail in ways its parser does not know."""
     if charset.lower() not in _CHARSETS:
         message = f"the charset is {charset[:60]!r}; accepted: {_CHARSETS[0]}"
-        raise GatewayError(ErrorCode.FIELD_INVALID, message, "content-type")
+        raise GatewayError(GatewayCode.FIELD_INVALID, message, "content-type")

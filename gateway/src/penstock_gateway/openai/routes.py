@@ -9,11 +9,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock_gateway import limits
 from penstock_gateway.errors import shown_names
 from penstock_gateway.http.api import ERRORS, GatewayOf, KeyOf, UploadKeyOf, body_schema, limited
 from penstock_gateway.openai.replies import TranscriptionJob, reply_to
 from penstock_gateway.openai.request import TranscriptionForm, read_form
-from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.options import ModelGroup
 

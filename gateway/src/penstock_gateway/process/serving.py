@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -19,6 +20,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, start_http_server
 
 from penstock_client.listening import ALL, ALL_IPV4, host_port, tcp_socket
+from penstock_gateway import limits
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
@@ -26,7 +28,6 @@ from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.protocol import HttpProtocol
 from penstock_gateway.process.startup import PORT_UNAVAILABLE, Certificate, Files, StartError
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.budget import Connections, OpenConnection
 from penstock_gateway.security.files import Followed
@@ -36,11 +37,6 @@ from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.tracing import configure_tracing, end_tracing
 
 log = logging.getLogger(__name__)
-_POLL_S, _OPEN_POLL_S = 0.1, 0.01
-_FILES_S = 1.0
-_SAME_SIGNAL_S = 1.0
-_FINISH_S, _OVERTIME_S = 1.0, 2.0
-"""Before the end of a drain, and after it, for the last texts of streams that have not ended."""
 _LAST_TURNS = 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 _ARENAS = 2
@@ -48,7 +44,6 @@ _ARENAS = 2
 _MMAP_BYTES = 8 << 20
 """Twice the largest request to a server."""
 _KEPT_BYTES = 64 << 20
-_TRIM_S = 60.0
 _NEW_OBJECTS = 20_000
 """Between two collections of garbage. Python's 700 are less than the messages of 200 streams in 100 ms."""
 
@@ -62,7 +57,7 @@ def run_gateway(config: Config, files: Files) -> None:
         server = _serve_metrics(config, metrics.registry)
         ports = GatewayPorts(http.getsockname()[1], rpc.getsockname()[1], server.server_port)
         run_in_loop(serve(config, files, ports, metrics))
-        end_tracing()
+        end_tracing(limits.CLOSE_S)
         server.shutdown()
 
 
@@ -143,14 +138,13 @@ async def serve(config: Config, files: Files, ports: GatewayPorts, metrics: Metr
         following.cancel()
         trimming.cancel()
         http.should_exit = True
-        await asyncio.gather(serving, rpc.stop(_FINISH_S), return_exceptions=True)
+        await asyncio.gather(serving, rpc.stop(limits.CLOSE_S), return_exceptions=True)
         await streams.close()
 
 
 async def _until_open(http: "HttpServer", serving: asyncio.Task[None]) -> None:
     """Returns when the HTTP port accepts connections; raises the error that prevents it."""
-    while not http.started and not serving.done():
-        await asyncio.sleep(_OPEN_POLL_S)
+    await _until(lambda: http.started or serving.done(), math.inf)
     if serving.done():
         serving.result()
 
@@ -158,7 +152,7 @@ async def _until_open(http: "HttpServer", serving: asyncio.Task[None]) -> None:
 async def _follow_files(files: Sequence[Followed[Any]], http: "HttpServer") -> None:
     """Reads keys and certificates again, in a thread: a network file system may take its time."""
     while True:
-        await asyncio.sleep(_FILES_S)
+        await asyncio.sleep(limits.TICK_S)
         try:
             for file in files:
                 if await asyncio.to_thread(file.refresh) and isinstance(file, Certificate):
@@ -171,7 +165,7 @@ async def _follow_files(files: Sequence[Followed[Any]], http: "HttpServer") -> N
 async def _trim_memory() -> None:
     """Gives back what bursts have taken: glibc keeps freed memory that lies below memory in use."""
     while (libc := _glibc()) is not None:
-        await asyncio.sleep(_TRIM_S)
+        await asyncio.sleep(limits.MINUTE_S)
         libc.malloc_trim(0)
 
 
@@ -240,7 +234,7 @@ class HttpServer(uvicorn.Server):
             try:
                 client, address = await asyncio.get_running_loop().sock_accept(listener)
             except OSError:  # no descriptor is left, or the client is
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(limits.POLL_S)
                 continue
             try:
                 connection = self._connections.open(address[0])
@@ -258,7 +252,7 @@ class HttpServer(uvicorn.Server):
             on_error.callback(connection.close)
             on_error.callback(client.close)
             await asyncio.get_running_loop().connect_accepted_socket(
-                make, client, ssl=context, ssl_handshake_timeout=limits.MAX_HEAD_S
+                make, client, ssl=context, ssl_handshake_timeout=limits.UNRESPONSIVE_S
             )
             on_error.pop_all()  # the protocol does it
 
@@ -277,8 +271,8 @@ def http_server(app: FastAPI, config: Config) -> HttpServer:
         ws="websockets-sansio",
         ws_max_size=limits.MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
-        ws_ping_interval=limits.PING_S,
-        ws_ping_timeout=limits.MAX_UNREAD_S,
+        ws_ping_interval=limits.KEEP_ALIVE_S,
+        ws_ping_timeout=limits.UNRESPONSIVE_S,
         lifespan="off",
         access_log=False,
         log_config=None,
@@ -314,7 +308,7 @@ def open_port(host: str, port: int) -> socket.socket:
     bound = tcp_socket(host)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Connections inherit it: the kernel drops a client that takes no bytes for 20 s, even while it is being closed.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * limits.MAX_UNREAD_S))
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * limits.UNRESPONSIVE_S))
     bound.bind((host, port))
     return bound
 
@@ -344,7 +338,7 @@ class _Stop:
         if not self.asked.is_set():
             self._asked_s = self._loop.time()
             self.asked.set()
-        elif self._loop.time() - self._asked_s >= _SAME_SIGNAL_S:
+        elif self._loop.time() - self._asked_s >= limits.CLOSE_S:
             self.asked_again.set()
 
 
@@ -357,11 +351,11 @@ async def drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
     streams.drain()
     if streams.live:
         log.info("stopping: %d live streams have %g s to end", streams.live, seconds)
-    await _until(lambda: not (streams.live or streams.sessions) or stop.asked_again.is_set(), seconds - _FINISH_S)
+    await _until(lambda: not (streams.live or streams.sessions) or stop.asked_again.is_set(), seconds - limits.CLOSE_S)
     if streams.live:
         log.info("finishing %d live streams", streams.live)
         await streams.finish()
-        await _until(lambda: not streams.live, _FINISH_S + _OVERTIME_S)
+        await _until(lambda: not streams.live, 3 * limits.CLOSE_S)  # the last of the drain, and twice as much beyond it
     streams.cut()
     for _ in range(_LAST_TURNS):  # protocols write the errors in these
         await asyncio.sleep(0.01)
@@ -372,4 +366,4 @@ async def _until(is_met: Callable[[], bool], seconds: float) -> None:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + seconds
     while not is_met() and loop.time() < deadline_s:
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(limits.POLL_S)

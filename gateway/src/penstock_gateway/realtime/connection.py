@@ -11,14 +11,14 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock_client.audio.tracks import Samples
+from penstock_gateway import limits
 from penstock_gateway.audio.pcm import PcmDecoder
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import CONNECTION
 from penstock_gateway.realtime.dialect import Action, AppendAudio, Configure, EndSegment, Finish, ServerEvent
 from penstock_gateway.realtime.openai_dialect import COMMIT_EMPTY
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
-from penstock_gateway.security import limits
 from penstock_gateway.security.budget import OpenConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
@@ -27,7 +27,6 @@ from penstock_gateway.stream.replica_stream import ReplicaStream
 
 _log = logging.getLogger("penstock_gateway.realtime")
 PROTOCOL = "realtime"
-WATCH_S = 2.0
 _PIECE_BYTES = 256 << 10
 _MAX_REASON_BYTES = 120
 
@@ -60,7 +59,7 @@ class RealtimeConnection:
         try:
             error = await self._over
             reading.cancel()
-            if error is not None and error.code is not ErrorCode.RESULTS_UNREAD:
+            if error is not None and error.code is not GatewayCode.RESULTS_UNREAD:
                 await self._report_rest(error)
         finally:
             self._gateway.streams.sessions.discard(self)
@@ -71,7 +70,7 @@ class RealtimeConnection:
                 await self._stream.cancel()
         if error is not None:
             self._gateway.note_rejection(PROTOCOL, error)
-            if error.code is not ErrorCode.RESULTS_UNREAD:
+            if error.code is not GatewayCode.RESULTS_UNREAD:
                 await self._close(error)
 
     async def _report_rest(self, error: GatewayError) -> None:
@@ -79,11 +78,11 @@ class RealtimeConnection:
         if self._has_reported:
             return
         with contextlib.suppress(asyncio.TimeoutError, _StreamLostError, WebSocketDisconnect, OSError):
-            await asyncio.wait_for(self._finish(), limits.MAX_FINISH_S)
+            await asyncio.wait_for(self._finish(), limits.UNRESPONSIVE_S)
         if error.code.is_passing:
             return
         with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, OSError):
-            await asyncio.wait_for(self._send(self._protocol.rejected(error)), limits.MAX_UNREAD_S)
+            await asyncio.wait_for(self._send(self._protocol.rejected(error)), limits.UNRESPONSIVE_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.create_task(self._guarded(work))
@@ -100,7 +99,7 @@ class RealtimeConnection:
             self._end(None)
         except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the stream is freed
             _log.exception("a Realtime connection failed")
-            self._end(GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+            self._end(GatewayError(GatewayCode.INTERNAL, "the gateway failed"))
 
     def _end(self, error: GatewayError | None) -> None:
         if not self._over.done():
@@ -126,7 +125,7 @@ class RealtimeConnection:
             for action in actions:
                 await self._apply(action)
             if errors >= limits.MAX_ERRORS_IN_A_ROW:
-                raise GatewayError(ErrorCode.FIELD_INVALID, f"{errors} messages in a row were wrong")
+                raise GatewayError(GatewayCode.FIELD_INVALID, f"{errors} messages in a row were wrong")
             self._last_message_s = time.monotonic()  # waiting for the server is not silence
         self._end(None)
 
@@ -247,20 +246,20 @@ class RealtimeConnection:
     async def _watch(self) -> None:
         """The limits of time."""
         while True:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(limits.TICK_S)
             now_s = time.monotonic()
-            if self._sending_since_s is not None and now_s - self._sending_since_s > limits.MAX_UNREAD_S:
-                raise GatewayError(ErrorCode.RESULTS_UNREAD, "the client did not read its results")
+            if self._sending_since_s is not None and now_s - self._sending_since_s > limits.UNRESPONSIVE_S:
+                raise GatewayError(GatewayCode.RESULTS_UNREAD, "the client did not read its results")
             last_message_s = max(self._last_message_s, self._known.last_ping_s if self._known is not None else 0.0)
             if self._stream is not None:
-                self._stream.last_heard_s = last_message_s
+                self._stream.activity.note_heard(last_message_s)
             if now_s - last_message_s > limits.MAX_IDLE_S:
-                raise GatewayError(ErrorCode.STREAM_IDLE, f"nothing arrived for {limits.MAX_IDLE_S:.0f} s")
+                raise GatewayError(GatewayCode.STREAM_IDLE, f"nothing arrived for {limits.MAX_IDLE_S:.0f} s")
             if now_s - self._opened_s > limits.MAX_AGE_S:
-                raise GatewayError(ErrorCode.STREAM_TOO_OLD, f"the connection is older than {limits.MAX_AGE_S:.0f} s")
+                raise GatewayError(GatewayCode.STREAM_TOO_OLD, f"the connection is older than {limits.MAX_AGE_S:.0f} s")
 
     async def _close(self, error: GatewayError) -> None:
         reason = str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         gone = WebSocketDisconnect, OSError, RuntimeError, asyncio.TimeoutError
         with contextlib.suppress(*gone):  # the client was faster, or does not read
-            await asyncio.wait_for(self._socket.close(error.code.status.websocket, reason), limits.MAX_UNREAD_S)
+            await asyncio.wait_for(self._socket.close(error.code.status.websocket, reason), limits.UNRESPONSIVE_S)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pybase64
 
 from penstock_client.audio.pcm import RawFormat
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.validation import Fields, invalid
@@ -126,9 +126,9 @@ def read_audio(event: Mapping[str, Any]) -> bytes:
     try:
         return pybase64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise GatewayError(ErrorCode.AUDIO_INVALID, "audio is not base64", "audio") from None
+        raise GatewayError(GatewayCode.AUDIO_INVALID, "audio is not base64", "audio") from None
 
 
 def retired(seen: str, owner: str, current: str) -> GatewayError:
     """The error for an event or field of a shape that is no longer served; `current`: what to send instead."""
-    return GatewayError(ErrorCode.SHAPE_RETIRED, f"{seen} is {owner}, no longer served; accepted: {current}", seen)
+    return GatewayError(GatewayCode.SHAPE_RETIRED, f"{seen} is {owner}, no longer served; accepted: {current}", seen)

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock_client import Word
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown, shown_names
+from penstock_gateway.errors import GatewayCode, GatewayError, shown, shown_names
 from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
@@ -159,7 +159,7 @@ class OpenAIDialect:
             raise retired("final", "vLLM's", "input_audio_buffer.commit without it, after session.update")
         if not self._has_audio:
             message = "the input audio buffer is empty: append audio before a commit"
-            error = self.rejected(GatewayError(ErrorCode.FIELD_INVALID, message), event.get("event_id"))
+            error = self.rejected(GatewayError(GatewayCode.FIELD_INVALID, message), event.get("event_id"))
             error["error"]["code"] = COMMIT_EMPTY
             return [error]
         self._has_audio = False

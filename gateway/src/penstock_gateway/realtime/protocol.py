@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_client.audio.pcm import Remark
+from penstock_gateway import limits
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.riva_dialect import RivaDialect, is_of_riva
-from penstock_gateway.security import limits
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, parse_object
@@ -72,7 +72,7 @@ class RealtimeProtocol:
                 self._choose(event)
             return self._dialect.receive(event)
         except GatewayError as error:
-            if error.code is ErrorCode.SHAPE_RETIRED or error.code.is_passing:
+            if error.code is GatewayCode.SHAPE_RETIRED or error.code.is_passing:
                 raise
             return (self.rejected(error),)
 
@@ -108,7 +108,7 @@ def _parse(text: str | bytes) -> Mapping[str, Any]:
         return {"type": _APPEND, "audio": text}
     is_large = len(text) > limits.LARGE_FRAME_BYTES
     size = f"a message of {len(text)} bytes that is no audio is too large"
-    too_large = GatewayError(ErrorCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
+    too_large = GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
     # Audio has few commas: other events take long to parse.
     if is_large and (text.count(",") if isinstance(text, str) else text.count(b",")) > _MAX_LARGE_COMMAS:
         raise too_large

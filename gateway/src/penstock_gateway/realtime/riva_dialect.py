@@ -16,6 +16,7 @@ from penstock_client import Word
 from penstock_client.audio.pcm import RawEncoding, RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown, shown_names
+from penstock_gateway.limits import MAX_CHANNELS
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     FINISH,
@@ -37,7 +38,6 @@ from penstock_gateway.riva.request_mapping import (
     is_forced_end,
     map_request,
 )
-from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.events import Event, Final, Partial, confidence
 from penstock_gateway.stream.options import ModelGroup, shown_language
 from penstock_gateway.stream.replica_streams import ReplicaStreams

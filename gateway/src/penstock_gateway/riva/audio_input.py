@@ -12,7 +12,7 @@ from penstock_client.audio.pcm import CutHeaderError, RawFormat, Remark, read_wa
 from penstock_client.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 _PIECE_BYTES = 32_000
 _MAX_HEADER_BYTES = 1 << 16
@@ -93,23 +93,23 @@ class CallAudio:
             reason = (
                 f"the format of the audio is unknown: it begins with {audio[:8]!r}" if audio else "the audio is empty"
             )
-            raise GatewayError(ErrorCode.AUDIO_INVALID, reason)
+            raise GatewayError(GatewayCode.AUDIO_INVALID, reason)
         blocks = self._decoded if _kind(audio, self._form, is_whole=True) == "recording" else self._undecoded
         async with aclosing(blocks(audio)) as parts:
             async for samples in parts:
                 self._samples += samples.size
                 if self._samples > self._max_seconds * self._rate_hz:
-                    raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
+                    raise GatewayError(GatewayCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
                 yield samples
         if not self._samples:
-            raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio has no samples")
+            raise GatewayError(GatewayCode.AUDIO_INVALID, "the audio has no samples")
 
     def forced_end(self) -> Samples:
         """The samples [n] held back at a forced end. GatewayError FIELD_INVALID for a recording."""
         kind = _kind(self._begin, self._form, is_whole=True) if self._begin else None
         if self._is_recording or kind == "recording":
             message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is a compressed recording"
-            raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config.force_eou")
+            raise GatewayError(GatewayCode.FIELD_INVALID, message, "runtime_config.force_eou")
         begin = self._begin_pcm(kind) if self._begin else _NO_SAMPLES
         return begin if self._pcm is None else np.concatenate([begin, self._pcm.flush()])
 
@@ -140,7 +140,7 @@ class CallAudio:
                         yield samples
                 return
             except GatewayError as error:
-                if has_samples or not self._form.is_declared or error.code is not ErrorCode.AUDIO_INVALID:
+                if has_samples or not self._form.is_declared or error.code is not GatewayCode.AUDIO_INVALID:
                     raise
             self._recording, self._is_recording = None, False
             file.seek(0)

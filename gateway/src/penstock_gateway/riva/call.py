@@ -5,13 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any
 
-import numpy as np
-
 from penstock_client import Word
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
 from penstock_client.writing import blank_between
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
@@ -19,9 +17,7 @@ from penstock_gateway.stream.events import Event, Final, Partial, confidence, sh
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 CHANNEL_TAG = 1  # channels are averaged to one
-_NOTE_S = 0.5
 _PIECE_BYTES = 256 << 10
-_NO_SAMPLES = np.zeros(0, np.float32)
 Messages = AsyncIterator[riva.StreamingRecognizeRequest]
 Change = Callable[[Mapping[str, str], bool], Awaitable[bool]]
 """Takes a message's `runtime_config`, and whether it forces the segment's end."""
@@ -138,7 +134,7 @@ class Call:
         async for message in messages:
             if message.HasField("streaming_config"):
                 raise GatewayError(
-                    ErrorCode.FIELD_INVALID,
+                    GatewayCode.FIELD_INVALID,
                     "streaming_config is in a later message; accepted: in the first only",
                     "streaming_config",
                 )
@@ -162,22 +158,12 @@ class Call:
             await self._live.end_segment()
 
     async def _push_rest(self, rest: AsyncGenerator[Samples, None]) -> None:
-        noting = asyncio.create_task(self._note_decoding())
-        try:
+        with self._live.activity.waiting():  # for a decoder, or until one is free
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
                     self._live.start_s = self._audio.start_ms / 1000
                     await self._live.push(samples)
-        finally:
-            noting.cancel()
-            await asyncio.gather(noting, return_exceptions=True)
         await self._live.finish()
-
-    async def _note_decoding(self) -> None:
-        """Waiting for the decoder, or until one is free, is not silence."""
-        while True:
-            await asyncio.sleep(_NOTE_S)
-            await self._live.push(_NO_SAMPLES)
 
     async def _events(self) -> AsyncIterator[Event]:
         async for event in self._live.events():

@@ -22,11 +22,11 @@ from penstock_client.options import (
     StreamOptions,
 )
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.limits import MAX_CHANNELS
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
-from penstock_gateway.security.limits import MAX_CHANNELS
 from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
@@ -303,7 +303,7 @@ def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Any], l
         if key not in _OPTIONS:
             accepted = ", ".join((*_OPTIONS, *_IGNORED_KEYS, "neural_vad.*"))
             raise GatewayError(
-                ErrorCode.FIELD_INVALID,
+                GatewayCode.FIELD_INVALID,
                 f"custom_configuration has {shown(key)}; accepted: {accepted}",
                 "config.custom_configuration",
             )
@@ -323,4 +323,4 @@ def _integer(text: str) -> int:
 
 def _invalid(name: str, problem: str) -> GatewayError:
     path = name if name.startswith("runtime_config") else f"config.{name}"
-    return GatewayError(ErrorCode.FIELD_INVALID, f"{path} {problem}", path)
+    return GatewayError(GatewayCode.FIELD_INVALID, f"{path} {problem}", path)

@@ -12,8 +12,9 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock_client.audio.pcm import header
 from penstock_client.options import is_live_window
+from penstock_gateway import limits
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown_names
+from penstock_gateway.errors import GatewayCode, GatewayError, shown_names
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.call import Call, Write
@@ -21,7 +22,7 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import changed, map_request
 from penstock_gateway.rpc.api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
-from penstock_gateway.security import limits
+from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.stream.options import ModelGroup
 
 PROTOCOL = "riva"
@@ -126,7 +127,7 @@ class RivaService:
             changes = await streams.change(live, options, is_forced)
             if changes is None:
                 message = "runtime_config has options that cannot change in this stream; accepted: another stream"
-                raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config")
+                raise GatewayError(GatewayCode.FIELD_INVALID, message, "runtime_config")
             config = later
             return bool(changes)
 
@@ -155,7 +156,7 @@ def parse(kind: type[_M], data: bytes) -> _M:
     try:
         message: _M = kind.FromString(data)
     except DecodeError:
-        raise GatewayError(ErrorCode.FIELD_INVALID, f"the message is not a {kind.DESCRIPTOR.full_name}") from None
+        raise GatewayError(GatewayCode.FIELD_INVALID, f"the message is not a {kind.DESCRIPTOR.full_name}") from None
     return message
 
 
@@ -169,7 +170,7 @@ def _keep(grow: Callable[[int], None], settings: Config, size: int) -> None:
     """Takes room for compressed audio of this size in bytes. GatewayError."""
     if size > settings.max_upload_bytes:
         message = f"the compressed audio has {size:,} bytes or more; accepted: up to {settings.max_upload_mb} MB"
-        raise GatewayError(ErrorCode.TOO_LARGE, f"{message} (--max-upload-mb)")
+        raise GatewayError(GatewayCode.TOO_LARGE, f"{message} (--max-upload-mb)")
     grow(size)
 
 
@@ -185,7 +186,7 @@ def _check_fields(size: int) -> None:
     """GatewayError where the fields beside the audio have too many bytes: as texts they take more memory."""
     if size > limits.MAX_FIELDS_BYTES:
         message = f"the fields of the message have {size:,} bytes; accepted: {limits.MAX_FIELDS_BYTES:,}"
-        raise GatewayError(ErrorCode.TOO_LARGE, message)
+        raise GatewayError(GatewayCode.TOO_LARGE, message)
 
 
 def _recording(data: bytes) -> _Recording:
@@ -206,7 +207,7 @@ async def _messages(context: Context) -> AsyncIterator[riva.StreamingRecognizeRe
     while (data := await context.read()) is not grpc.aio.EOF:
         if len(data) > limits.MAX_MESSAGE_BYTES:
             message = f"a message has {len(data)} bytes; accepted: {limits.MAX_MESSAGE_BYTES}"
-            raise GatewayError(ErrorCode.TOO_LARGE, message, "audio_content")
+            raise GatewayError(GatewayCode.TOO_LARGE, message, "audio_content")
         yield parse(riva.StreamingRecognizeRequest, data)
 
 
@@ -215,17 +216,17 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
     try:
         first = await asyncio.wait_for(anext(messages, None), limits.MAX_SILENT_S)
     except asyncio.TimeoutError:
-        raise GatewayError(ErrorCode.STREAM_IDLE, f"no message for {limits.MAX_SILENT_S:g} s") from None
+        raise GatewayError(GatewayCode.STREAM_IDLE, f"no message for {limits.MAX_SILENT_S:g} s") from None
     if first is None or not first.HasField("streaming_config"):
         message = "the first message has no streaming_config"
-        raise GatewayError(ErrorCode.FIELD_INVALID, message, "streaming_config")
+        raise GatewayError(GatewayCode.FIELD_INVALID, message, "streaming_config")
     _check_fields(first.streaming_config.ByteSize())
     return first.streaming_config
 
 
 def _writer(context: Context) -> Write:
     """Writes a response. GatewayError where the client does not read."""
-    limit = limits.WriteLimit(limits.MAX_UNREAD_S)
+    limit = WriteLimit()
 
     async def write(response: riva.StreamingRecognizeResponse) -> None:
         await limit.write(context.write(response))

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import grpc
 
+from penstock_gateway import limits
 from penstock_gateway.config import Config
-from penstock_gateway.errors import KSERVE_NOT_SERVED, ErrorCode, GatewayError
+from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.security import limits
 from penstock_gateway.security.access import only_authorization
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ApiKey
@@ -30,16 +30,16 @@ OPTIONS = (
     # gRPC shows no connection before its calls, so that none can be counted for its address: those without calls are
     # closed, and all together leave descriptors for the other port.
     ("grpc.max_allowed_incoming_connections", limits.max_connections()),
-    ("grpc.server_handshake_timeout_ms", round(1000 * limits.MAX_HEAD_S)),
+    ("grpc.server_handshake_timeout_ms", round(1000 * limits.UNRESPONSIVE_S)),
     ("grpc.max_connection_idle_ms", round(1000 * limits.MAX_SILENT_S)),
     # Clients keep a silent call alive by pings, of which gRPC allows one in 5 minutes. What it does above that takes
     # time that grows with the square of their number: a minute for 2 MB. Without the limit it answers all in 0.1 s.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     # A silent call may be that of a client that has vanished: the gateway's own pings tell.
-    ("grpc.keepalive_time_ms", round(1000 * limits.PING_S)),
-    ("grpc.keepalive_timeout_ms", round(1000 * limits.MAX_UNREAD_S)),
-    ("grpc.http2.ping_timeout_ms", round(1000 * limits.MAX_UNREAD_S)),  # else 60 s, whatever the line above says
+    ("grpc.keepalive_time_ms", round(1000 * limits.KEEP_ALIVE_S)),
+    ("grpc.keepalive_timeout_ms", round(1000 * limits.UNRESPONSIVE_S)),
+    ("grpc.http2.ping_timeout_ms", round(1000 * limits.UNRESPONSIVE_S)),  # else 60 s, whatever the line above says
     ("grpc.http2.max_pings_without_data", 0),
 )
 """Options of the server, beside `max_message_bytes`."""
@@ -136,7 +136,7 @@ async def rejecting(context: Context, gateway: Gateway, protocol: str) -> AsyncI
             raise
         except Exception:  # noqa: BLE001 - whatever it is, the client gets the status of the table
             _log.exception("a call of %s failed", protocol)
-            await abort(context, gateway, protocol, GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+            await abort(context, gateway, protocol, GatewayError(GatewayCode.INTERNAL, "the gateway failed"))
     except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
         raise asyncio.CancelledError from None
 
@@ -168,7 +168,7 @@ async def _next(context: Context, messages: Budget) -> bytes:
         data = await messages.arrival(call_key().name, context.read(), limits.MAX_SILENT_S)
     except asyncio.TimeoutError:
         message = f"the message has not arrived within {limits.MAX_SILENT_S:g} s"
-        raise GatewayError(ErrorCode.STREAM_IDLE, message) from None
+        raise GatewayError(GatewayCode.STREAM_IDLE, message) from None
     if data is grpc.aio.EOF:
-        raise GatewayError(ErrorCode.FIELD_INVALID, "the call has no message")
+        raise GatewayError(GatewayCode.FIELD_INVALID, "the call has no message")
     return bytes(data)

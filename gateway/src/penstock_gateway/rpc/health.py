@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc
 
+from penstock_gateway import limits
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.rpc.api import Context
 
@@ -16,7 +17,6 @@ SERVICE = "grpc.health.v1.Health"
 SERVING, NOT_SERVING = 1, 2
 MAX_WATCHES, MAX_WATCHES_OF_ADDRESS = 64, 16
 """Open calls of Watch in a process, and of one client's address."""
-_POLL_S = 1.0
 _STATUS_FIELD = 1 << 3  # HealthCheckResponse has one field: status, an enum
 
 
@@ -55,7 +55,7 @@ class HealthService:
                 if (response := self._response()) != shown:
                     await context.write(response)
                     shown = response
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(limits.TICK_S)
         finally:
             self._watches[address] -= 1
             self._watches += Counter()  # without addresses that have none

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 PREFIX = "ek_"
@@ -51,14 +51,14 @@ class ClientSecrets:
         if not MIN_LIFETIME_S <= lifetime_s <= MAX_LIFETIME_S:
             accepted = f"accepted: {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds"
             raise GatewayError(
-                ErrorCode.FIELD_INVALID, f"expires_after.seconds is {lifetime_s}; {accepted}", "expires_after.seconds"
+                GatewayCode.FIELD_INVALID, f"expires_after.seconds is {lifetime_s}; {accepted}", "expires_after.seconds"
             )
         expires_s = int(self._now_s()) + lifetime_s
         payload = zlib.compress(json.dumps([expires_s, key.name, session or {}], separators=(",", ":")).encode())
         secret = PREFIX + base64.urlsafe_b64encode(self._tag(payload) + payload).rstrip(b"=").decode()
         if len(secret) > MAX_SECRET_CHARS:
             message = f"the session makes a secret of {len(secret)} characters; accepted: {MAX_SECRET_CHARS}"
-            raise GatewayError(ErrorCode.TOO_LARGE, f"{message}; send the rest with session.update", "session")
+            raise GatewayError(GatewayCode.TOO_LARGE, f"{message}; send the rest with session.update", "session")
         return secret, expires_s
 
     def read(self, secret: str) -> Credential:
@@ -70,11 +70,11 @@ class ClientSecrets:
             signed = b""
         tag, payload = signed[:_TAG_BYTES], signed[_TAG_BYTES:]
         if not payload or not hmac.compare_digest(tag, self._tag(payload)):
-            raise GatewayError(ErrorCode.INVALID_API_KEY, "the client secret is wrong")
+            raise GatewayError(GatewayCode.INVALID_API_KEY, "the client secret is wrong")
         expires_s, name, session = json.loads(zlib.decompress(payload))
         key = self._keys.named(name)
         if expires_s < self._now_s() or key is None:
-            raise GatewayError(ErrorCode.INVALID_API_KEY, "the client secret has expired")
+            raise GatewayError(GatewayCode.INVALID_API_KEY, "the client secret has expired")
         return Credential(key, session)
 
     def _tag(self, payload: bytes) -> bytes:
@@ -99,7 +99,7 @@ class Origins:
         text = origin.lower()
         is_own = host is not None and text.partition("://")[2] == host.lower()
         if not (is_own or "*" in self.allowed or text in self.allowed):
-            raise GatewayError(ErrorCode.ORIGIN_REJECTED, f"pages of {origin[:80]} are not allowed (--origins)")
+            raise GatewayError(GatewayCode.ORIGIN_REJECTED, f"pages of {origin[:80]} are not allowed (--origins)")
 
 
 def check_host(host: str | None) -> None:
@@ -110,7 +110,7 @@ def check_host(host: str | None) -> None:
     if host is None or _LOOPBACK_HOST.fullmatch(host.lower()):
         return
     message = f"the host {host[:80]!r} needs a gateway with --keys; accepted: localhost, 127.0.0.1, [::1]"
-    raise GatewayError(ErrorCode.ORIGIN_REJECTED, message)
+    raise GatewayError(GatewayCode.ORIGIN_REJECTED, message)
 
 
 def only_authorization(values: Sequence[str]) -> str | None:
@@ -119,7 +119,7 @@ def only_authorization(values: Sequence[str]) -> str | None:
     GatewayError for several: a program on the way may read another one.
     """
     if len(values) > 1:
-        raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
+        raise GatewayError(GatewayCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
     return values[0] if values else None
 
 
@@ -156,7 +156,7 @@ class Access:
         token = _token(authorization)
         if token is not None and token.startswith(PREFIX):
             message = "a client secret makes no client secrets; accepted: an API key"
-            raise GatewayError(ErrorCode.INVALID_API_KEY, message)
+            raise GatewayError(GatewayCode.INVALID_API_KEY, message)
         return self.keys.authenticate(token)
 
 

@@ -1,19 +1,16 @@
-"""Resource limits of a process: per key what is open, a fair lock, memory, connections, messages per second."""
+"""Resource limits of a process: per key what is open, memory, connections, messages per second."""
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
-from penstock_gateway.security.limits import RETRY_AFTER_S
 
-_ARRIVAL_S = 0.5
-"""A message that takes longer may lose its room to a key that has none."""
-_POLL_S = 0.1
 _T = TypeVar("_T")
 
 
@@ -34,7 +31,7 @@ class KeyLimit:
         """Counts one more until the block ends. GatewayError STREAMS_EXHAUSTED where the limit is reached."""
         if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
             message = f"all {limit} {self._what} of the API key {key.name!r} are open"
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
         self._open[key.name] += 1
         try:
             yield
@@ -42,45 +39,6 @@ class KeyLimit:
             self._open[key.name] -= 1
             if not self._open[key.name]:
                 del self._open[key.name]
-
-
-class Turns:
-    """A lock that goes round the keys: between two turns of a key, each other key that waits has one."""
-
-    def __init__(self) -> None:
-        self._is_taken = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By name of the key, the next one first."""
-
-    @asynccontextmanager
-    async def taken(self, key: str) -> AsyncIterator[None]:
-        """Waits for a turn of the key with this name, which lasts until the block ends."""
-        if self._is_taken:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(key, deque()).append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():
-                    self._pass_on(key)
-                raise
-        self._is_taken = True
-        try:
-            yield
-        finally:
-            self._pass_on(key)
-
-    def _pass_on(self, key: str) -> None:
-        if key in self._waiting:
-            self._waiting[key] = self._waiting.pop(key)  # behind the others
-        while self._waiting:
-            key, turns = next(iter(self._waiting.items()))
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[key]
-            if not turn.done():
-                return turn.set_result(None)
-        self._is_taken = False
 
 
 class Budget:
@@ -148,7 +106,9 @@ class Budget:
 
     def needed_by_others(self) -> GatewayError:
         """The error of what has not arrived, whose room another key gets."""
-        return _exhausted(f"another key needs the {self._what} of what has not arrived")
+        return GatewayError(
+            GatewayCode.STREAMS_EXHAUSTED, f"another key needs the {self._what} of what has not arrived"
+        )
 
     @contextmanager
     def growing(self, key: str) -> Iterator[Callable[[int], None]]:
@@ -162,7 +122,7 @@ class Budget:
             nonlocal taken
             if amount > taken and not self._has_room(key, amount - taken):
                 self._make_room(key)
-                raise _exhausted(f"there is no {self._what} left")
+                raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"there is no {self._what} left")
             self.release(key, taken - amount)
             self._holders[key] += (amount > 0) - (taken > 0)
             taken = amount
@@ -188,7 +148,7 @@ class Budget:
                 is_share = self.used[key] + amount - taken > self._share(key)
                 stuck, holders = (each[key] if is_share else each.total() for each in (self._stuck, self._holders))
                 if stuck >= holders > 1:
-                    raise _exhausted(f"there is no {self._what} left")
+                    raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"there is no {self._what} left")
             await self._wait(lambda: self._has_room(key, amount - taken), key)
         finally:
             self._stuck[key] -= taken > 0
@@ -199,18 +159,18 @@ class Budget:
         deadline_s = loop.time() + self._max_wait_s
         while not has_room():
             if loop.time() > deadline_s:
-                raise _exhausted(f"no {self._what} within {self._max_wait_s:g} s")
+                raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"no {self._what} within {self._max_wait_s:g} s")
             self._make_room(key)
             self._changed.clear()
             with suppress(asyncio.TimeoutError):  # what arrives can be ended after a time
                 left_s = max(0.0, deadline_s - loop.time()) + 1e-3
-                await asyncio.wait_for(self._changed.wait(), min(_POLL_S, left_s) if self._arriving else left_s)
+                await asyncio.wait_for(self._changed.wait(), min(limits.POLL_S, left_s) if self._arriving else left_s)
 
     def _make_room(self, key: str) -> None:
         """Ends what has been arriving for the longest time, of the key that has most, if this key has none."""
         if self.used[key] or any(since_s == math.inf for _, since_s in self._arriving.values()):
             return
-        until_s = asyncio.get_running_loop().time() - _ARRIVAL_S
+        until_s = asyncio.get_running_loop().time() - limits.TICK_S / 2  # a message arrives faster than this
         late = [(-self.used[of], since_s, end) for end, (of, since_s) in self._arriving.items() if since_s < until_s]
         if late:
             *_, end = min(late, key=lambda each: each[:2])
@@ -241,9 +201,11 @@ class Connections:
     def open(self, address: str) -> "OpenConnection":
         """Counts a connection of this client until it is closed. GatewayError OVERLOADED above a limit."""
         if self._open >= self._max_open:
-            raise _too_many(f"all {self._max_open} connections of the gateway are open")
+            raise GatewayError(GatewayCode.OVERLOADED, f"all {self._max_open} connections of the gateway are open")
         if self._unknown[address] >= self._max_unknown:
-            raise _too_many(f"{self._max_unknown} connections of this address have shown no key")
+            raise GatewayError(
+                GatewayCode.OVERLOADED, f"{self._max_unknown} connections of this address have shown no key"
+            )
         self._open += 1
         self._unknown[address] += 1
         return OpenConnection(self, address)
@@ -257,14 +219,6 @@ class Connections:
     def close(self) -> None:
         """Counts one that is closed."""
         self._open -= 1
-
-
-def _exhausted(message: str) -> GatewayError:
-    return GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
-
-
-def _too_many(message: str) -> GatewayError:
-    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
 
 
 class OpenConnection:
@@ -304,3 +258,30 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + (now_s - self._last_s) * self._per_s) - messages
         self._last_s = now_s
         return -self._tokens / self._per_s
+
+
+class WriteLimit:
+    """Limits the time that each write to one client takes. Cheaper than `asyncio.wait_for`, which may make a task."""
+
+    def __init__(self) -> None:
+        self._limit_s = limits.UNRESPONSIVE_S
+        self._is_expired = False
+
+    async def write(self, writing: Awaitable[object]) -> None:
+        """Awaits a write of this task. GatewayError RESULTS_UNREAD where it takes too long; it is then cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire, task)
+        try:
+            await writing
+        except asyncio.CancelledError:
+            if not self._is_expired:
+                raise
+            message = f"the client did not read its results for {self._limit_s:g} s"
+            raise GatewayError(GatewayCode.RESULTS_UNREAD, message) from None
+        finally:
+            timer.cancel()
+
+    def _expire(self, task: "asyncio.Task[object]") -> None:
+        self._is_expired = True
+        task.cancel()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.files import Followed, WatchedFile
 
 MAX_NAMES = 4096
@@ -74,9 +74,9 @@ class KeyRing:
                 found = key
         if found is None:
             missing = "no API key is given" if not text else "the API key is wrong"
-            raise GatewayError(ErrorCode.INVALID_API_KEY, f"{missing}; accepted: Authorization: Bearer KEY")
+            raise GatewayError(GatewayCode.INVALID_API_KEY, f"{missing}; accepted: Authorization: Bearer KEY")
         if not self._is_valid(found):
-            raise GatewayError(ErrorCode.INVALID_API_KEY, "the API key has expired")
+            raise GatewayError(GatewayCode.INVALID_API_KEY, "the API key has expired")
         return found
 
     def named(self, name: str) -> ApiKey | None:

@@ -5,11 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
-from penstock_gateway.security.limits import RETRY_AFTER_S
-
-_MINUTE_S, _DAY_S = 60, 86_400
+from penstock_gateway.stream.replicas import Group
 
 
 @dataclass
@@ -34,9 +33,9 @@ class _Usage:
     """Open streams and use of one key."""
 
     streams: int = 0
-    requests: _Quota = field(default_factory=lambda: _Quota(_MINUTE_S))
-    audio_s: _Quota = field(default_factory=lambda: _Quota(_DAY_S))
-    held: Counter[int] = field(default_factory=Counter)
+    requests: _Quota = field(default_factory=lambda: _Quota(limits.MINUTE_S))
+    audio_s: _Quota = field(default_factory=lambda: _Quota(limits.DAY_S))
+    held: "Counter[Group]" = field(default_factory=Counter)
     """Samples that open files hold, by replica group."""
 
 
@@ -48,50 +47,21 @@ class Admission:
         self._now_s = now_s
         self._keys: defaultdict[str, _Usage] = defaultdict(_Usage)
 
-    def has_room(self, key: ApiKey) -> bool:
-        """True where the key has a stream left."""
-        return key.max_streams is None or self._keys[key.name].streams < key.max_streams
-
     def check(self, key: ApiKey) -> None:
         """GatewayError if the key has no stream left, or has reached a quota."""
         usage = self._keys[key.name]
-        if not self.has_room(key):
+        if key.max_streams is not None and usage.streams >= key.max_streams:
             message = f"all {key.max_streams} streams of the API key {key.name!r} are open"
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
         self._check_quota(key, usage.requests, key.requests_per_minute, 1, "requests per minute")
         self._check_quota(key, usage.audio_s, key.audio_minutes_per_day, 60, "minutes of audio per day")
 
-    def admit(self, key: ApiKey) -> Callable[[], None]:
-        """Counts a stream and returns a function that ends it, once. GatewayError above a limit of its key."""
+    def admit(self, key: ApiKey, group: Group, held_s: float | None = 0.0) -> "Admitted":
+        """Counts a stream. GatewayError above a limit of its key. Other arguments are those of `Admitted`."""
         self.check(key)
-        self._keys[key.name].requests.add(1, self._now_s())
-        return self.count(key)
-
-    def count(self, key: ApiKey) -> Callable[[], None]:
-        """The same without limits, for a stream that has begun and was parked."""
         usage = self._keys[key.name]
-        usage.streams += 1
-        is_live = True
-
-        def end() -> None:
-            nonlocal is_live
-            if is_live:
-                is_live = False
-                usage.streams -= 1
-
-        return end
-
-    def add_audio(self, key: ApiKey, seconds: float) -> None:
-        """Audio of a stream of the key was sent."""
-        self._keys[key.name].audio_s.add(seconds, self._now_s())
-
-    def hold(self, key: ApiKey, group: int, samples: int) -> None:
-        """Open files of the key hold as many more samples in this group of replicas, by its index."""
-        self._keys[key.name].held[group] += samples
-
-    def held(self, key: ApiKey, group: int) -> int:
-        """Samples that open files of the key hold in this group."""
-        return self._keys[key.name].held[group]
+        usage.requests.add(1, self._now_s())  # before the memory is checked: a rejected file is a request, too
+        return Admitted(key, usage, self._now_s, group, held_s)
 
     def live(self, key: ApiKey) -> int:
         """Live streams of a key."""
@@ -102,40 +72,64 @@ class Admission:
         now_s = self._now_s()
         if limit is not None and quota.of(now_s) >= limit * unit:
             message = f"the API key {key.name!r} has reached its quota: {limit} {what}"
-            raise GatewayError(ErrorCode.QUOTA_REACHED, message, retry_after_s=quota.period_s - now_s % quota.period_s)
+            raise GatewayError(
+                GatewayCode.QUOTA_REACHED, message, retry_after_s=quota.period_s - now_s % quota.period_s
+            )
 
 
-class AudioHold:
-    """One stream's hold on the audio memory of an offline model's servers. A key may hold half of it."""
+class Admitted:
+    """One stream's part in the limits of its key: the stream itself, its audio, and the memory that this holds.
 
-    def __init__(
-        self, admission: Admission, key: ApiKey, group: int, sample_rate_hz: int, memory_s: Callable[[], float]
-    ):
-        """group: the index of the replica group; memory_s: audio that its servers hold together, 0 where unknown."""
-        self._admission, self._key, self._group = admission, key, group
-        self._sample_rate_hz, self._memory_s = sample_rate_hz, memory_s
+    Audio is held on the servers of an offline model, of which a key may have half.
+    """
+
+    def __init__(self, key: ApiKey, usage: _Usage, now_s: Callable[[], float], group: Group, held_s: float | None):
+        """held_s: audio that the stream holds from its start; None: all that is pushed. GatewayError as of `hold`."""
+        self._key, self._usage, self._now_s, self._group = key, usage, now_s, group
+        self.is_file = held_s is None
+        """The stream holds all its audio."""
+        self.samples = 0
+        """Samples that it holds."""
+        self.hold(round((held_s or 0.0) * group.sample_rate_hz))  # first: one that is rejected does not count
+        self._is_counted = False
+        self.count()
+
+    @property
+    def has_room(self) -> bool:
+        """True where the key has a stream left."""
+        return self._key.max_streams is None or self._usage.streams < self._key.max_streams
+
+    def count(self) -> None:
+        """The stream has a slot again, whatever the limit."""
+        self._usage.streams += not self._is_counted
+        self._is_counted = True
+
+    def uncount(self) -> None:
+        """The stream is parked: its key has room for another one."""
+        self._usage.streams -= self._is_counted
+        self._is_counted = False
+
+    def end(self) -> None:
+        """The stream is over."""
+        self.uncount()
+        self._usage.held[self._group] -= self.samples
         self.samples = 0
 
-    def add(self, samples: int) -> None:
+    def add_audio(self, seconds: float) -> None:
+        """Audio was sent."""
+        self._usage.audio_s.add(seconds, self._now_s())
+
+    def hold(self, samples: int) -> None:
         """Before audio is sent. GatewayError: TOO_LARGE for a stream that is too long by itself, STREAMS_EXHAUSTED."""
-        if not samples:
-            return
-        share_s = self._memory_s() / 2
-        if share_s and self._key.name != ANONYMOUS.name:
-            own_s = (self.samples + samples) / self._sample_rate_hz
-            all_s = (self._admission.held(self._key, self._group) + samples) / self._sample_rate_hz
+        share_s, all_samples = self._group.memory_s / 2, self._usage.held[self._group] + samples
+        if samples and share_s and self._key.name != ANONYMOUS.name:
+            own_s, all_s = (each / self._group.sample_rate_hz for each in (self.samples + samples, all_samples))
             limit = f"up to {share_s:g} s, half of what the servers hold (--max-audio-s)"
             if own_s > share_s:
                 message = f"{own_s:g} s of audio; accepted of an API key: {limit}"
-                raise GatewayError(ErrorCode.TOO_LARGE, message)
+                raise GatewayError(GatewayCode.TOO_LARGE, message)
             if all_s > share_s:
                 message = f"{all_s:g} s of audio of all open files of the API key {self._key.name!r}; accepted: {limit}"
-                raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+                raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
         self.samples += samples
-        self._admission.hold(self._key, self._group, samples)
-
-    def give_back(self) -> None:
-        """The stream is over."""
-        if self.samples:
-            self._admission.hold(self._key, self._group, -self.samples)
-        self.samples = 0
+        self._usage.held[self._group] = all_samples

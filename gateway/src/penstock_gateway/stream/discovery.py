@@ -5,19 +5,14 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
+from penstock_gateway import limits
 from penstock_gateway.config import DNS, FILE, check_address
 from penstock_gateway.security.files import WatchedFile
 
 log = logging.getLogger(__name__)
-_DNS_S = 5.0
-"""Between two queries of a name."""
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 NoteFile = Callable[[str, bool], None]
 """Takes a source file:PATH, and whether the file is in use as it is."""
-
-
-def note_nothing(source: str, is_right: bool) -> None:
-    """A `NoteFile` without an effect."""
 
 
 async def resolve(name: str, port: int) -> list[str]:
@@ -38,7 +33,7 @@ def _addresses(file: WatchedFile) -> list[str]:
 class Discovery:
     """Finds the addresses of one group. What cannot be read leaves those that were found before."""
 
-    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve, note_file: NoteFile = note_nothing):
+    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve, note_file: NoteFile = lambda *_: None):
         """sources: HOST:PORT, dns:NAME:PORT or file:PATH. note_file: called as a file is read or newly rejected."""
         self.fixed = [each for each in dict.fromkeys(sources) if not _is_watched(each)]
         """The addresses that do not change."""
@@ -52,7 +47,8 @@ class Discovery:
         """Addresses now, each once. `now_s`: of a monotonic clock; names are queried every 5 s."""
         is_due = now_s >= self._next_query_s
         if is_due:
-            self._next_query_s = now_s + _DNS_S
+            # Before the queries: one that takes long delays none of the next ones.
+            self._next_query_s = now_s + 5 * limits.TICK_S
         for source in self._found:
             if source.startswith(FILE) or (is_due and source.startswith(DNS)):
                 await self._refresh(source)

@@ -2,11 +2,15 @@
 
 import logging
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from penstock_client import StreamResult
+from penstock_client.audio.monitors import SpeechMonitor
 from penstock_client.audio.pcm import Remark
+from penstock_client.audio.tracks import Samples
 from penstock_gateway.security.files import Followed
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import ModelGroup
@@ -25,55 +29,36 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        name, registry = "penstock_gateway_", self.registry
-        self.streams_live = Gauge(f"{name}streams_live", "Streams open on a replica", _LABELS, registry=registry)
-        self.streams_started = Counter(
-            f"{name}streams_started", "Streams accepted by a replica", _LABELS, registry=registry
+        common: dict[str, Any] = {"namespace": "penstock_gateway", "registry": self.registry}
+
+        def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(name, text, labels, **common)
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(name, text, labels, **common)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(name, text, _LABELS, buckets=_FINAL_BUCKETS, **common)
+
+        self.streams_live = gauge("streams_live", "Streams open on a replica", _LABELS)
+        self.streams_started = counter("streams_started", "Streams accepted by a replica", _LABELS)
+        self.rejected = counter("rejected", "Requests and streams that failed with an error", ("protocol", "reason"))
+        self.streams_moved = counter("streams_moved", "Streams that went on at another replica", ("reason",))
+        self.replayed_seconds = counter("replayed_seconds", "Audio sent again to another replica")
+        self.replay_bytes = gauge("replay_bytes", "Audio of live streams kept for moves")
+        self.audio_seconds = counter("audio_seconds", "Audio sent to replicas", _LABELS)
+        self.remarks = counter("remarks", "Remarks on the audio of streams", ("code",))
+        self.key_requests = counter("key_requests", "Streams accepted by a replica, by API key", ("key",))
+        self.key_audio_seconds = counter("key_audio_seconds", "Audio sent to replicas, by API key", ("key",))
+        self.final_latency = histogram(
+            "final_latency_seconds", "From a forced end or the end of the audio to the final text"
         )
-        self.rejected = Counter(
-            f"{name}rejected",
-            "Requests and streams that failed with an error",
-            ("protocol", "reason"),
-            registry=registry,
-        )
-        self.streams_moved = Counter(
-            f"{name}streams_moved", "Streams that went on at another replica", ("reason",), registry=registry
-        )
-        self.replayed_seconds = Counter(
-            f"{name}replayed_seconds", "Audio sent again to another replica", registry=registry
-        )
-        self.replay_bytes = Gauge(
-            f"{name}replay_bytes",
-            "Audio of live streams kept for moves",
-            registry=registry,
-        )
-        self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
-        self.remarks = Counter(f"{name}remarks", "Remarks on the audio of streams", ("code",), registry=registry)
-        self.key_requests = Counter(
-            f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry
-        )
-        self.key_audio_seconds = Counter(
-            f"{name}key_audio_seconds", "Audio sent to replicas, by API key", ("key",), registry=registry
-        )
-        self.final_latency = Histogram(
-            f"{name}final_latency_seconds", "From a forced end or the end of the audio to the final text", _LABELS,
-            registry=registry, buckets=_FINAL_BUCKETS,
-        )  # fmt: skip
-        self.partial_latency = Histogram(
-            f"{name}partial_latency_seconds", "From the last audio of a chunk to its text", _LABELS,
-            registry=registry, buckets=_FINAL_BUCKETS,
-        )  # fmt: skip
-        self.reload_successful = Gauge(
-            f"{name}file_reload_successful", "1: in use as it is; 0: rejected", ("file",), registry=registry
-        )
-        self.rejections_of_files = Counter(
-            f"{name}file_rejections", "New contents of a file that were rejected", ("file",), registry=registry
-        )
-        self.certificate_not_after = Gauge(
-            f"{name}certificate_not_after_timestamp_seconds", "When it expires", ("path",), registry=registry
-        )
-        Gauge(f"{name}build_info", "1, by version", ("version",), registry=registry).labels(__version__).set(1)
-        self.replicas_up = Gauge(f"{name}replicas_up", "Replicas that answer", ("group",), registry=registry)
+        self.partial_latency = histogram("partial_latency_seconds", "From the last audio of a chunk to its text")
+        self.reload_successful = gauge("file_reload_successful", "1: in use as it is; 0: rejected", ("file",))
+        self.rejections_of_files = counter("file_rejections", "New contents of a file that were rejected", ("file",))
+        self.certificate_not_after = gauge("certificate_not_after_timestamp_seconds", "When it expires", ("path",))
+        gauge("build_info", "1, by version", ("version",)).labels(__version__).set(1)
+        self.replicas_up = gauge("replicas_up", "Replicas that answer", ("group",))
 
     def note_file(self, name: str, is_right: bool) -> None:
         """Shows whether a file is in use as it is, and counts what is newly rejected."""
@@ -104,43 +89,60 @@ class StreamReport:
             "request": request, "stream": stream, "protocol": protocol, "key": key, "model": model.name,
             "replica": replica,
         }  # fmt: skip
-        self.sample_rate_hz = model.sample_rate_hz
-        self._remarks = metrics.remarks
+        self._metrics, self._protocol = metrics, protocol
+        self._sample_rate_hz = model.sample_rate_hz
+        self._monitor = SpeechMonitor(model.sample_rate_hz)
+        self._remarks: dict[tuple[str, float], Remark] = {}
         self._started_s = time.monotonic()
-        self._samples = self._new_samples = self._finals = self._words = 0
-        self._moves = 0
+        self._samples = self._new_samples = self._finals = self._words = self._moves = 0
         self._ending_s: list[float] = []
-        self._live = metrics.streams_live.labels(protocol)
-        self._audio_seconds = metrics.audio_seconds.labels(protocol)
         self._final_latency = metrics.final_latency.labels(protocol)
         self._partial_latency = metrics.partial_latency.labels(protocol)
         self._key_audio_seconds = metrics.key_audio_seconds.labels(key)
         metrics.key_requests.labels(key).inc()
         self._span = StreamSpan(current_trace_parent(), self._fields)
-        self._live.inc()
+        metrics.streams_live.labels(protocol).inc()
         metrics.streams_started.labels(protocol).inc()
 
-    def moved(self, replica: str, stream: str) -> None:
+    @property
+    def remarks(self) -> list[Remark]:
+        """Remarks on the audio and its text."""
+        return list(self._remarks.values())
+
+    def note(self, remarks: Iterable[Remark]) -> None:
+        """Takes all remarks on the audio so far; counts those that are new, and warns in the log."""
+        for remark in remarks:
+            key = remark.code, remark.start_s
+            if key not in self._remarks:
+                self._metrics.remarks.labels(remark.code).inc()
+                fields = self._fields | {"remark": remark.code}
+                log.warning("the audio of a stream %s", remark.text, extra={"fields": fields})
+            self._remarks[key] = remark
+
+    def moved(self, replica: str, stream: str, reason: str, replayed_s: float) -> None:
         """The stream has gone on at another replica, with this name in its log."""
         self._fields |= {"replica": replica, "stream": stream}
         self._moves += 1
+        self._metrics.streams_moved.labels(reason).inc()
+        self._metrics.replayed_seconds.inc(replayed_s)
 
-    def pushed(self, samples: int) -> None:
-        """Audio was sent."""
-        self._samples += samples
-        self._new_samples += samples
+    def pushed(self, samples: Samples) -> None:
+        """Audio [n] was sent."""
+        self._samples += len(samples)
+        self._new_samples += len(samples)
+        self._monitor.add(samples)
 
     def pop_audio_s(self) -> float:
         """Seconds of audio that were sent since the last call; they are counted for the key, too."""
-        seconds, self._new_samples = self._new_samples / self.sample_rate_hz, 0
+        seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
         if seconds:
             self._key_audio_seconds.inc(seconds)
         return seconds
 
-    def remarked(self, remark: Remark) -> None:
-        """The audio of the stream has a remark: counts it, and warns in the log."""
-        self._remarks.labels(remark.code).inc()
-        log.warning("the audio of a stream %s", remark.text, extra={"fields": self._fields | {"remark": remark.code}})
+    def result(self, result: StreamResult, start_s: float) -> None:
+        """A result arrived. start_s: the time of the first sample in its recording."""
+        self._monitor.note(result.new_words, result.audio_processed_s, result.text, result.is_final)
+        self.note(remark._replace(start_s=start_s + remark.start_s) for remark in self._monitor.remarks)
 
     def ending(self) -> None:
         """A forced end or the end of the audio was sent."""
@@ -159,9 +161,9 @@ class StreamReport:
 
     def ended(self, reason: str) -> None:
         """The stream is over; reason: one of `NO_FAILURES`, or the code of an error."""
-        audio_s = self._samples / self.sample_rate_hz
-        self._live.dec()
-        self._audio_seconds.inc(audio_s)
+        audio_s = self._samples / self._sample_rate_hz
+        self._metrics.streams_live.labels(self._protocol).dec()
+        self._metrics.audio_seconds.labels(self._protocol).inc(audio_s)
         figures = {
             "audio_s": round(audio_s, 3),
             "duration_s": round(time.monotonic() - self._started_s, 3),

@@ -8,7 +8,7 @@ from typing import Any
 from penstock_client import ServerInfo, StreamOptions
 from penstock_client.options import ENDPOINTS, EndpointState, for_file, is_live_window
 from penstock_client.phrases import fit_phrase
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
 
 _NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))
@@ -78,7 +78,7 @@ class ModelGroup(ServerInfo):
             message = (
                 f"live audio is not accepted by model {self.name!r}; accepted: files, or a gateway with --live-window"
             )
-            raise GatewayError(ErrorCode.FILES_ONLY, message, "model")
+            raise GatewayError(GatewayCode.FILES_ONLY, message, "model")
 
     def unwritable(self, phrases: Iterable[str]) -> list[str]:
         """Phrases that a stream leaves out, because the model cannot write them."""
@@ -114,7 +114,7 @@ def choose_language(code: str | None, group: ModelGroup, param: str) -> str | No
         return name if group.languages else None
     if not accepted or _key(code or "") in _NO_CHOICE:
         return None
-    raise GatewayError(ErrorCode.FIELD_INVALID, f"{param} is {shown(code)}; accepted: {', '.join(accepted)}", param)
+    raise GatewayError(GatewayCode.FIELD_INVALID, f"{param} is {shown(code)}; accepted: {', '.join(accepted)}", param)
 
 
 def shown_language(group: ModelGroup, code: str | None, default: str) -> str:
@@ -178,7 +178,7 @@ def upstream_options(
         start = StreamOptions(**values)
         return for_file(start) if options.is_file else start
     except ValueError as error:
-        raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error
+        raise GatewayError(GatewayCode.FIELD_INVALID, str(error)) from error
 
 
 def window_s(window: str | None) -> float:

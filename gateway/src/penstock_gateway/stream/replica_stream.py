@@ -1,190 +1,121 @@
-"""A live stream on one replica: audio to the server, its results as events, and the limits of a stream's life."""
+"""A client's live stream: audio to a replica, its results as events, its moves, and the limits of its life.
+
+docs/architecture.md has its states.
+"""
 
 import asyncio
 import logging
-import re
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from penstock_client import BatchedStream, ClientError, StreamClosedError, StreamError, StreamResult
-from penstock_client.audio.monitors import SpeechMonitor
+from penstock_client import (
+    SAMPLE_RATE_HZ,
+    BatchedStream,
+    ClientError,
+    ConnectionLostError,
+    StreamClosedError,
+    StreamResult,
+)
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.limits import MAX_AGE_S, MAX_FINISH_S, MAX_IDLE_S, MAX_SILENT_S, RETRY_AFTER_S
-from penstock_gateway.stream.admission import AudioHold
-from penstock_gateway.stream.events import Event, Final, Segments
+from penstock_client.batched.client import move_to_any
+from penstock_gateway import limits
+from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.stream.activity import Activity
+from penstock_gateway.stream.admission import Admitted
+from penstock_gateway.stream.events import Event, Final
+from penstock_gateway.stream.failures import OnlyOtherModelsError, gateway_error
 from penstock_gateway.stream.metrics import StreamReport
+from penstock_gateway.stream.options import LiveStreamOptions, segments_of
+from penstock_gateway.stream.replicas import Group, Replica
 
 log = logging.getLogger(__name__)
-_CODES: Mapping[str, ErrorCode] = {
-    "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
-    "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
-    "AUDIO_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
-    "SPEAKERS_NOT_SERVED": ErrorCode.SPEAKERS_NOT_SERVED,
-    "AUDIO_INVALID": ErrorCode.AUDIO_INVALID,
-    "AUDIO_TOO_LONG": ErrorCode.TOO_LARGE,
-    "OPTION_INVALID": ErrorCode.FIELD_INVALID,
-    "PHRASES_INVALID": ErrorCode.FIELD_INVALID,
-}
-"""By the code of the client's error. Every other one means that the replica lost the stream."""
-_STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
-"""The server's name of a stream, which means nothing to a client."""
-_BY_CLIENT = (
-    ErrorCode.AUDIO_INVALID,
-    ErrorCode.FIELD_INVALID,
-    ErrorCode.SPEAKERS_NOT_SERVED,
-    ErrorCode.TOO_LARGE,
-)
-LATE_S = 1.0
-"""Seconds beyond a pause in the audio without a message where its segment ends."""
-_NO_SAMPLES = np.zeros(0, np.float32)
-
-
-class OnlyOtherModelsError(StreamError):
-    """A stream's replica is lost, and those that answer serve another model, with other settings or another version."""
-
-    def __init__(self) -> None:
-        super().__init__("", "the server of the stream failed, and the others differ in model, settings or version")
-
-
-def gateway_error(error: ClientError) -> GatewayError:
-    """The error of the gateway for that of a stream on a replica."""
-    code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
-    if isinstance(error, OnlyOtherModelsError):
-        return GatewayError(code, error.message, retry_after_s=RETRY_AFTER_S)
-    if code is ErrorCode.STREAM_LOST:  # the cause may contain the address of a server
-        log.warning("a stream is lost: %s", error)
-        return GatewayError(code, "the server of the stream failed or did not answer", retry_after_s=RETRY_AFTER_S)
-    message = error.message if isinstance(error, StreamError) else error.text
-    message = _STREAM.sub("", message)
-    retry_after_s = None if code in _BY_CLIENT else RETRY_AFTER_S
-    return GatewayError(code, message, retry_after_s=retry_after_s)
+_SAMPLE_BYTES = 4
+_WOKEN = "WOKEN"
+"""Reason of the move of a stream that had given its slot back."""
 
 
 class ReplicaStream:
     """The stream as protocols use it: one task pushes, one reads events. Independent of sockets and protocols.
 
-    Every method raises GatewayError once the stream has failed. `on_end` is called once, when the server has no work
-    for it any more.
+    Every method raises GatewayError once the stream has failed. Between calls, `ReplicaStreams` watches it, and the
+    engine calls it where its replica is lost.
     """
 
     def __init__(
         self,
         upstream: BatchedStream,
+        group: Group,
+        replica: Replica,
+        admitted: Admitted,
+        options: LiveStreamOptions,
         report: StreamReport,
+        activity: Activity,
         on_end: Callable[["ReplicaStream"], None],
-        segments: Segments | None = None,
-        file_hold: AudioHold | None = None,
-        idle_s: float = MAX_SILENT_S,
-        parks: bool = False,
-        pause_s: float = 0.0,
     ):
-        """file_hold: of a file for an offline model, which holds all that is pushed.
-
-        parks: after `idle_s` without audio its text ends, and its slot is given back until audio comes. Else it ends.
-        pause_s: silence that ends a segment; 0: only the client ends it.
-        """
-        self._turn_s = pause_s and pause_s + LATE_S
-        self._has_audio = False
-        """Since the last end of a segment by the client or by missing messages."""
-        self._idle_s, self._parks = idle_s, parks and upstream.can_park
-        self._upstream = upstream
-        self._file_hold = file_hold
-        self._segments = segments or Segments()
-        self._report = report
-        self._monitor = SpeechMonitor(report.sample_rate_hz)
+        """The stream counts as live on `replica`. on_end: called once, when the server has no more work for it."""
+        self._upstream, self.group = upstream, group
+        self._replica: Replica | None = replica
+        """The replica on which it counts as live; None while it is parked."""
+        self._admitted, self._report, self._on_end = admitted, report, on_end
+        self.activity = activity
+        """Times of its client's messages; protocols note those without audio."""
+        self.options = options
+        """The options now."""
         self.start_s = 0.0
         """The time of the first sample in its recording, for remarks."""
-        self._remarks: dict[tuple[str, float], Remark] = {}
-        self._on_end = on_end
-        self._failure: GatewayError | None = None
-        self._stopped: GatewayError | None = None
+        self._segments = segments_of(options)
+        self._error: GatewayError | None = None
+        """Why it ends early: the first error counts. In a stream that is stopped, results come before it."""
+        self._is_finished = False
+        """Takes no more audio."""
         self._over = asyncio.Event()
-        self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
-        self._is_finished = self._is_cancelled = False
-        self._pushes = 0
-        """Calls that wait for the server, which is no silence."""
-        self.last_heard_s = self._started_s
-        """Time of the client's last message but for audio, as a ping of its socket: it may be silent for longer."""
+        self._moving: asyncio.Task[None] | None = None
+        self._has_turn = False
+        """The move is under way; else it waits, on a replica that drains."""
+        self._lost: ClientError = ConnectionLostError(0, "the stream is on no replica")
+        """The newest loss."""
+        upstream.on_lost = self._note_lost
 
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
 
         No samples only show that the client is not silent. Of a file that has begun they do not: it holds memory.
         """
-        if not len(samples) and self._file_hold is not None and self._file_hold.samples:
-            return
         if not len(samples):
-            self._last_audio_s = time.monotonic()
+            if not (self._admitted.is_file and self._admitted.samples):
+                self.activity.note_audio()
             return
-        self._hold(len(samples))
-        self._has_audio = True
-        self._report.pushed(len(samples))
-        self._monitor.add(samples)
-        try:
-            with self._pushing():
-                await self._upstream.push(samples)
-        except ClientError as error:
-            raise await self._failed(error) from error
-
-    @contextmanager
-    def _pushing(self) -> Iterator[None]:
-        """Waiting for the server is not silence."""
-        self._pushes += 1
-        try:
-            yield
-        finally:
-            self._pushes -= 1
-            self._last_audio_s = time.monotonic()
-
-    def _hold(self, samples: int) -> None:
-        """Fails the stream where its key has no memory left for these samples."""
-        if self._file_hold is None or self._over.is_set():
-            return
-        try:
-            self._file_hold.add(samples)
-        except GatewayError as error:
-            self.fail(error)
-            raise
+        if self._admitted.is_file and not self._over.is_set():
+            try:
+                self._admitted.hold(len(samples))
+            except GatewayError as error:
+                self.fail(error)
+                raise
+        self.activity.has_audio = True  # before the push waits: a watch meanwhile knows that a segment is open
+        self._report.pushed(samples)
+        await self._call(self._upstream.push(samples))
 
     async def end_segment(self) -> None:
         """Ends the segment after the audio pushed so far. A Final with `forced` answers it, also for silence."""
-        self._report.ending()
-        self._has_audio = False
-        try:
-            with self._pushing():
-                await self._upstream.end_segment()
-        except ClientError as error:
-            raise await self._failed(error) from error
+        await self._call_at_end(self._upstream.end_segment())
 
-    async def change(self, options: Mapping[str, Any], forced: bool = False) -> None:
-        """Ends the segment and goes on with these options of the server; forced: as `end_segment`, else softly."""
-        self._report.ending()
-        self._has_audio = False
-        try:
-            with self._pushing():
-                if forced:
-                    await self._upstream.end_segment(options=options)
-                else:
-                    await self._upstream.change(options)
-        except ClientError as error:
-            raise await self._failed(error) from error
-        if "endpoint_silence_ms" in options:
-            self._turn_s = options["endpoint_silence_ms"] / 1000 + LATE_S
+    async def change(self, changes: Mapping[str, Any], options: LiveStreamOptions, forced: bool) -> None:
+        """Ends the segment and goes on with other options; forced: as `end_segment`, else softly.
+
+        changes: those of the server that differ.
+        """
+        upstream = self._upstream
+        await self._call_at_end(upstream.end_segment(options=changes) if forced else upstream.change(changes))
+        self.options = options  # only now: where the call fails, the next change is compared with the old ones
+        if "endpoint_silence_ms" in changes:
+            self.activity.pause_s = changes["endpoint_silence_ms"] / 1000
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""
-        self._is_finished = True
-        self._report.ending()
-        try:
-            await self._upstream.finish()
-        except ClientError as error:
-            raise await self._failed(error) from error
+        self._is_finished = True  # before the call waits: a stop meanwhile changes nothing
+        await self._call_at_end(self._upstream.finish())
 
     async def stop(self, error: GatewayError) -> None:
         """Takes no more audio: `events` brings the text of what was pushed and then raises the error.
@@ -192,41 +123,87 @@ class ReplicaStream:
         Does nothing to a stream that is finished. Calls to push wait until then.
         """
         if not self._over.is_set() and not self._is_finished:
-            self._stopped, self._is_finished = error, True
+            self._error, self._is_finished = error, True
             self._report.ending()
             with suppress(ClientError):  # it is lost: the reader of its events gets the reason
                 await self._upstream.finish()
 
     async def cancel(self) -> None:
         """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
-        self._is_cancelled = True
         self._upstream.cancel()
         self._end("cancelled")
 
+    def fail(self, error: GatewayError) -> None:
+        """Ends the stream with an error: `events` and the next `push` raise it."""
+        if not self._over.is_set():
+            self._upstream.cancel()
+            self._fail(error)
+
     async def events(self) -> AsyncIterator[Event]:
         """Partials and Finals in order. Raises GatewayError where the stream is lost."""
-        with self._reads():
+        try:
             async for result in self._upstream:
                 if (event := self._event(result)) is not None:
                     yield event
+        except ClientError as error:
+            if isinstance(error, StreamClosedError) and self._over.is_set() and self._error is None:
+                return  # cancelled
+            raise self._fail(self._error or gateway_error(error)) from error
+        if self._error is not None:
+            raise self._fail(self._error)
+        self._end("finished")
 
     @property
     def remarks(self) -> list[Remark]:
         """Remarks on the audio and its text."""
-        return list(self._remarks.values())
+        return self._report.remarks
 
     def note(self, remarks: Iterable[Remark]) -> None:
         """Takes all remarks on the audio so far; reports those that are new."""
-        for remark in remarks:
-            key = remark.code, remark.start_s
-            if key not in self._remarks:
-                self._report.remarked(remark)
-            self._remarks[key] = remark
+        self._report.note(remarks)
+
+    @property
+    def replay_bytes(self) -> int:
+        """Memory of the audio that a move would send again."""
+        return _SAMPLE_BYTES * self._upstream.replay_samples
+
+    async def watch(self, now_s: float) -> None:
+        """Called regularly: parks, keeps open or moves the stream, and ends one that is too old or silent.
+
+        With ends in pauses a segment ends, too, where no message comes: a client that is mute may send no silence.
+        """
+        self._admitted.add_audio(self._report.pop_audio_s())
+        if self._over.is_set():
+            return
+        activity, age_s = self.activity, self.activity.age_s(now_s)
+        if age_s > limits.MAX_AGE_S:  # first: also of a stream whose last text does not come
+            error = GatewayError(GatewayCode.STREAM_TOO_OLD, f"the stream is {limits.MAX_AGE_S / 3600:g} hours old")
+            await self.stop(error)
+            if age_s > limits.MAX_AGE_S + limits.UNRESPONSIVE_S:
+                self.fail(error)
+        elif self._is_finished:
+            pass
+        elif activity.is_gone(now_s):  # before it is parked: a client that is gone needs no slot later
+            silence = f"no audio arrived for {activity.silent_s(now_s):.0f} s"
+            await self.stop(GatewayError(GatewayCode.STREAM_IDLE, silence))
+        elif activity.parks and activity.is_idle(now_s):
+            self._upstream.park()
+        elif activity.lacks_end(now_s):
+            activity.has_audio = not self._upstream.end_softly()
+        elif activity.take_keep_alive(now_s, self._keep_alive_s):
+            await self._upstream.keep_open()
+        self._note_parked()  # before it would leave: a parked stream is on no replica
+        self._leave_if_draining()
+
+    @property
+    def _keep_alive_s(self) -> float:
+        information = self._replica.information if self._replica is not None else None
+        idle_s = information.idle_s if information is not None else limits.MAX_SILENT_S
+        return min(limits.UNRESPONSIVE_S, idle_s / 3)
 
     def _event(self, result: StreamResult) -> Event | None:
         """The reported event of a result; None without a change."""
-        self._monitor.note(result.new_words, result.audio_processed_s, result.text, result.is_final)
-        self.note(remark._replace(start_s=self.start_s + remark.start_s) for remark in self._monitor.remarks)
+        self._report.result(result, self.start_s)
         event = self._segments.add(result)
         if isinstance(event, Final):
             self._report.final(event)
@@ -234,88 +211,146 @@ class ReplicaStream:
             self._report.partial(result.round_trip_s)
         return event
 
-    @contextmanager
-    def _reads(self) -> Iterator[None]:
-        """Around reading to the stream's end."""
+    async def _call_at_end(self, call: Awaitable[None]) -> None:
+        """Awaits a call of the engine that ends the segment."""
+        self._report.ending()  # before the call waits: the latency of a final counts from here
+        self.activity.has_audio = False  # as early: a watch would end the segment a second time
+        await self._call(call)
+
+    async def _call(self, call: Awaitable[None]) -> None:
+        """Awaits a call of the engine."""
         try:
-            yield
-            if self._stopped is not None:
-                raise self._fail_as(self._stopped)
-            self._end("finished")
-        except StreamClosedError as error:
-            if self._failure is not None:
-                raise self._failure from None
-            if not self._is_cancelled:
-                raise self._fail(error) from error
+            with self.activity.waiting():
+                await call
         except ClientError as error:
-            raise self._fail(error) from error
+            if self._error is not None:
+                await self._over.wait()  # stopped: results come first
+            raise self._fail(self._error or gateway_error(error)) from error
 
-    def note_stall(self, seconds: float) -> None:
-        """Notes that this process was stopped: its client was not silent, its audio waits to be read."""
-        self._last_audio_s += seconds
-
-    async def watch(self, now_s: float, keep_alive_s: float) -> None:
-        """Called regularly: keeps the stream open on the server, and finishes one that is too old or silent.
-
-        With ends in pauses a segment ends, too, where no message comes: a client that is mute may send no silence.
-        """
-        if self._over.is_set():
-            return
-        if self._pushes:
-            self._last_audio_s = now_s
-        silent_s = now_s - self._last_audio_s
-        is_gone = silent_s > self._idle_s
-        if self._parks:
-            is_gone = now_s - max(self._last_audio_s, self.last_heard_s) > MAX_IDLE_S
-        if now_s - self._started_s > MAX_AGE_S:
-            error = GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {MAX_AGE_S / 3600:g} hours old")
-            await self.stop(error)
-            if now_s - self._started_s > MAX_AGE_S + MAX_FINISH_S:
-                self.fail(error)
-        elif self._is_finished:
-            return
-        elif is_gone:
-            await self.stop(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {silent_s:.0f} s"))
-        elif self._parks and silent_s > self._idle_s:
-            self._upstream.park()
-        elif self._turn_s and self._has_audio and silent_s > self._turn_s:
-            self._has_audio = not self._upstream.end_softly()
-        elif now_s - self._last_kept_s > keep_alive_s:  # also where samples arrive, which may complete no chunk
-            self._last_kept_s = now_s
-            await self._keep_open()
-
-    async def _keep_open(self) -> None:
-        """Audio on its way does so, too: a push after it might wait, and all other streams with it."""
-        if self._upstream.is_answered:
-            try:
-                await self._upstream.push(_NO_SAMPLES)
-            except ClientError as error:
-                self._fail(error)
-
-    def fail(self, error: GatewayError) -> None:
-        """Ends the stream with an error: `events` and the next `push` raise it."""
-        if not self._over.is_set():
-            self._failure = error
-            self._upstream.cancel()
-            self._end(error.code.name)
-
-    async def _failed(self, error: ClientError) -> GatewayError:
-        """The error of a call that failed. In a stream that is stopped, results come first."""
-        if self._stopped is not None:
-            await self._over.wait()
-        return self._fail(error)
-
-    def _fail(self, error: ClientError) -> GatewayError:
-        return self._fail_as(self._failure or gateway_error(error))
-
-    def _fail_as(self, error: GatewayError) -> GatewayError:
+    def _fail(self, error: GatewayError) -> GatewayError:
         """The stream's error; the first one counts."""
-        self._failure = self._failure or error
-        self._end(self._failure.code.name)
-        return self._failure
+        self._error = self._error or error
+        self._end(self._error.code.name)
+        return self._error
 
     def _end(self, reason: str) -> None:
-        if not self._over.is_set():
-            self._over.set()
-            self._report.ended(reason)
-            self._on_end(self)
+        if self._over.is_set():
+            return
+        self._over.set()  # first: whatever follows may end it again
+        if self._moving is not None:  # before the slot is given back: a move that ends now would take another one
+            self._moving.cancel()
+        if self._replica is not None:
+            self._replica.release()
+        self._admitted.add_audio(self._report.pop_audio_s())
+        self._admitted.end()
+        self._report.ended(reason)
+        self._on_end(self)
+
+    def _note_parked(self) -> None:
+        """Replica and key have room for another stream where this one is away until audio comes."""
+        if self._upstream.is_parked and self._replica is not None and not self._over.is_set():
+            self._replica.release()
+            self._replica = None
+            self._admitted.uncount()
+
+    async def moved(self) -> None:
+        """Returns when no move is under way, also none that was cancelled."""
+        if self._moving is not None:
+            await asyncio.gather(self._moving, return_exceptions=True)
+
+    def _note_lost(self, _: BatchedStream, error: ClientError) -> bool:
+        """Called by the engine: the stream is on no server. True: it moves."""
+        self._note_parked()  # before a slot is looked for: it would find its own one taken
+        if self._replica is not None:
+            self._replica.note_error(error)
+        if not self._upstream.fingerprint:  # its server is an earlier version
+            return False
+        self._lost = error  # before the move starts, which reports it
+        if self._moving is None or not self._has_turn:  # else the task that moves it goes on
+            self._start_move()
+        return True
+
+    def _leave_if_draining(self) -> None:
+        is_free = self._moving is None and not self._over.is_set()
+        if is_free and self._replica is not None and self._replica.is_draining and self._upstream.fingerprint:
+            self._start_move(self._replica.move_turns)
+
+    def _start_move(self, turns: asyncio.Semaphore | None = None) -> None:
+        if self._moving is not None:
+            self._moving.cancel()
+        self._has_turn = turns is None
+        self._moving = asyncio.create_task(self._move(turns))
+
+    async def _move(self, turns: asyncio.Semaphore | None) -> None:
+        """Leaves a replica that drains, in its turn. Without turns, or where that is lost: to any that takes it."""
+        try:
+            if turns is not None:
+                async with turns:
+                    self._has_turn = True
+                    await self._leave()
+            while self._upstream.is_without_server:  # it may be lost again
+                await self._rescue()
+        finally:
+            if self._moving is asyncio.current_task():  # else it has been replaced by that of a loss
+                self._moving = None
+
+    async def _leave(self) -> None:
+        """To the first replica that takes the stream; where none does, it stays until the next round."""
+        if self._upstream.is_parked:  # while it waited
+            return
+        for target in self._targets():
+            try:
+                return await target.move_here(self._upstream)
+            except ClientError as error:
+                self._lost = error
+                if self._upstream.is_without_server:
+                    return
+
+    async def _rescue(self) -> None:
+        """To the first replica that takes the stream within the engine's limit; else it fails with its loss."""
+        name, url, fingerprint = self._upstream.name, self._upstream.server_url, self._upstream.fingerprint
+        others = [each.information.fingerprint for each in self.group.replicas if each.information is not None]
+        lost = OnlyOtherModelsError() if others and fingerprint not in others else self._lost
+        if await move_to_any(self._upstream, lost, self._targets) is None and not self._over.is_set():
+            log.warning("stream %s of %s is lost: %s", name, url, self._lost)
+
+    def _targets(self) -> Iterator["_Target"]:
+        """Replicas of the same model; that with the most room first. None while a parked one has no room in its key."""
+        if self._replica is None and not self._admitted.has_room:
+            return
+        for replica in self.group.candidates():
+            if replica.information and replica.information.fingerprint == self._upstream.fingerprint:
+                yield _Target(self, replica)
+
+    async def move_to(self, replica: Replica) -> None:
+        """Moves the stream to this replica, where it counts as live meanwhile. ClientError where that fails."""
+        upstream, is_parked = self._upstream, self._replica is None
+        name, url, replayed = upstream.name, upstream.server_url, upstream.replayed_samples
+        code = self._lost.code if upstream.is_without_server else "SERVER_DRAINING"
+        if is_parked:  # before the move: another stream of the key could start meanwhile
+            self._admitted.count()
+        try:
+            with replica.taking():
+                await replica.client.move_here(upstream)
+        except BaseException as error:
+            if is_parked:
+                self._admitted.uncount()
+            if isinstance(error, ClientError) and not upstream.is_over:
+                replica.note_error(error)
+            raise
+        if self._replica is not None:
+            self._replica.release()
+        self._replica, code = replica, _WOKEN if is_parked else code
+        replayed_s = (upstream.replayed_samples - replayed) / SAMPLE_RATE_HZ
+        self._report.moved(replica.address, upstream.name, code, replayed_s)
+        log.info("stream %s of %s is now %s of %s: %s", name, url, upstream.name, replica.address, code)
+
+
+class _Target(NamedTuple):
+    """A replica that a stream may move to, for the engine."""
+
+    stream: ReplicaStream
+    replica: Replica
+
+    async def move_here(self, _: BatchedStream) -> None:
+        await self.stream.move_to(self.replica)

@@ -1,7 +1,6 @@
 """Opens live streams on the replicas, and watches over them."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -11,26 +10,23 @@ from typing import Any
 from penstock_client import (
     BatchedStream,
     ClientError,
-    ConnectionLostError,
-    ProtocolError,
-    ReplyTimeoutError,
     ServerDrainingError,
     ServerFullError,
     ServerReplyError,
-    ServerUnreachableError,
     SpeakersNotServedError,
     StreamClosedError,
-    StreamError,
     StreamOptions,
 )
+from penstock_client.batched.rows import MOVABLE
 from penstock_client.options import CHANGEABLE, is_live_window
+from penstock_gateway import limits
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.security.limits import RETRY_AFTER_S
-from penstock_gateway.stream.admission import Admission, AudioHold
+from penstock_gateway.stream.activity import Activity
+from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.metrics import Metrics, StreamReport
-from penstock_gateway.stream.moves import Moves, Place
 from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
@@ -39,64 +35,47 @@ from penstock_gateway.stream.options import (
     upstream_options,
     window_s,
 )
-from penstock_gateway.stream.replica_stream import ReplicaStream, gateway_error
-from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
+from penstock_gateway.stream.replica_stream import ReplicaStream
+from penstock_gateway.stream.replicas import Group, Replica
 from penstock_gateway.tracing import current_request_id
 
 log = logging.getLogger(__name__)
 _MAX_NAME = 80
-_WATCH_S = 1.0
-_STALL_S = 0.5
-"""A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
-_MAX_KEEP_ALIVE_S = 10.0
 _FULL = (ServerFullError, ServerDrainingError)
-_ELSEWHERE = (
-    *_FULL,
-    ConnectionLostError,
-    ProtocolError,
-    ReplyTimeoutError,
-    ServerReplyError,
-    ServerUnreachableError,
-    SpeakersNotServedError,
-    StreamClosedError,
-)
-"""Another replica may accept the stream; also after an error of Triton itself, of a server whose models are dead."""
+_ELSEWHERE = (ServerReplyError, SpeakersNotServedError, StreamClosedError)
+"""Beside `MOVABLE`: another replica may accept the stream, also after an error of a server whose models are dead."""
 
 
 class ReplicaStreams:
     """Opens live streams on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
-        self._endpoint_state, self._is_strict = config.endpoint_state, config.strict
-        self._idle_s = config.idle_seconds
-        self._admission = admission
-        self._metrics = metrics
-        self._longest_segment_s = config.longest_segment_s
-        self._max_replay_bytes = config.replay_mib << 20
+        self._config, self._admission, self._metrics = config, admission, metrics
         self._groups = [
             Group(group, config.timeout_s, config.longest_segment_s, config.live_window, metrics.note_file)
             for group in config.replicas
         ]
-        self._streams: dict[ReplicaStream, Place] = {}
+        self._streams: set[ReplicaStream] = set()
         self.sessions: set[object] = set()
         """Open sessions that have had a stream: between two streams they are live, too."""
-        self._moves = Moves(metrics, admission)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_draining = False
 
     async def start(self) -> None:
         """Asks every replica once, and from then on regularly."""
         await self._discover_all()
-        await self._probe_all()
+        await self._probe_all()  # before the ports open: the first client finds replicas
         self._tasks = [asyncio.create_task(work()) for work in (self._discover, self._probe, self._watch)]
 
     async def close(self) -> None:
         """Ends all streams."""
-        for task in self._tasks:
+        for task in self._tasks:  # before the streams: a watch could start moves
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        moving = [stream.moved() for stream in self._streams]  # before the cut, which takes them from the set
         self.cut()
-        await self._moves.close()
+        await asyncio.gather(*moving)
+        # After the moves: a closed client would fail them, which counts its replica as down.
         await asyncio.gather(*(group.close() for group in self._groups))
 
     def drain(self) -> None:
@@ -134,9 +113,9 @@ class ReplicaStreams:
     def check(self, options: LiveStreamOptions) -> None:
         """Raises GatewayError where no stream can have these options: `open` or `change` would."""
         model = self._find(options.model)[1]
-        if self._is_strict and (unwritable := model.unwritable(text for text, _ in options.phrases)):
+        if self._config.strict and (unwritable := model.unwritable(text for text, _ in options.phrases)):
             message = f"the model cannot write {shown(unwritable[0])}, and this gateway is strict; accepted: others"
-            raise GatewayError(ErrorCode.FIELD_INVALID, message)
+            raise GatewayError(GatewayCode.FIELD_INVALID, message)
         self._upstream_options(options, model)
 
     def check_room(self, key: ApiKey) -> None:
@@ -156,32 +135,23 @@ class ReplicaStreams:
             self._check_running()
         group, model = self._find(options.model)
         start_options = self._upstream_options(options, model)
-        self._check_memory()
-        end_admission = self._admission.admit(key)
-        hold = AudioHold(self._admission, key, self._groups.index(group), model.sample_rate_hz, lambda: group.memory_s)
-        live_s = window_s(start_options.window) if model.windows else 0.0
+        self._check_memory()  # before the stream counts: a rejected one takes nothing of its key's quota
+        live_s = window_s(start_options.window)
+        held_s = (live_s or None) if model.windows else 0.0
+        admitted = self._admission.admit(key, group, held_s)
         try:
-            hold.add(round(live_s * model.sample_rate_hz))
             replica, upstream = await _start_upstream(group, start_options)
         except BaseException:
-            hold.give_back()
-            end_admission()
+            admitted.end()
             raise
-
-        def end(stream: ReplicaStream) -> None:
-            hold.give_back()
-            self._admission.add_audio(key, report.pop_audio_s())
-            self._streams.pop(stream).leave()
-
         report = StreamReport(
             self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
         )
-        file_hold = hold if model.windows and not live_s else None
         is_live = not options.is_file
         pause_s = (start_options.endpoint_silence_ms or 0) / 1000 * is_live
-        stream = ReplicaStream(upstream, report, end, segments_of(options), file_hold, self._idle_s, is_live, pause_s)
-        place = self._streams[stream] = Place(group, replica, upstream, report, key, options, end_admission)
-        self._moves.follow(place)
+        activity = Activity(self._config.idle_seconds, is_live and upstream.can_park, pause_s)
+        stream = ReplicaStream(upstream, group, replica, admitted, options, report, activity, self._streams.remove)
+        self._streams.add(stream)  # no await since it was accepted: a loss from here on finds its `on_lost`
         return stream
 
     def _upstream_options(self, options: LiveStreamOptions, model: ModelGroup) -> StreamOptions:
@@ -189,10 +159,10 @@ class ReplicaStreams:
             model.check_live()
             if model.live_window is not None:
                 options = replace(options, extra={**options.extra, "window": model.live_window})
-        ignores_unknown = model.alphabet is not None and not self._is_strict
+        ignores_unknown = model.alphabet is not None and not self._config.strict
         needs_no_border = bool(model.windows) and options.is_file  # else a move can begin from one
-        longest_s = 0 if needs_no_border else self._longest_segment_s
-        return upstream_options(options, self._endpoint_state, ignores_unknown, longest_s)
+        longest_s = 0 if needs_no_border else self._config.longest_segment_s
+        return upstream_options(options, self._config.endpoint_state, ignores_unknown, longest_s)
 
     async def change(
         self, stream: ReplicaStream, options: LiveStreamOptions, forced: bool = False
@@ -202,57 +172,51 @@ class ReplicaStreams:
         forced: as in `ReplicaStream.change`. None, and nothing happens, where another stream would be needed. Raises
         GatewayError as `open` does.
         """
-        place = self._streams.get(stream)
         group, model = self._find(options.model)
-        if place is None or place.group is not group:
+        if stream not in self._streams or stream.group is not group:
             return None
-        self.check(options)
-        before, after = dict(self._upstream_options(place.options, model)), self._upstream_options(options, model)
+        self.check(options)  # before the segment ends: wrong options change nothing
+        before, after = dict(self._upstream_options(stream.options, model)), self._upstream_options(options, model)
         changes = {name: value for name, value in after if value != before[name]}
         if "boosted_phrases" in changes or not after.boosted_phrases:
             changes.pop("unknown_phrases", None)
             ignores_unknown = bool(after.boosted_phrases) and after.unknown_phrases is not None
             changes |= {"unknown_phrases": after.unknown_phrases} if ignores_unknown else {}
-        has_other_ends = segments_of(options).rule != segments_of(place.options).rule
+        has_other_ends = segments_of(options).rule != segments_of(stream.options).rule
         if has_other_ends or not changes.keys() <= set(CHANGEABLE) or None in changes.values():
             return None
         if changes:
-            await stream.change(changes, forced)
-            place.options = options
+            await stream.change(changes, options, forced)
         return changes
 
     def _check_memory(self) -> None:
         """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
-        if self._replay_bytes() >= self._max_replay_bytes:
-            message = f"the audio of live streams fills {self._max_replay_bytes >> 20} MiB"
-            raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
+        if self._replay_bytes() >= self._config.replay_mib << 20:
+            message = f"the audio of live streams fills {self._config.replay_mib} MiB"
+            raise GatewayError(GatewayCode.OVERLOADED, message)
 
     def _replay_bytes(self) -> int:
-        return sum(place.replay_bytes for place in self._streams.values())
+        return sum(stream.replay_bytes for stream in self._streams)
 
     def _check_running(self) -> None:
         if self._is_draining:
-            raise GatewayError(
-                ErrorCode.NO_REPLICA,
-                "the gateway is stopping",
-                retry_after_s=RETRY_AFTER_S,
-            )
+            raise _stopping(GatewayCode.NO_REPLICA)
 
     def _find(self, name: str) -> tuple[Group, ModelGroup]:
         groups, first = {group.name: group for group in self._groups}, self._groups[0]
-        is_only = len(groups) == 1 and not self._is_strict
+        is_only = len(groups) == 1 and not self._config.strict
         is_first = is_only or is_of_openai(name) or not name or not first.name  # without a name it is the only one
         group = groups.get(name, first if is_first else None)
         if group is None:
             message = f"there is no model {name[:_MAX_NAME]!r}; accepted: {', '.join(groups)}"
-            raise GatewayError(ErrorCode.MODEL_NOT_FOUND, message, "model")
+            raise GatewayError(GatewayCode.MODEL_NOT_FOUND, message, "model")
         if group.model is None:
             raise _no_room(is_full=False)
         return group, group.model
 
     async def _discover(self) -> None:
         while True:
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(limits.TICK_S)
             await self._discover_all()
 
     async def _discover_all(self) -> None:
@@ -260,7 +224,7 @@ class ReplicaStreams:
 
     async def _probe(self) -> None:
         while True:
-            await asyncio.sleep(PROBE_S)
+            await asyncio.sleep(limits.PROBE_S)
             await self._probe_all()
 
     async def _probe_all(self) -> None:
@@ -273,18 +237,13 @@ class ReplicaStreams:
     async def _watch(self) -> None:
         last_s = time.monotonic()
         while True:
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(limits.TICK_S)
             now_s = time.monotonic()
-            late_s, last_s = now_s - last_s - _WATCH_S, now_s
-            for stream, place in list(self._streams.items()):
-                if late_s > _STALL_S:
-                    stream.note_stall(late_s)
-                self._admission.add_audio(place.key, place.report.pop_audio_s())
-                information = place.replica.information
-                idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
-                await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
-                place.note_parked()
-                self._moves.leave(place)
+            late_s, last_s = now_s - last_s - limits.TICK_S, now_s
+            for stream in list(self._streams):
+                if late_s > limits.TICK_S / 2:  # before its silence is measured: the process was stopped
+                    stream.activity.note_stall(late_s)
+                await stream.watch(now_s)
             self._metrics.replay_bytes.set(self._replay_bytes())
 
 
@@ -301,40 +260,33 @@ async def _start_upstream(group: Group, options: StreamOptions) -> tuple[Replica
 
     One that fails only at the model `speakers` still takes streams that do not ask for it.
     """
-    is_full, of_speakers = group.is_up, list[ClientError]()
+    of_speakers: list[ClientError] = []
     for replica in group.candidates():
-        replica.live += 1
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(replica.release)
-            try:
-                upstream = await replica.start(options)
-            except ClientError as error:
-                if not isinstance(error, _ELSEWHERE) and error.code != StreamError.code:
-                    raise gateway_error(error) from error
-                if error.of_speakers:
-                    of_speakers.append(error)
-                elif isinstance(error, _FULL):
-                    replica.note_full()
-                    is_full = True
-                else:
-                    replica.note_down(error.text)
-                    is_full = group.is_up
-                continue
-            on_error.pop_all()
-            return replica, upstream
+        try:
+            with replica.taking():
+                return replica, await replica.start(options)
+        except ClientError as error:
+            if error.code not in MOVABLE and not isinstance(error, _ELSEWHERE):
+                raise gateway_error(error) from error
+            if error.of_speakers:
+                of_speakers.append(error)
+            elif isinstance(error, _FULL):
+                replica.note_full()
+            else:
+                replica.note_down(error.text)
     if others := [error for error in of_speakers if not isinstance(error, SpeakersNotServedError)]:
         raise _no_room(any(isinstance(error, _FULL) for error in others), "speaker model")
     if of_speakers and not group.may_have_speakers:
         raise gateway_error(of_speakers[0])
-    raise _no_room(is_full)
+    raise _no_room(group.is_up)
 
 
-def _stopping() -> GatewayError:
-    return GatewayError(ErrorCode.STREAM_LOST, "the gateway is stopping", retry_after_s=RETRY_AFTER_S)
+def _stopping(code: GatewayCode = GatewayCode.STREAM_LOST) -> GatewayError:
+    return GatewayError(code, "the gateway is stopping")
 
 
 def _no_room(is_full: bool, what: str = "replica") -> GatewayError:
     """Why no replica accepts a stream, or no speaker model of a replica."""
     if is_full:
-        return GatewayError(ErrorCode.STREAMS_EXHAUSTED, f"all {what}s are full", retry_after_s=RETRY_AFTER_S)
-    return GatewayError(ErrorCode.NO_REPLICA, f"no {what} answers", retry_after_s=RETRY_AFTER_S)
+        return GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"all {what}s are full")
+    return GatewayError(GatewayCode.NO_REPLICA, f"no {what} answers")

@@ -5,7 +5,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
@@ -22,25 +23,15 @@ from penstock_client import (
     StreamOptions,
 )
 from penstock_client.options import LIVE
+from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup
-from penstock_gateway.security.limits import MAX_UNANSWERED_S
-from penstock_gateway.stream.discovery import Discovery, NoteFile, note_nothing
+from penstock_gateway.stream.discovery import Discovery, NoteFile
 from penstock_gateway.stream.options import ModelGroup
 
 log = logging.getLogger(__name__)
-PROBE_S = 2.0
-_PROBE_TIMEOUT_S = 5.0
-_MAX_FAILED_PROBES = 2
-"""A server that is slow is not down, as long as its streams are answered."""
 _MOVING_PART, _MIN_MOVING = 8, 2
 """An eighth of the streams of a replica that drains move at a time, at least two: their audio delays the streams where
 it is sent to, and all have to be gone in the time of the drain."""
-_FULL_S = 0.5
-"""Seconds for which a replica that rejected a stream gets no other one."""
-DOWN_AGAIN_S = 60.0
-"""Between two lines on a replica that does not answer."""
-_SLOW_S = 10.0
-"""For a reply of a replica that answers an empty stream over another connection: it is slow, not dead."""
 _MORE_REPLAY_S = 30
 """Beyond the longest segment: up to 6 s until its pause, and the warm-up before it."""
 _DOWN = ("CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_UNREACHABLE", "REPLY_INVALID", StreamError.code)
@@ -58,18 +49,17 @@ class Replica:
     same: "Replica | None" = None
     """An earlier replica of its group that is another address of its server."""
 
-    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None):
+    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0):
         """longest_segment_s: its streams can be moved, unless it is 0."""
         self.address = address
         self.client = BatchedClient(
             address,
             timeout_s=timeout_s,
             connection_options=_NO_RETRY,
-            max_unanswered_s=MAX_UNANSWERED_S,
-            slow_s=_SLOW_S,
+            max_unanswered_s=limits.MAX_UNANSWERED_S,
+            slow_s=limits.UNRESPONSIVE_S,
             max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
-        self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
         self.move_turns = asyncio.Semaphore()
         """Taken by each stream that moves while it drains."""
         self.information: ServerInfo | None = None
@@ -83,7 +73,6 @@ class Replica:
         """A speaker model, as its newest stream that asked for one has shown; None: none has asked."""
         self._closed_until_s = 0.0
         self._said_down_s = -math.inf
-        self._failed_probes = 0
         self._mismatch = ""
 
     @property
@@ -119,13 +108,23 @@ class Replica:
         self.has_speakers = self.has_speakers if upstream.track is None else True
         return upstream
 
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Counts a stream that starts or arrives here; no longer where the block fails."""
+        self.live += 1  # before the server is asked: other streams see the room that is left
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
+
     def release(self) -> None:
         """Releases one of its live streams, which is over."""
         self.live -= 1
         self._released += 1
 
-    def note_full(self, seconds: float = _FULL_S) -> None:
-        """Notes that the replica has rejected a stream: it gets no other one for some time."""
+    def note_full(self, seconds: float = limits.TICK_S / 2) -> None:
+        """Notes that the replica has rejected a stream: it gets no other one for this time."""
         self._closed_until_s = time.monotonic() + seconds
 
     def note_error(self, error: ClientError) -> None:
@@ -142,10 +141,10 @@ class Replica:
         now_s = time.monotonic()
         if self.information is not None:
             log.warning("replica %s is down: %s", self.address, reason)
-        elif now_s - self._said_down_s < DOWN_AGAIN_S:
+        elif now_s - self._said_down_s < limits.MINUTE_S:
             return
         elif self._said_down_s == -math.inf:  # it may be starting: no warning yet
-            log.info("replica %s is not reachable: %s; trying every %g s", self.address, reason, PROBE_S)
+            log.info("replica %s is not reachable: %s; trying every %g s", self.address, reason, limits.PROBE_S)
         else:
             log.warning("replica %s is still not reachable: %s", self.address, reason)
         self.information, self._said_down_s = None, now_s
@@ -165,18 +164,16 @@ class Replica:
         self.information, self._mismatch = None, reason
 
     async def probe(self) -> ServerInfo | None:
-        """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
-        released = self._released
+        """Sends an empty stream through its models, among its streams; None where the engine finds it dead."""
+        released = self._released  # before the probe: a stream that ends meanwhile leaves room
         try:
-            probed = await self._probe_client.probe()
+            probed = await self.client.probe()
         except ClientError as error:
-            self._failed_probes += 1
-            if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
-                self.note_down(error.text)
-            return self.information
-        self._failed_probes = 0
-        if probed.is_full and released == self._released:  # else it may have room since
+            self.note_down(error.text)
+            return None
+        if probed.is_full and released == self._released:
             self.note_full()
+        # Before `is_draining` is set: streams that leave find the turns of this drain.
         if probed.is_draining and not self.is_draining:
             log.info("replica %s is draining: its %d streams move", self.address, self.live)
             self.move_turns = asyncio.Semaphore(max(_MIN_MOVING, self.live // _MOVING_PART))
@@ -184,8 +181,8 @@ class Replica:
         return probed.information
 
     async def close(self) -> None:
-        """Ends its streams and connections."""
-        await asyncio.gather(self.client.close(), self._probe_client.close())
+        """Ends its streams and its connection."""
+        await self.client.close()
 
 
 class Group:
@@ -197,7 +194,7 @@ class Group:
         timeout_s: float,
         longest_segment_s: int = 0,
         live_window: str | None = None,
-        note_file: NoteFile = note_nothing,
+        note_file: NoteFile = lambda *_: None,
     ):
         """note_file: as of `Discovery`."""
         self._name, self._live_window = group.name, live_window
@@ -218,6 +215,11 @@ class Group:
     def model(self) -> ModelGroup | None:
         """Model of the group; None until a replica has answered. It is kept while none answers."""
         return self._model
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Rate of the model; 0 until a replica has answered."""
+        return self._model.sample_rate_hz if self._model is not None else 0
 
     @property
     def is_up(self) -> bool:

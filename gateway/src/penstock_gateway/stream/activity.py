@@ -1,0 +1,76 @@
+"""One idea of time for a live stream: its age, its client's silence, and what is due."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock_gateway import limits
+
+
+class Activity:
+    """Notes when a stream's client was active. Times are those of the monotonic clock."""
+
+    def __init__(self, idle_s: float, parks: bool, pause_s: float = 0.0):
+        """idle_s: without audio, then the stream ends; where it `parks`, only its slot is given back until audio comes.
+
+        pause_s: silence that ends a segment; 0: only the client ends it.
+        """
+        self.pause_s = pause_s
+        self.parks, self._idle_s = parks, idle_s
+        self._started_s = self._audio_s = self._heard_s = self._kept_s = time.monotonic()
+        self._waits = 0
+        self.has_audio = False
+        """Since the last end of a segment by the client or by missing messages."""
+
+    def note_audio(self) -> None:
+        """Notes audio, or a message that shows that the client goes on."""
+        self._audio_s = time.monotonic()
+
+    def note_heard(self, at_s: float) -> None:
+        """Notes another message of the client, such as a ping: it may be without audio for longer."""
+        self._heard_s = at_s
+
+    def note_stall(self, seconds: float) -> None:
+        """Notes that this process was stopped: the client was not silent, its audio waits to be read."""
+        self._audio_s += seconds
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Waiting for the server or a decoder is not silence."""
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            self.note_audio()
+
+    def age_s(self, now_s: float) -> float:
+        """Time since the stream's start."""
+        return now_s - self._started_s
+
+    def silent_s(self, now_s: float) -> float:
+        """Time without audio."""
+        if self._waits:
+            self._audio_s = now_s
+        return now_s - self._audio_s
+
+    def is_idle(self, now_s: float) -> bool:
+        """True once its slot is needed no longer."""
+        return self.silent_s(now_s) > self._idle_s
+
+    def is_gone(self, now_s: float) -> bool:
+        """True once its client has left without a word."""
+        if not self.parks:
+            return self.is_idle(now_s)
+        return min(self.silent_s(now_s), now_s - self._heard_s) > limits.MAX_IDLE_S
+
+    def lacks_end(self, now_s: float) -> bool:
+        """True where a pause has no audio, so that the server sees no end of the segment: a mute client sends none."""
+        return bool(self.pause_s) and self.has_audio and self.silent_s(now_s) > self.pause_s + limits.LATE_S
+
+    def take_keep_alive(self, now_s: float, period_s: float) -> bool:
+        """True once in a period: the server is to see that the stream is alive, also where audio completes no chunk."""
+        is_due = now_s - self._kept_s > period_s
+        if is_due:
+            self._kept_s = now_s
+        return is_due
