@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal
 
-_FIRST_SLOT, _FIELDS = 3, 3
+_FIRST_SLOT, _FIELDS = 3, 4
 
 
 class Phase(IntEnum):
@@ -27,7 +27,7 @@ class Phase(IntEnum):
 
 
 class DrainBoard:
-    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, then three for each slot.
+    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, then four for each slot.
 
     The launcher writes the phase, and the stream table the others: times in ns of the machine's monotonic clock.
     """
@@ -75,7 +75,7 @@ class DrainBoard:
     @property
     def times_ns(self) -> "memoryview[int]":
         """By slot, when its live stream sent its last request, later by steps since then; minus when its stream was
-        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
+        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the three below.
         """
         return self._field(0)
 
@@ -89,9 +89,10 @@ class DrainBoard:
         """Requests of each slot's latest stream that went to the later stages."""
         return self._field(2)
 
-    def forget_streams(self) -> None:
-        """Clears all but the phase, for a stream table whose process has ended."""
-        self._cells[1:] = memoryview(bytes(8 * (len(self._cells) - 1))).cast("q")
+    @property
+    def has_speakers(self) -> "memoryview[int]":
+        """By slot, 1 where its latest stream asked for speakers, else 0."""
+        return self._field(3)
 
     def _field(self, index: int) -> "memoryview[int]":
         start = _FIRST_SLOT + index * self._slots
@@ -100,6 +101,10 @@ class DrainBoard:
     def is_live(self, slot: int, generation: int) -> bool:
         """True if this is the slot's latest stream, and open."""
         return self.times_ns[slot] > 0 and self.generations[slot] == generation
+
+    def is_over(self, slot: int, generation: int) -> bool:
+        """True if this stream was closed and its requests have settled, or the slot has another stream."""
+        return self.times_ns[slot] == 0 or self.generations[slot] != generation
 
     def live_streams(self, silent_s: float = float("inf"), ended_generations: Sequence[int] = ()) -> int:
         """Live streams, without those that have sent no request for `silent_s`, without the time of steps.

@@ -76,13 +76,16 @@ class StreamTable:
         clock: Callable[[], float] = time.monotonic,
         board: DrainBoard | None = None,
         on_settled: Callable[[StreamRecord], object] = lambda record: None,
+        speaker_streams: int = 0,
     ):
         """board: shared with the launcher, which drains the streams through it.
+
+        speaker_streams: how many of the live streams may have speakers.
 
         on_settled: called once for each stream that has ended, when all its requests have settled.
         """
         slots = slot_count(max_streams)
-        self.max_streams = max_streams
+        self.max_streams, self.speaker_streams = max_streams, speaker_streams
         self.slots = slots
         self.idle_limit_s = idle_limit_s
         self._ledger = ledger
@@ -93,6 +96,7 @@ class StreamTable:
         self._slot_of: dict[Hashable, int] = {}  # live streams
         self._free = list(range(slots - 1, -1, -1))
         # By slot, for its latest stream, [S]:
+        self._has_speakers = np.frombuffer(self._board.has_speakers, np.int64)
         self._records: list[StreamRecord | None] = [None] * slots
         self._generations = np.frombuffer(self._board.generations, np.int64)
         self._is_live = np.zeros(slots, bool)
@@ -122,6 +126,11 @@ class StreamTable:
         return len(self._slot_of)
 
     @property
+    def live_speaker_streams(self) -> int:
+        """Open streams with speakers."""
+        return np.count_nonzero(self._has_speakers * self._is_live)
+
+    @property
     def ended_streams(self) -> int:
         """Streams that ended without expiring."""
         return self.started_streams - self.expired_streams - self.live_streams
@@ -136,19 +145,19 @@ class StreamTable:
         self._reclaim(now)
         return min(self.max_streams - len(self._slot_of), len(self._free))
 
-    def open(self, stream_id: Hashable, decoder: str = "", is_probe: bool = False) -> Lease:
+    def open(self, stream_id: Hashable, decoder: str = "", is_probe: bool = False, has_speakers: bool = False) -> Lease:
         """Gives a new stream a slot; a live stream with that id is closed first.
 
         is_probe: the same request ends it, without audio; it is not counted. Raises StreamError STREAM_LIMIT if
-        `max_streams` others are live, SERVER_DRAINING if the server is stopping.
+        `max_streams` others are live, or `speaker_streams` with speakers; SERVER_DRAINING if the server is stopping.
         """
         self._board.is_admitting = True
         try:
-            return self._open(stream_id, decoder, is_probe)
+            return self._open(stream_id, decoder, is_probe, has_speakers)
         finally:
             self._board.is_admitting = False
 
-    def _open(self, stream_id: Hashable, decoder: str, is_probe: bool) -> Lease:
+    def _open(self, stream_id: Hashable, decoder: str, is_probe: bool, has_speakers: bool) -> Lease:
         now = self._clock()
         if self._board.phase != Phase.SERVING:
             raise StreamError(
@@ -160,12 +169,15 @@ class StreamTable:
             self._close(stream_id, now, "was started again", RESTART)
         self._close_lost(now)
         self._reclaim(now)
+        taken = None
         if len(self._slot_of) >= self.max_streams or not self._free:
+            taken = f"{self.max_streams} stream slots"
+        elif has_speakers and not self._has_room_for_speakers():
+            taken = f"{self.speaker_streams} speaker streams (--speaker-streams)"
+        if taken is not None:
             self.rejected_starts += not is_probe
-            raise StreamError(
-                ErrorCode.STREAM_LIMIT,
-                f"stream {stream_id!r} rejected: all {self.max_streams} stream slots are taken; try again later",
-            )
+            message = f"stream {stream_id!r} rejected: all {taken} are taken; try again later"
+            raise StreamError(ErrorCode.STREAM_LIMIT, message)
         self._ends.pop(stream_id, None)
         self._generation += 1
         slot = self._free.pop()
@@ -173,11 +185,16 @@ class StreamTable:
         self._slot_of[stream_id] = slot
         self._records[slot] = StreamRecord(stream_id, lease, decoder)
         self._generations[slot] = self._generation
-        self._is_live[slot] = True
+        self._is_live[slot], self._has_speakers[slot] = True, has_speakers
         self._forwarded[slot] = self._samples[slot] = self._segments[slot] = 0
         self._show_request(slot, now)
         self.started_streams += not is_probe
         return lease
+
+    def _has_room_for_speakers(self) -> bool:
+        """Closed streams whose requests have not settled hold a place of the speaker model, which has spare ones."""
+        held = np.count_nonzero(self._has_speakers * (self._is_live | self._is_closing))
+        return self.live_speaker_streams < self.speaker_streams and held < slot_count(self.speaker_streams)
 
     def look_up(self, stream_id: Hashable) -> Lease:
         """Returns the lease of a live stream.
@@ -336,10 +353,11 @@ class StreamTable:
         self._close_streams(self._ledger.failed_generations() >= self._generations, now, _LOST)
 
     def _reclaim(self, now: float) -> None:
-        """Frees closed slots whose requests have settled or whose deadline has passed."""
+        """Frees closed slots whose requests have settled or are dropped, or whose deadline has passed."""
         if not self._is_closing.any():
             return
         is_settled = self._ledger.all_settled(self._generations) >= self._forwarded
+        is_settled |= self._ledger.dropped_generations() == self._generations
         for slot in np.flatnonzero(self._is_closing & (is_settled | (now >= self._free_at_s))).tolist():
             record = self._records[slot]
             assert record is not None
