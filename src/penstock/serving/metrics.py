@@ -136,8 +136,12 @@ class StreamMetrics:
         self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
         self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
         self._held = _Gauge(make, "penstock_audio_held_seconds", "Audio of all open files, of an offline model")
-        speakers = ("penstock_speaker_streams_live", "Open streams with speakers")
-        self._speakers = _Gauge(make, *speakers) if table.speaker_streams else None
+        self._speakers: list[_Gauge] = []
+        if table.speaker_streams:
+            self._speakers = [
+                _Gauge(make, "penstock_speaker_streams_live", "Open streams with speakers"),
+                _Gauge(make, "penstock_speaker_slots_free", "Streams with speakers that could start now"),
+            ]
         self.update(0)
 
     def update(self, samples: int, samples_held: int = 0) -> None:
@@ -153,8 +157,8 @@ class StreamMetrics:
         self._rejected.show(self._table.rejected_starts)
         self._audio.show(samples / self._sample_rate_hz)
         self._held.show(samples_held / self._sample_rate_hz)
-        if self._speakers:
-            self._speakers.show(self._table.live_speaker_streams)
+        for gauge, count in zip(self._speakers, self._table.count_speakers(), strict=False):
+            gauge.show(count)
 
 
 class SpeakerMetrics:

@@ -126,11 +126,6 @@ class StreamTable:
         return len(self._slot_of)
 
     @property
-    def live_speaker_streams(self) -> int:
-        """Open streams with speakers."""
-        return np.count_nonzero(self._has_speakers * self._is_live)
-
-    @property
     def ended_streams(self) -> int:
         """Streams that ended without expiring."""
         return self.started_streams - self.expired_streams - self.live_streams
@@ -172,7 +167,7 @@ class StreamTable:
         taken = None
         if len(self._slot_of) >= self.max_streams or not self._free:
             taken = f"{self.max_streams} stream slots"
-        elif has_speakers and not self._has_room_for_speakers():
+        elif has_speakers and not self.count_speakers()[1]:
             taken = f"{self.speaker_streams} speaker streams (--speaker-streams)"
         if taken is not None:
             self.rejected_starts += not is_probe
@@ -191,10 +186,14 @@ class StreamTable:
         self.started_streams += not is_probe
         return lease
 
-    def _has_room_for_speakers(self) -> bool:
-        """Closed streams whose requests have not settled hold a place of the speaker model, which has spare ones."""
-        held = np.count_nonzero(self._has_speakers * (self._is_live | self._is_closing))
-        return self.live_speaker_streams < self.speaker_streams and held < slot_count(self.speaker_streams)
+    def count_speakers(self) -> tuple[int, int]:
+        """Returns how many streams with speakers are open, and how many could start in free slots.
+
+        Closed ones whose requests have not settled hold a place of the speaker model, too; it has as many to spare.
+        """
+        live, closing = (np.count_nonzero(self._has_speakers * each) for each in (self._is_live, self._is_closing))
+        spare = slot_count(self.speaker_streams) - live - closing
+        return live, max(min(self.speaker_streams - live, spare, len(self._free)), 0)
 
     def look_up(self, stream_id: Hashable) -> Lease:
         """Returns the lease of a live stream.
