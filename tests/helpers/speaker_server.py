@@ -34,6 +34,9 @@ class Limits(NamedTuple):
     speakers: int = 6
 
 
+DEFAULT_LIMITS = Limits()
+
+
 class SpeakerServer:
     """Features, encoder, speakers and decoder. `speakers` may be replaced, as a process is that was killed."""
 
@@ -41,7 +44,7 @@ class SpeakerServer:
         self,
         checkpoint: Checkpoint,
         bundle: SpeakerCheckpoint,
-        limits: Limits = Limits(),
+        limits: Limits = DEFAULT_LIMITS,
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
         slots = slot_count(limits.streams)
@@ -54,9 +57,7 @@ class SpeakerServer:
         if checkpoint.config.encoder.is_offline:
             files = WindowLimits(16_000 * 3600, 16_000 * 36_000)
             self.features = WindowFeatureStage(checkpoint, self.table, files, decoding, speakers=bundle.config)
-            self.encoder = WindowEncoderStage(
-                checkpoint, slots, self.ledger, self.board, clock=lambda: self.now_s
-            )
+            self.encoder = WindowEncoderStage(checkpoint, slots, self.ledger, self.board, clock=lambda: self.now_s)
         else:
             context = checkpoint.config.encoder.select_context(None)
             self.features = FeatureStage(checkpoint, context, self.table, decoding, bundle.config)

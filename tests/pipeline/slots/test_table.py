@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import StreamError, StreamErrorKind
-from penstock.pipeline.slots.ledger import STAGES, SlotLedger
+from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
 from tests.helpers.forwarding import forward
 
@@ -245,7 +245,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.drop(name, "has ended")
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    @rule(data=st.data(), stage=st.sampled_from(["encoder", "decoder"]))
     def fail(self, data, stage):
         name = data.draw(st.sampled_from(sorted(self.live)))
         lease = self.live[name]
@@ -253,7 +253,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.failed.add(name)
 
     @precondition(lambda self: any(self.pending.values()))
-    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    @rule(data=st.data(), stage=st.sampled_from(["encoder", "decoder"]))
     def settle(self, data, stage):
         """Maybe so late that the slot has been given on."""
         lease = data.draw(st.sampled_from(sorted(lease for lease, count in self.pending.items() if count)))
@@ -297,3 +297,42 @@ def test_an_expired_stream_that_lost_requests_frees_its_slot_within_a_second():
         found.add(rig.table.open("next").slot)
         rig.request("next")  # so that the next one, a restart, takes another slot
     assert found == set(range(rig.table.slots))
+
+
+def test_streams_with_speakers_have_a_limit_of_their_own():
+    table = StreamTable(4, SlotLedger(slot_count(4)), IDLE_S, Clock(), speaker_streams=1)
+    for name in ("a", "b", "c", "d"):
+        table.open(name, has_speakers=name == "a")
+    assert table.count_speakers() == (1, 0)
+    table.close("b")
+    assert "all 1 speaker streams (--speaker-streams) are taken" in str(
+        rejection(lambda name: table.open(name, has_speakers=True), "e")
+    )
+    table.close("a")
+    table.open("e", has_speakers=True)
+    table.open("e")  # started again, without speakers
+    assert table.count_speakers()[0] == 0
+
+
+def test_closed_streams_hold_their_places_of_the_speaker_model_until_they_have_settled():
+    clock, ledger = Clock(), SlotLedger(slot_count(32))
+    table, leases = StreamTable(32, ledger, IDLE_S, clock, speaker_streams=1), []
+    for name in range(slot_count(1)):
+        leases.append(table.open(name, has_speakers=True))
+        forward(table, leases[-1])
+        table.close(name)
+    assert "speaker streams" in str(rejection(lambda name: table.open(name, has_speakers=True), "next"))
+    ledger.settle("decoder", *leases[1])
+    table.open("next", has_speakers=True)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_requests_that_ended_with_the_speaker_model_keep_no_slot(is_open):
+    rig = Rig(max_streams=1)
+    for name in range(3 * rig.table.slots):
+        lease = rig.table.open(name)
+        rig.request(name)
+        if not is_open:
+            rig.table.close(name)
+        rig.ledger.fail("speakers", *lease)
+        assert rig.table.count_free() == 1

@@ -98,10 +98,10 @@ class StreamSpeakers:
             self._copies.clear()
             return
         if len(frames.decided):
-            self._blocks.append(frames.decided)
+            self._blocks.append(frames.decided.copy())  # the request's memory is Triton's
             self._count += len(frames.decided)
         if frames.copied is not None:
-            self._copies.append((self._first + self._count, frames.copied))
+            self._copies.append((self._first + self._count, frames.copied.copy()))
 
     def place(self, result: StreamResult | None, is_forced: bool, is_over: bool) -> StreamResult | None:
         """Takes the result of a row, if any, and returns what is due: results before a final one that has to wait.
