@@ -24,7 +24,7 @@ from tests.helpers.tensor_memory import TensorMemory
 
 MODES = ("low_latency", "very_low_latency", "ultra_low_latency", "file")
 EVERY_PLACE = range(6)
-"""Of four streams."""
+"""Places for four streams."""
 
 
 class Server:

@@ -28,7 +28,7 @@ class Drained(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a server shows of its stream table."""
+    """A server's view of its stream table."""
 
     board: DrainBoard
     ledger: "SlotLedger"

@@ -24,7 +24,7 @@ def result(segment: int, *words: tuple[int, int], is_final: bool = False, at_s: 
 
 
 def labels(answer: StreamResult | None) -> list[tuple[int, ...] | None]:
-    """Of each entry the speakers of its words; None of a partial one."""
+    """Speakers of the words of each entry; None of a partial one."""
     if answer is None:
         return []
     return [entry.word_speakers if entry.is_final else None for entry in answer.entries]
@@ -44,7 +44,7 @@ class Stream:
 
 
 def test_a_final_result_waits_until_its_last_word_is_covered():
-    """What follows it waits, too, in order; partial results of one segment become one."""
+    """Later results wait, too, in order; partial results of one segment become one."""
     stream = Stream()
     assert labels(stream.row([1] * 10, result(0, (0, 50)))) == [None]
     assert stream.row([1] * 5, result(0, (100, 200), is_final=True)) is None
@@ -59,7 +59,7 @@ def test_a_final_result_waits_until_its_last_word_is_covered():
 
 
 def test_an_end_by_the_client_waits_for_nothing_and_changes_nothing_later():
-    """Its frames come from a copy; the decided ones come again and replace them."""
+    """Frames of a copy end the segment; the decided ones come again and replace them."""
     stream = Stream()
     assert stream.row([1] * 10, result(0, (0, 120), is_final=True)) is None
     answer = replace(result(2, (150, 190), is_final=True), earlier=(result(1, (120, 150), is_final=True),))
@@ -71,7 +71,7 @@ def test_an_end_by_the_client_waits_for_nothing_and_changes_nothing_later():
 
 
 def test_an_end_by_the_client_that_is_decoded_late_has_the_frames_of_its_time():
-    """As in an offline model's windows."""
+    """Happens with an offline model's windows."""
     stream = Stream()
     assert stream.row([1] * 10, copied=[2] * 10) is None
     assert stream.row([3] * 50, copied=[1]) is None

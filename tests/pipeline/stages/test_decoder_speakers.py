@@ -144,7 +144,7 @@ def test_a_file_has_the_speakers_of_the_offline_diarizer(bundled_model, bundle, 
 
 
 def test_without_the_speaker_model_words_go_on(bundled_model, bundle, samples, monkeypatch):
-    """Its process begins anew; it computes no numbers; rows come by another ensemble."""
+    """A new process has no states; NaN; rows that come by another ensemble."""
     server, parts = SpeakerServer(Checkpoint(bundled_model), bundle), cut(samples, 16_000)
     plain = run(server, "plain", parts, ENDPOINTS, has_speakers=False)
     for name in ("restart", "other", "nan"):
@@ -179,7 +179,7 @@ def test_what_is_not_served_is_rejected(bundled_model, bundle):
 
 @pytest.mark.parametrize("window", ["file", "live"])
 def test_offline_models_have_speakers_too(bundle, samples, window):
-    """Their results come with polls; the words of a live window wait for the speaker model, files and ends do not."""
+    """Results come with polls; the words of a live window wait for the speaker model, files and ends do not."""
     options = {"window": window, **ENDPOINTS}
     ends = (50_000, 50_640) if window == "live" else ()
     found = {}

@@ -148,8 +148,9 @@ class OptionReader:
             return
         if self._speakers is None:
             raise StreamError(ErrorCode.SPEAKERS_NOT_SERVED, "this server has no speaker model; leave speakers out")
-        if options.speaker_mode not in (None, *(modes := self._speakers.steps)):
-            raise _rejection(f"speaker_mode is {shown(options.speaker_mode)}; accepted: {', '.join(modes)}")
+        mode, modes = options.speaker_mode or SPEAKER_MODES[0], self._speakers.steps
+        if mode not in modes:
+            raise _rejection(f"speaker_mode is {mode}, but the speaker model has {', '.join(modes)}")
 
     def read_change(self, options: Mapping[str, Any], current: ResolvedOptions) -> ResolvedOptions:
         """The options of a running stream after a change of those given; None is the default.

@@ -1,4 +1,4 @@
-"""Who spoke each word: the speaker model's frames of a stream, and its results, which wait for them.
+"""Speakers of words: the speaker model's frames of a stream, and its results, which wait for them.
 
 Time is the audio's alone: a label depends neither on the requests' sizes nor on when they came.
 """
