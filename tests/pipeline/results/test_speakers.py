@@ -90,7 +90,9 @@ def test_alternatives_have_speakers_and_are_waited_for():
     assert [one.speakers for one in answer.alternatives] == [(1,), (1, 2)]
 
 
-@pytest.mark.parametrize("lost", [None, RowFrames(LOST, frames()), RowFrames(7, frames(1))])
+@pytest.mark.parametrize(
+    "lost", [None, RowFrames(LOST, frames()), RowFrames(7, frames(1)), RowFrames(10, frames(1, of=2))]
+)
 def test_a_lost_stream_goes_on_without_speakers(lost):
     """None: a row by another ensemble."""
     stream = Stream()

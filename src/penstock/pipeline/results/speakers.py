@@ -91,7 +91,9 @@ class StreamSpeakers:
 
     def add(self, frames: RowFrames | None) -> None:
         """Takes those of the next row; None where it did not come by the speaker model."""
-        if frames is None or frames.first != self._first + self._count:
+        # A decoder can be called directly, with frames of any width: they must not fail the batch.
+        is_next = frames is not None and frames.first == self._first + self._count
+        if frames is None or not is_next or len({block.shape[1] for block in (*self._blocks[:1], frames.decided)}) > 1:
             self._is_lost = True
         if self._is_lost or frames is None:
             self._blocks, self._count = [], 0
