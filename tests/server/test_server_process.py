@@ -431,7 +431,7 @@ def test_a_real_server_logs_its_streams_and_drains_them(bundled_model):
     ended = {event["stream"]: event for event in log if event["message"] == "stream ended"}
     assert {name: event["ended_by"] for name, event in ended.items()} == {
         "ended": "end",
-        "live": "end",
+        "1 of client 'live'": "end",
         "silent": "SERVER_DRAINING",
     }
     line = ended["ended"]
