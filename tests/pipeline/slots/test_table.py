@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import StreamError, StreamErrorKind
+from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
 from tests.helpers.forwarding import forward
@@ -336,3 +337,20 @@ def test_requests_that_ended_with_the_speaker_model_keep_no_slot(is_open):
             rig.table.close(name)
         rig.ledger.fail("speakers", *lease)
         assert rig.table.count_free() == 1
+
+
+def test_streams_that_wait_for_the_speaker_model_are_not_idle():
+    """Up to a limit; those without speakers do not wait for it."""
+    board, clock = DrainBoard(slot_count(3)), Clock()
+    table = StreamTable(3, SlotLedger(slot_count(3)), IDLE_S, clock, board, speaker_streams=2)
+    for name in ("waits", "plain"):
+        table.open(name, has_speakers=name == "waits")
+    board._cells[4] += int(1e9 * (IDLE_S + 1))  # its steps since then
+    clock.now += IDLE_S + 2
+    assert (table.count_free(), table.live_streams, table.is_open("waits")) == (2, 1, True)
+    clock.now += IDLE_S
+    assert not table.is_open("waits")
+    table.open("waits", has_speakers=True)
+    board._cells[4] += int(1e9 * 1000)
+    clock.now += 301 + IDLE_S
+    assert not table.is_open("waits")

@@ -6,12 +6,13 @@ Does not import numpy or torch: a launcher starts without them.
 import mmap
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Literal
 
-_FIRST_SLOT, _FIELDS = 3, 4
+_FIRST_SLOT, _FIELDS = 5, 4
 
 
 class Phase(IntEnum):
@@ -27,9 +28,11 @@ class Phase(IntEnum):
 
 
 class DrainBoard:
-    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, then four for each slot.
+    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, two of the speaker model's
+    steps, then four for each slot.
 
-    The launcher writes the phase, and the stream table the others: times in ns of the machine's monotonic clock.
+    The launcher writes the phase, the speaker model its own two, and the stream table the others: times in ns of the
+    machine's monotonic clock.
     """
 
     def __init__(self, slots: int, path: Path | None = None):
@@ -71,6 +74,22 @@ class DrainBoard:
     @step_began_ns.setter
     def step_began_ns(self, began_ns: int) -> None:
         self._cells[2] = began_ns
+
+    @contextmanager
+    def speaker_step(self) -> Iterator[None]:
+        """A step of the speaker model: streams whose requests wait for its end are not idle."""
+        self._cells[3] = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._cells[4] += time.monotonic_ns() - self._cells[3]
+            self._cells[3] = 0
+
+    @property
+    def speaker_busy_s(self) -> float:
+        """Seconds in all these steps."""
+        began_ns, busy_ns = self._cells[3:5]
+        return (busy_ns + (time.monotonic_ns() - began_ns if began_ns else 0)) / 1e9
 
     @property
     def times_ns(self) -> "memoryview[int]":

@@ -61,7 +61,8 @@ class StreamTable:
 
     - Spare slots: a stream that ends or restarts does not wait until its last requests have settled.
     - Idle timeout: a stream without a request for `idle_limit_s` expires with the next call of any method. Time in a
-      step does not count, because its requests may wait for the end of the step.
+      step does not count, because its requests may wait for the end of the step; for one with speakers nor does that
+      in a step of the speaker model.
     - A closed stream's slot is free once the ledger has settled all its requests, at the latest after `idle_limit_s`
       (half a second for an expired stream). A request that arrives even later is rejected by `SlotGuard`.
     - A stream that a later stage has rejected or lost is closed with the next call that needs a slot.
@@ -101,7 +102,7 @@ class StreamTable:
         self._generations = np.frombuffer(self._board.generations, np.int64)
         self._is_live = np.zeros(slots, bool)
         self._last_request_s = np.zeros(slots)  # later by what is excused
-        self._excused_s = np.zeros(slots)
+        self._excused_s, self._speaker_busy_s = np.zeros((2, slots))
         self._step_began_s = np.inf
         self._forwarded = np.frombuffer(self._board.forwarded, np.int64)
         self._samples = np.zeros(slots, np.int64)
@@ -316,6 +317,8 @@ class StreamTable:
     def _show_request(self, slots: np.ndarray | int, now: float) -> None:
         self._last_request_s[slots], self._excused_s[slots] = now, 0.0
         self._shown[slots] = int(1e9 * now)
+        if self.speaker_streams:
+            self._speaker_busy_s[slots] = self._board.speaker_busy_s
 
     def _close(
         self, stream_id: Hashable, now: float, why: str, ended_by: str, max_wait_s: float = float("inf")
@@ -344,7 +347,12 @@ class StreamTable:
 
     def _expire(self, now: float) -> None:
         why = f"expired after {self.idle_limit_s:g} s without a request"
-        are_due = min(now, self._step_began_s) - self._last_request_s > self.idle_limit_s
+        idle_s = min(now, self._step_began_s) - self._last_request_s
+        if self.speaker_streams:
+            waited_s = self._board.speaker_busy_s - self._speaker_busy_s
+            # Below 0 after a step that its process did not end.
+            idle_s -= waited_s.clip(0.0, _MAX_EXCUSED_S) * self._has_speakers
+        are_due = idle_s > self.idle_limit_s
         self.expired_streams += self._close_streams(are_due, now, why, IDLE, _EXPIRED_GRACE_S)
 
     def _close_lost(self, now: float) -> None:

@@ -4,7 +4,6 @@ A step beside the encoder: its slots are places of its own, by the lease in a ti
 """
 
 import logging
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,8 +218,11 @@ class SpeakerStage:
         self._free = list(range(places))
         self.lost_streams = 0
         """Streams that went on without speakers."""
-        self.busy_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
         """Seconds in steps."""
+        return self._board.speaker_busy_s
 
     def warm_up(self) -> None:
         """Runs a step, so that its memory is allocated before the first request."""
@@ -237,7 +239,12 @@ class SpeakerStage:
         Whatever fails here, the rows of a ticket go on to the decoder: else it would lose their streams. Raises
         DeviceLostError if no later step can succeed.
         """
-        began_s = time.monotonic()
+        with self._board.speaker_step():
+            return self._process_tickets(tickets, audio)
+
+    def _process_tickets(
+        self, tickets: list[Ticket | StreamError], audio: list[SpeakerAudio]
+    ) -> list[SpeakerFrames | StreamError]:
         good = [
             (ticket.rows, sent)
             for ticket, sent in zip(tickets, audio, strict=True)
@@ -252,7 +259,6 @@ class SpeakerStage:
                 answers.append(StreamError(ErrorCode.REQUEST_INVALID, "the samples are not those of the ticket"))
             else:
                 answers.append(SpeakerFrames.of([next(found) for _ in ticket.rows], self._speakers))
-        self.busy_s += time.monotonic() - began_s
         return answers
 
     def _of_rows(self, requests: list[tuple[np.ndarray, SpeakerAudio]]) -> list[RowFrames]:
