@@ -144,14 +144,16 @@ def test_the_ensemble_with_speakers(model, speaker_bundle, monkeypatch, tmp_path
     parameters = json.dumps({"client": "me", "options": options})
     with running_ensemble(model, monkeypatch, tmp_path, models=SPEAKER_MODELS) as ensemble:
         (answer,) = ensemble.answer([Request(tensors, parameters)])
-        (forged,) = ensemble.adapters["speakers"].execute([Request(tensors | {"TICKET": np.zeros((1, 7), np.int64)})])
+        forged = tensors | {"TICKET": np.zeros((1, 7), np.int64)}
+        both = forged | {"AUDIO": np.zeros((1, 5), np.float32)}
+        rejected = ensemble.adapters["speakers"].execute([Request(forged), Request(both)])
     assert (answer.error, answer["ERROR_ROWS"].tolist()) == (None, [[2]])
     counts, words = answer["SPEAKER_COUNTS"][0].tolist(), answer["LIST_COUNTS"].reshape(-1, 3)[:, 0].tolist()
     assert counts == [words[0], 0] and words[0] == words[1] > 0
     assert set(answer["WORD_SPEAKERS"][0].tolist()) <= set(range(1, 9))
     first, *_, last = (json.loads(one) for one in answer["ALTERNATIVE_WORDS"][0])
     assert ({len(word) for word in first}, {len(word) for word in last}) == ({5}, {4})
-    assert forged.error.code == "INVALID_ARG"
+    assert [one.error.code for one in rejected] == ["INVALID_ARG", "INVALID_ARG"]
 
 
 def test_stages_warm_up_with_their_largest_batch(model, monkeypatch, tmp_path):

@@ -98,9 +98,12 @@ def ticket(request: Any, signer: TicketSigner, reads_rest: bool = False) -> Tick
         return error
 
 
-def speaker_audio(request: Any) -> SpeakerAudio:
+def speaker_audio(request: Any) -> SpeakerAudio | StreamError:
     """AUDIO or PCM, and ROWS, of a request to `speakers`: those that `features` got."""
-    samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
+    try:
+        samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
+    except StreamError as error:  # of a client that calls this model
+        return error
     _, lengths, flags, _ = pb_utils.get_input_tensor_by_name(request, "ROWS").as_numpy()[0].T
     return SpeakerAudio(samples, lengths, flags)
 

@@ -232,34 +232,20 @@ class SpeakerStage:
         self.steps.steps = self.steps.rows = 0
 
     def process_tickets(
-        self, tickets: list[Ticket | StreamError], audio: list[SpeakerAudio]
+        self, tickets: list[Ticket | StreamError], audio: list[SpeakerAudio | StreamError]
     ) -> list[SpeakerFrames | StreamError]:
         """Returns for each request of a batch the frames of its rows, or why it is rejected as a whole.
 
         Whatever fails here, the rows of a ticket go on to the decoder: else it would lose their streams. Raises
         DeviceLostError if no later step can succeed.
         """
+        read = [_checked(*each) for each in zip(tickets, audio, strict=True)]
         with self._board.speaker_step():
-            return self._process_tickets(tickets, audio)
-
-    def _process_tickets(
-        self, tickets: list[Ticket | StreamError], audio: list[SpeakerAudio]
-    ) -> list[SpeakerFrames | StreamError]:
-        good = [
-            (ticket.rows, sent)
-            for ticket, sent in zip(tickets, audio, strict=True)
-            if isinstance(ticket, Ticket) and _fits(ticket, sent)
+            found = iter(self._of_rows([one for one in read if not isinstance(one, StreamError)]))
+        return [
+            one if isinstance(one, StreamError) else SpeakerFrames.of([next(found) for _ in one[0]], self._speakers)
+            for one in read
         ]
-        found = iter(self._of_rows(good))
-        answers: list[SpeakerFrames | StreamError] = []
-        for ticket, sent in zip(tickets, audio, strict=True):
-            if isinstance(ticket, StreamError):
-                answers.append(ticket)
-            elif not _fits(ticket, sent):
-                answers.append(StreamError(ErrorCode.REQUEST_INVALID, "the samples are not those of the ticket"))
-            else:
-                answers.append(SpeakerFrames.of([next(found) for _ in ticket.rows], self._speakers))
-        return answers
 
     def _of_rows(self, requests: list[tuple[np.ndarray, SpeakerAudio]]) -> list[RowFrames]:
         """The frames of all rows [R, 8] of these requests."""
@@ -381,6 +367,15 @@ class SpeakerStage:
         return RowFrames(first, decided, copied)
 
 
-def _fits(ticket: Ticket, sent: SpeakerAudio) -> bool:
+def _checked(
+    ticket: Ticket | StreamError, sent: SpeakerAudio | StreamError
+) -> tuple[np.ndarray, SpeakerAudio] | StreamError:
+    """The rows [R, 8] of a request, and what was sent with them; why it is rejected if they do not fit."""
+    if isinstance(ticket, StreamError):
+        return ticket
+    if isinstance(sent, StreamError):
+        return sent
     lengths = sent.lengths
-    return len(lengths) == len(ticket.rows) and min(lengths) >= 0 and int(lengths.sum()) == len(sent.samples)
+    if len(lengths) == len(ticket.rows) and min(lengths) >= 0 and int(lengths.sum()) == len(sent.samples):
+        return ticket.rows, sent
+    return StreamError(ErrorCode.REQUEST_INVALID, "the samples are not those of the ticket")
