@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
+from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock_client.batched.rows import END, START, Row
 from tests.helpers.golden import golden_utterances
 from trials.server.raw_stream import BatchedConnection, RawStream, errors_of
@@ -27,8 +28,8 @@ def batches(server: RunningServer, model: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def server(bundled_model) -> Iterator[RunningServer]:
-    more = {"PENSTOCK_QUEUE_DELAY_MS": str(DELAY_MS)}
+def server(bundled_model, speaker_bundle) -> Iterator[RunningServer]:
+    more = {"PENSTOCK_QUEUE_DELAY_MS": str(DELAY_MS), "PENSTOCK_SPEAKERS": str(speaker_bundle.directory)}
     yield from running_server(bundled_model, max_streams=ROWS, idle_s=30.0, more=more)
 
 
@@ -60,3 +61,21 @@ def test_requests_of_many_streams_share_batches_whatever_their_options_and_audio
             for _ in range(ROWS):
                 assert not errors_of(connection.receive())
             assert batches(server, "features") - before <= 2
+
+
+def test_requests_with_speakers_share_the_batches_of_others(server):
+    """Eight requests each, in turn. Inputs that are sent only sometimes would end a batch at each."""
+    url, half, stages = server.url("grpc"), ROWS // 2, ("features", "encoder", "decoder")
+    with BatchedConnection(url, "plain") as plain, BatchedConnection(url, "asking", SPEAKER_ENSEMBLE) as asking:
+        for flags in (START, 0, END):
+            before = {model: batches(server, model) for model in stages}
+            options = '{"speakers": "on"}' if flags == START else None
+            for i in range(half):
+                row = Row(i + 1, np.zeros(8960, np.float32), flags)
+                plain.send([row])
+                asking.send([row._replace(options=options)])
+            for connection in (plain, asking):
+                for _ in range(half):
+                    assert not errors_of(connection.receive())
+            # The decoder waits for no speakers: it may have one batch more.
+            assert all(batches(server, model) - count <= 3 for model, count in before.items())

@@ -1,6 +1,7 @@
 """Files through clients and a gateway, before a real server of a tiny offline model: the tokens of the process."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,13 +14,15 @@ from gateway.tests.contract.drivers import OpenAIFile, Realtime, RivaFile, RivaS
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock.serving.health import probe
+from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock_client import AsyncClient, Client, ClientError, ConnectionOptions, StreamOptions, Transcript
 from penstock_client.batched.client import BatchedClient
+from penstock_client.batched.rows import END, START, Row
 from penstock_gateway.errors import GatewayCode
 from tests.helpers.golden import golden_samples
 from tests.helpers.offline_models import offline_bundle
 from trials.server.gateway import RunningGateway
-from trials.server.raw_stream import RawStream
+from trials.server.raw_stream import BatchedConnection, RawStream, errors_of
 from trials.server.running import RunningServer, running_gateway, running_server
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
@@ -57,9 +60,10 @@ def expected(recognizer, files) -> list[Tokens]:
 
 
 @pytest.fixture(scope="module")
-def served(checkpoint) -> Iterator[RunningServer]:
+def served(checkpoint, speaker_bundle) -> Iterator[RunningServer]:
     limits = {"PENSTOCK_MAX_FILE_MINUTES": "2", "PENSTOCK_MAX_AUDIO_S": "800"}
-    yield from running_server(checkpoint.directory, SLOTS, 60.0, {"PENSTOCK_CONTEXT": "", **limits})
+    more = {"PENSTOCK_CONTEXT": "", "PENSTOCK_SPEAKERS": str(speaker_bundle.directory)}
+    yield from running_server(checkpoint.directory, SLOTS, 60.0, more | limits)
 
 
 @pytest.fixture(scope="module")
@@ -255,3 +259,20 @@ async def test_cancelled_files_free_their_slots(served, files, expected, protoco
             await stream.close()
         transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
     assert list(map(found, transcripts)) == [expected[1]] * SLOTS
+
+
+def test_a_file_has_the_speaker_of_each_word(served, files, expected):
+    """Frames of the speaker model come with the audio, words with later polls."""
+    options, samples = json.dumps({"speakers": "on", "speaker_mode": "file"}), files[1]
+    parts = np.split(samples, range(RATE_HZ, len(samples), RATE_HZ))
+    with BatchedConnection(served.url("grpc"), "speakers", SPEAKER_ENSEMBLE) as connection:
+        for number, part in enumerate(parts):
+            flags = START * (number == 0) | END * (number == len(parts) - 1)
+            reply = connection.ask([Row(1, part, flags, None if number else options)])
+        while not (errors := errors_of(reply)) and not reply.as_numpy("IS_FINAL").any():
+            reply = connection.ask([Row(1, NO_SAMPLES)])
+        assert not errors
+    (text,), (words,) = reply.as_numpy("TEXT")[0], reply.as_numpy("LIST_COUNTS")[:, :1].tolist()
+    speakers = reply.as_numpy("WORD_SPEAKERS")[0].tolist()
+    assert text.decode() == expected[1][0] and len(speakers) >= words[0]
+    assert speakers and all(speakers)

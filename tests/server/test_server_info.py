@@ -40,4 +40,4 @@ def test_a_get_request_is_enough(server: RunningServer):
 def test_a_server_without_a_speaker_model_has_none(server: RunningServer):
     with triton_grpc.InferenceServerClient(server.url("grpc")) as client:
         assert client.is_model_ready("asr")
-        assert not client.is_model_ready("speakers")
+        assert not any(map(client.is_model_ready, ("speakers", "asr_batch_speakers")))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,17 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from penstock.errors import PenstockError
+from penstock.frontend.audio_file import read_audio
 from penstock.serving.health import probe
 from penstock.serving.launch import Ports, ServerOptions
+from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock.serving.server import TritonServer
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import find_model_processes
-from penstock_client import Client, StreamOptions
+from penstock_client.batched.rows import END, START, Row
 from tests.helpers.golden import golden_utterances
 from tests.helpers.throwaway import write_repository
-from trials.server.raw_stream import RawStream
+from trials.server.raw_stream import BatchedConnection, BatchedRawStream, RawStream, errors_of
 from trials.server.running import processes, wait_until_gone
 
 pytestmark = pytest.mark.server
@@ -210,7 +213,9 @@ def test_killed_models_and_servers_are_reported(repository):
 PARENT = """
 import sys, time
 from pathlib import Path
+from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock.serving.server import TritonServer
+from penstock.frontend.audio_file import read_audio
 from penstock.serving.launch import ServerOptions
 from penstock.serving.triton_install import find_triton
 with TritonServer(find_triton(), ServerOptions(Path(sys.argv[1]))) as server:
@@ -327,16 +332,21 @@ SECOND = np.zeros(16000, np.float32)
 
 @contextlib.contextmanager
 def streaming_client(url: str, name: str):
-    """A client that sends 100 ms of audio every 100 ms until the end of the block, then ends its stream."""
+    """A client that sends 100 ms of audio to `asr_batch` every 100 ms until the end of the block, then ends its stream.
+
+    Each request is answered, and the last reply covers all audio.
+    """
     is_started, is_over, last = threading.Event(), threading.Event(), queue.Queue()
 
     def send() -> None:
-        with RawStream(url, name) as stream:
+        sent = 2 * len(SECOND)
+        with BatchedRawStream(url, name) as stream:
             stream.send(SECOND, start=True)
             is_started.set()
             while not is_over.wait(0.1):
                 stream.send(SECOND[:1600])
-            last.put(stream.send(SECOND, end=True))
+                sent += 1600
+            last.put((stream.send(SECOND, end=True), sent))
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -346,30 +356,43 @@ def streaming_client(url: str, name: str):
     finally:
         is_over.set()
         thread.join(60)
-    assert last.get(timeout=60).is_final
+    reply, sent = last.get(timeout=60)
+    assert reply.is_final
+    assert reply.processed_s == pytest.approx(sent / 16_000, abs=0.01)
+
+
+def speakers_of(url: str, samples: np.ndarray) -> list[int] | Exception:
+    """The speakers of a stream's words; the error of a request that fails as a whole."""
+    row = Row(1, samples, START | END, '{"speakers": "on"}')
+    with BatchedConnection(url, uuid.uuid4().hex, SPEAKER_ENSEMBLE) as connection:
+        connection.send([row])
+        reply = connection.receive()
+    return reply if isinstance(reply, Exception) else reply.as_numpy("WORD_SPEAKERS")[0].tolist()
 
 
 def test_a_lost_speaker_model_comes_back_alone(bundled_model, speaker_bundle):
-    """Words go on meanwhile, also those of a stream that had speakers; no other client can unload a model."""
-    options, recording = StreamOptions(speakers="on"), golden_utterances()[0].path
+    """Streams of `asr_batch` lose nothing; no slot of those that had speakers waits for the idle limit."""
+    recording = read_audio(golden_utterances()[0].path, 16_000)
     arguments = ("--model", str(bundled_model), "--speakers", str(speaker_bundle.directory), "--device", "cpu")
-    with serve_command(*arguments, "--max-streams", "5", "--idle-seconds", "60") as process:
+    with serve_command(*arguments, "--max-streams", "2", "--idle-seconds", "60") as process:
         url = re.search(r"gRPC (\S+),", read_until(process, "ready after"))[1]
         server = server_of(process.pid)
         before = find_model_processes(server)
-        with streaming_client(url, "words"), Client(url, timeout_s=60) as client:
+        with streaming_client(url, "words"):
             for number in (signal.SIGKILL, signal.SIGSTOP):
-                with client.open_stream(options=options) as stream:
-                    stream.send(SECOND)
-                    assert stream.poll(60)
+                assert all(speakers_of(url, recording))
+                with BatchedConnection(url, f"lost {number}", SPEAKER_ENSEMBLE) as connection:
+                    row = Row(1, SECOND, START, '{"speakers": "on"}')
+                    assert not errors_of(connection.ask([row]))
                     (lost,) = (each for each, name in find_model_processes(server).items() if name == "speakers")
                     lost.send_signal(number)
-                    stream.send(SECOND)
-                    assert client.transcribe(recording).text
+                    connection.send([Row(1, SECOND)])
+                    assert isinstance(connection.receive(), InferenceServerException)
+                    # The stream's slots are free for others, at the latest once the model is there again.
                     assert "model speakers is ready again" in read_until(process, "again")
-                    stream.finish()
-                    assert list(stream)[-1].is_final
-                assert any(word.speaker for word in client.transcribe(recording, options=options).words)
+                    assert all(speakers_of(url, recording))
+                    (error,) = errors_of(connection.ask([Row(1, SECOND)])).values()
+                    assert error.startswith(("STREAM_NOT_OPEN: ", "STREAM_LOST: "))
             with triton_grpc.InferenceServerClient(url) as other, pytest.raises(InferenceServerException):
                 other.unload_model("speakers")
         assert "x-penstock-loading=\n\n" in Path(f"/proc/{server}/cmdline").read_text()
@@ -408,7 +431,7 @@ def test_a_real_server_logs_its_streams_and_drains_them(bundled_model):
     ended = {event["stream"]: event for event in log if event["message"] == "stream ended"}
     assert {name: event["ended_by"] for name, event in ended.items()} == {
         "ended": "end",
-        "live": "end",
+        "1 of client 'live'": "end",
         "silent": "SERVER_DRAINING",
     }
     line = ended["ended"]

@@ -1,5 +1,7 @@
-"""The Triton model `speakers` of a real server, beside the three of the recognizer."""
+"""The ensemble `asr_batch_speakers` of a real server, beside the others."""
 
+import itertools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import tritonclient.grpc as triton_grpc
-from tritonclient.utils import InferenceServerException
 
 from penstock.frontend.audio_file import read_audio
+from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock.speakers.bundle import SpeakerCheckpoint
-from penstock.speakers.diarizer import Diarizer
-from penstock_client import Client
+from penstock_client.batched.rows import END, FINALIZE, START, Row
 from tests.helpers.golden import golden_utterances
+from trials.server.raw_stream import BatchedConnection, errors_of, replies_of
 from trials.server.resources import read_metrics
 from trials.server.running import RunningServer, running_server
 
@@ -23,66 +24,125 @@ pytestmark = pytest.mark.server
 STREAMS = 3
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/operations.md", "docker/grafana/dashboards/penstock.json")
+NO_SAMPLES = np.zeros(0, np.float32)
 
 
 @pytest.fixture(scope="module")
 def served(bundled_model: Path, speaker_bundle: SpeakerCheckpoint) -> Iterator[RunningServer]:
     more = {"PENSTOCK_SPEAKERS": str(speaker_bundle.directory), "PENSTOCK_SPEAKER_STREAMS": str(STREAMS)}
-    yield from running_server(bundled_model, max_streams=4, idle_s=30.0, more=more)
+    yield from running_server(bundled_model, max_streams=6, idle_s=30.0, more=more)
 
 
-def send(
-    client: triton_grpc.InferenceServerClient, name: str | int, samples: np.ndarray, flags: str = "", **options: Any
-) -> tuple[int, np.ndarray]:
-    """The first frame and the probabilities [N, K] that a request gets; flags: s begins and e ends the stream."""
-    audio = triton_grpc.InferInput("AUDIO", [1, len(samples)], "FP32")
-    audio.set_data_from_numpy(samples[None])
-    result = client.infer(
-        "speakers", [audio], sequence_id=name, sequence_start="s" in flags, sequence_end="e" in flags,
-        parameters=options or None, client_timeout=60,
-    )  # fmt: skip
-    ((speakers,),) = result.as_numpy("SPEAKERS")
-    ((first,),) = result.as_numpy("FIRST_FRAME")
-    return int(first), result.as_numpy("PROBABILITIES").reshape(-1, speakers)
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    return np.concatenate([read_audio(one.path, 16000) for one in golden_utterances()[:3]])
 
 
-def test_speakers_are_served_beside_words(served: RunningServer, speaker_bundle: SpeakerCheckpoint):
-    """Streams of several modes and kinds of ids, and a stream of words; then what is rejected."""
-    samples = np.concatenate([read_audio(one.path, 16000) for one in golden_utterances()[:3]])
-    whole = Diarizer(speaker_bundle).probabilities(torch.from_numpy(samples)).numpy()
+def speakers_of(result: triton_grpc.InferResult) -> list[tuple[int, ...]]:
+    """Speakers in each result of a reply."""
+    counts, speakers = (result.as_numpy(name)[0].tolist() for name in ("SPEAKER_COUNTS", "WORD_SPEAKERS"))
+    ends = list(itertools.accumulate(counts))
+    assert (ends[-1] if ends else 0) == len(speakers)
+    return [tuple(speakers[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+class Finals:
+    """The final results of one stream that is alone in its connection."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.words: list[tuple[tuple[str, int, int], ...]] = []
+        self.speakers: list[tuple[int, ...]] = []
+        self._open: tuple = ()
+
+    def add(self, result: triton_grpc.InferResult) -> None:
+        assert not errors_of(result), errors_of(result)
+        found = zip(replies_of(result).values(), speakers_of(result), strict=True)
+        for reply, speakers in found:
+            self._open += reply.words
+            if not reply.is_final:
+                assert speakers == ()
+                continue
+            self.texts.append(reply.text)
+            self.words.append(self._open)
+            self.speakers.append(speakers)
+            self._open = ()
+
+
+def cut(samples: np.ndarray, size: int, number: int = 1, **options: Any) -> list[Row]:
+    """The rows of a stream that a segment's end halves."""
+    half, rows = len(samples) // 2 // 160 * 160, []
+    for begin, end, last in ((0, half, FINALIZE), (half, len(samples), END)):
+        parts = np.split(samples[begin:end], range(size, end - begin, size))
+        rows += [Row(number, part) for part in parts[:-1]] + [Row(number, parts[-1], last)]
+    first = rows[0]
+    rows[0] = Row(number, first.samples, first.flags | START, json.dumps(options) if options else None)
+    return rows
+
+
+def recognize(served: RunningServer, model: str, rows: list[Row]) -> Finals:
+    """One stream; all rows are on their way at once."""
+    finals = Finals()
+    with BatchedConnection(served.url("grpc"), f"{model} {id(rows)}", model) as connection:
+        for row in rows:
+            connection.send([row])
+        for _ in rows:
+            reply = connection.receive()
+            assert isinstance(reply, triton_grpc.InferResult), reply
+            finals.add(reply)
+    return finals
+
+
+def test_finals_have_the_speaker_of_each_word(served: RunningServer, samples: np.ndarray):
+    """Whatever the requests' sizes, for every mode, with alternatives, and without a change to a word."""
     before = read_metrics(served)
-    streams: dict[str | int, str] = {"a": "file", 7: "low_latency", "c": "ultra_low_latency"}
-    found: dict[str | int, list[np.ndarray]] = {name: [] for name in streams}
-    with triton_grpc.InferenceServerClient(served.url("grpc")) as client, Client(served.url("grpc")) as words:
-        parts = np.split(samples, range(20_000, len(samples), 20_000))
-        for number, part in enumerate(parts):
-            for name, mode in streams.items():
-                flags = "s" * (number == 0) + "e" * (number == len(parts) - 1)
-                first, values = send(client, name, part, flags, **({"speaker_mode": mode} if number == 0 else {}))
-                assert first == sum(map(len, found[name]))
-                found[name].append(values)
-        assert words.transcribe(samples).text
-        for name in streams:
-            assert sum(map(len, found[name])) == len(samples) // 160
-        np.testing.assert_allclose(np.concatenate(found["a"]), whole, rtol=0, atol=1e-5)
-        after = read_metrics(served)
-        assert after["speaker_streams_started_total"] - before["speaker_streams_started_total"] == STREAMS
-        assert after["speaker_chunks_total"] >= after["speaker_steps_total"] > before["speaker_steps_total"]
-        assert after["speaker_busy_seconds_total"] > 0
-        for name in range(1, STREAMS + 1):
-            send(client, name, samples[:100], "s")
-        rejected = {
-            "STREAM_LIMIT": (8, "s", {}),
-            "STREAM_NOT_OPEN": (9, "", {}),
-            "OPTION_INVALID": (1, "", {"speaker_mode": "file"}),
-        }
-        for code, (name, flags, options) in rejected.items():
-            with pytest.raises(InferenceServerException) as error:
-                send(client, name, samples[:100], flags, **options)
-            assert f"{code}: " in error.value.message()
-        for name in range(1, STREAMS + 1):
-            _, values = send(client, name, samples[:0], "e")
-            assert len(values) == 0  # 100 samples are no frame
+    options = {"decoder": "alsd", "n_best": 2}
+    found = {size: recognize(served, SPEAKER_ENSEMBLE, cut(samples, size, speakers="on")) for size in (1600, 50_000)}
+    for mode in ("ultra_low_latency", "file"):
+        found[mode] = recognize(served, SPEAKER_ENSEMBLE, cut(samples, 8000, speakers=2, speaker_mode=mode))
+    plain = recognize(served, SPEAKER_ENSEMBLE, cut(samples, 8000))
+    for one in (*found.values(), plain):
+        assert (one.texts, one.words) == (plain.texts, plain.words)
+    assert len(plain.texts) == 2 and all(plain.texts) and plain.speakers == [(), ()]
+    assert found[1600].speakers == found[50_000].speakers
+    for one in found.values():
+        assert [len(each) for each in one.speakers] == [len(each) for each in plain.words]
+        assert all(speaker > 0 for each in one.speakers for speaker in each)
+    row = Row(1, samples[:16_000], START | END, json.dumps(options | {"speakers": "on"}))
+    with BatchedConnection(served.url("grpc"), "alternatives", SPEAKER_ENSEMBLE) as connection:
+        (alternatives, *_) = connection.ask([row]).as_numpy("ALTERNATIVE_WORDS")[0]
+    assert {len(word) for word in json.loads(alternatives)} == {5}
+    after = read_metrics(served)
+    assert after["speaker_chunks_total"] >= after["speaker_steps_total"] > before["speaker_steps_total"]
+    assert after["speaker_busy_seconds_total"] > 0 and after["speaker_streams_lost_total"] == 0
+
+
+def test_what_is_rejected(served: RunningServer):
+    def start(number: int, flags: int = START, **options: Any) -> Row:
+        return Row(number, np.zeros(1600, np.float32), flags, json.dumps(options))
+
+    with BatchedConnection(served.url("grpc"), "other", "asr_batch") as plain:
+        (error,) = errors_of(plain.ask([start(1, speakers="on")])).values()
+        assert error.startswith("SPEAKERS_NOT_SERVED: ")
+    with BatchedConnection(served.url("grpc"), "full", SPEAKER_ENSEMBLE) as connection:
+        wrong = [start(1, speakers=1), start(2, speaker_mode="file"), start(3, speakers="on", speaker_mode="fast")]
+        assert all(error.startswith("OPTION_INVALID: ") for error in errors_of(connection.ask(wrong)).values())
+        rows = [start(number, speakers="on") for number in range(1, STREAMS + 2)]
+        (error,) = errors_of(connection.ask([*rows, start(9)])).values()
+        assert error.startswith("STREAM_LIMIT: ") and "3 speaker streams" in error
+        ends = [Row(number, NO_SAMPLES, END) for number in (*range(1, STREAMS + 1), 9)]
+        assert not errors_of(connection.ask(ends))
+        assert not errors_of(connection.ask([start(1, START | END, speakers="on")]))
+
+
+def test_both_ensembles_say_what_is_served(served: RunningServer, speaker_bundle: SpeakerCheckpoint):
+    with triton_grpc.InferenceServerClient(served.url("grpc")) as client:
+        for model in ("asr", "asr_batch", SPEAKER_ENSEMBLE):
+            found = client.get_model_config(model, as_json=True)["config"]["parameters"]
+            values = {name: one.get("string_value", "") for name, one in found.items()}
+            assert (values["speakers"], values["speaker_streams"]) == ("8", str(STREAMS))
+            assert values["speaker_modes"].split(",") == list(speaker_bundle.config.steps)
+            assert values["speaker_delay_ms"].split(",")[0] == "1040"
 
 
 def test_the_documents_and_the_dashboard_name_the_metrics_that_are_shown(served: RunningServer):

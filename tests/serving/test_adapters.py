@@ -1,6 +1,7 @@
 """The adapters of the three models, chained as in the ensemble, with a fake of Triton's module."""
 
 import gc
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
-from penstock.serving.model_repository import find_model_repository
-from tests.helpers.ensemble import MODELS, Ensemble, running_ensemble
-from tests.helpers.fake_triton import END, START, Request, load_adapter
+from tests.helpers.ensemble import MODELS, SPEAKER_MODELS, Ensemble, running_ensemble
+from tests.helpers.fake_triton import END, START, Request
 from tests.helpers.golden import golden_samples
 
 REQUEST_SAMPLES = 1600
@@ -110,6 +110,7 @@ def test_the_end_of_a_stream_frees_its_slot_at_once_if_a_request_was_lost_betwee
 def test_what_the_decoder_rejects_is_not_counted_as_decoded(ensemble, model):
     decoder, width = ensemble.adapters["decoder"], Checkpoint(model).config.encoder.d_model
     forged = {"ENCODED": np.zeros((1, 9, width), np.float32), "TICKET": np.zeros((1, 7), np.int64)}
+    forged |= {"PROBABILITIES": np.zeros((1, 0, 1), np.float32), "SPEAKER_FRAMES": np.zeros((1, 0, 3), np.int64)}
     (answer,) = decoder.execute([Request(forged, "{}", START, "a")])
     assert answer.error.code == "INVALID_ARG"
     assert decoder._metrics._total == decoder._metrics._total_late == 0
@@ -132,28 +133,27 @@ def test_a_lost_device_ends_the_model_s_process(ensemble, monkeypatch, name, cap
     assert "the process ends: cuda:1 cannot be used" in caplog.text
 
 
-def test_the_adapter_of_the_speaker_model(model, speaker_bundle, monkeypatch, tmp_path):
-    """Beside the ensemble, with a stream table of its own: rejected requests do not affect their batch."""
+def test_the_ensemble_with_speakers(model, speaker_bundle, monkeypatch, tmp_path):
+    """Rows that asked and others; what the encoder gives in place of speakers is replaced."""
     monkeypatch.setenv("PENSTOCK_SPEAKERS", str(speaker_bundle.directory))
     samples = golden_samples("medium").numpy()
-    with running_ensemble(model, monkeypatch, tmp_path) as ensemble:
-        adapter = load_adapter(find_model_repository(), "speakers")
-        good, unknown, wrong, number = adapter.execute(
-            [
-                request("a", samples, True, True, '{"speaker_mode": "file"}'),
-                request("unknown", samples, False, False),
-                request("b", samples, True, False, '{"speaker_mode": 3}'),
-                Request({"AUDIO": samples[None, :0]}, "{}", START | END, 7),
-            ]
-        )
-        assert ensemble.adapters["features"]._table.started_streams == 0
-        assert adapter._stage.table.started_streams == 1
-        adapter.finalize()
-    assert (unknown.error.code, wrong.error.code) == ("NOT_FOUND", "INVALID_ARG")
-    assert str(wrong.error).startswith("OPTION_INVALID: ")
-    assert good["PROBABILITIES"].shape == (1, len(samples) // 160 * 8)
-    assert (good["FIRST_FRAME"].tolist(), good["SPEAKERS"].tolist()) == ([[0]], [[8]])
-    assert number["PROBABILITIES"].shape == (1, 0)
+    rows = np.array([[[1, len(samples), START | END, 0], [2, len(samples), START | END, 1], [3, 0, 0, -1]]])
+    options = '[{"speakers": "on", "decoder": "alsd", "n_best": 2}, {"decoder": "alsd", "n_best": 2}]'
+    tensors = {"AUDIO": np.zeros((1, 0), np.float32), "ROWS": rows}
+    tensors["PCM"] = (32_767 * np.concatenate([samples, samples])).astype(np.int16)[None]
+    parameters = json.dumps({"client": "me", "options": options})
+    with running_ensemble(model, monkeypatch, tmp_path, models=SPEAKER_MODELS) as ensemble:
+        (answer,) = ensemble.answer([Request(tensors, parameters)])
+        forged = tensors | {"TICKET": np.zeros((1, 7), np.int64)}
+        both = forged | {"AUDIO": np.zeros((1, 5), np.float32)}
+        rejected = ensemble.adapters["speakers"].execute([Request(forged), Request(both)])
+    assert (answer.error, answer["ERROR_ROWS"].tolist()) == (None, [[2]])
+    counts, words = answer["SPEAKER_COUNTS"][0].tolist(), answer["LIST_COUNTS"].reshape(-1, 3)[:, 0].tolist()
+    assert counts == [words[0], 0] and words[0] == words[1] > 0
+    assert set(answer["WORD_SPEAKERS"][0].tolist()) <= set(range(1, 9))
+    first, *_, last = (json.loads(one) for one in answer["ALTERNATIVE_WORDS"][0])
+    assert ({len(word) for word in first}, {len(word) for word in last}) == ({5}, {4})
+    assert [one.error.code for one in rejected] == ["INVALID_ARG", "INVALID_ARG"]
 
 
 def test_stages_warm_up_with_their_largest_batch(model, monkeypatch, tmp_path):

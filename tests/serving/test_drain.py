@@ -7,8 +7,8 @@ import pytest
 from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
-from penstock.serving.drain import LOST_S, SILENT_S, attach_tables, drain_streams
-from penstock.serving.settings import DRAIN_BOARD, LEDGER, SPEAKER_BOARD
+from penstock.serving.drain import LOST_S, SILENT_S, attach_table, drain_streams
+from penstock.serving.settings import DRAIN_BOARD, LEDGER
 from tests.helpers.forwarding import forward
 
 SLOTS = 4
@@ -21,7 +21,7 @@ def board(tmp_path) -> DrainBoard:
 
 def drain(tmp_path, limit_s: float, has_ended=lambda: False) -> tuple[tuple[int, int] | None, list[int]]:
     waited: list[int] = []
-    return drain_streams(attach_tables(tmp_path), limit_s, has_ended, waited.append), waited
+    return drain_streams(attach_table(tmp_path), limit_s, has_ended, waited.append), waited
 
 
 def test_streams_that_end_are_waited_for(board, tmp_path):
@@ -37,20 +37,6 @@ def test_streams_that_end_are_waited_for(board, tmp_path):
 
     assert drain(tmp_path, 600.0, end_a_stream) == ((2, 0), [2])
     assert not live
-
-
-def test_streams_of_the_speaker_model_are_waited_for_too(board, tmp_path):
-    other = DrainBoard(SLOTS, tmp_path / SPEAKER_BOARD)
-    board.times_ns[1] = other.times_ns[1] = int(1e9 * (time.monotonic() + 1000))
-
-    def end_a_stream() -> bool:
-        if Phase.DRAINING == board.phase == other.phase:
-            ending = board if board.times_ns[1] else other
-            ending.times_ns[1] = 0
-        return False
-
-    assert drain(tmp_path, 600.0, end_a_stream) == ((2, 0), [2])
-    assert Phase.OVER == board.phase == other.phase
 
 
 def test_a_stream_that_is_being_admitted_is_waited_for(board, tmp_path):

@@ -106,16 +106,22 @@ def test_what_happens_to_streams_is_counted(rig):
     }  # fmt: skip
 
 
-def test_a_speaker_model_has_metrics_of_its_own(rig):
-    streams = types.SimpleNamespace(steps=3, rows=7)
-    stage = types.SimpleNamespace(table=rig.table, streams=streams, samples_taken=32_000)
-    rig.table.busy_s = 1.5
-    metrics, before = SpeakerMetrics(rig.board.make, stage), dict(rig.counts())
-    rig.table.open("a")
-    metrics.update()
-    names = ("streams_live", "steps_total", "chunks_total", "busy_seconds_total", "audio_seconds_total")
-    assert [rig.board[f"speaker_{name}"] for name in names] == [1, 3, 7, 1.5, 2.0]
-    assert rig.board["streams_live"] == before["streams_live"]
+def test_the_work_of_a_speaker_model_is_counted():
+    board, steps = Board(), types.SimpleNamespace(steps=3, rows=7)
+    stage = types.SimpleNamespace(steps=steps, busy_s=1.5, lost_streams=2)
+    SpeakerMetrics(board.make, stage).update()
+    names = ("steps_total", "chunks_total", "busy_seconds_total", "streams_lost_total")
+    assert [board[f"speaker_{name}"] for name in names] == [3, 7, 1.5, 2]
+
+
+def test_streams_with_speakers_are_shown():
+    board, ledger = Board(), SlotLedger(slot_count(3))
+    table = StreamTable(3, ledger, 10.0, lambda: 0.0, speaker_streams=2)
+    metrics = StreamMetrics(board.make, table, 16_000)
+    for name, has_speakers in (("a", True), ("b", False)):
+        table.open(name, has_speakers=has_speakers)
+    metrics.update(0)
+    assert (board["speaker_streams_live"], board["speaker_slots_free"]) == (1, 1)
 
 
 def test_the_audio_of_open_files_is_shown(rig):

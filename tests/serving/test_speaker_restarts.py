@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.pipeline.slots.drain import DrainBoard, Phase
+from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.serving import supervisor
-from penstock.serving.settings import SPEAKER_BOARD
+from penstock.serving.settings import DRAIN_BOARD, LEDGER
 from penstock.serving.speaker_restarts import SpeakerRestarts
 from penstock.serving.supervisor import MAX_RESTARTS, Backoff
 
@@ -78,22 +79,28 @@ def test_after_many_losses_in_a_row_it_stays_unloaded(served):
     assert server.calls == ["Unload", *["Load"] * MAX_RESTARTS]
 
 
-def test_during_a_drain_its_streams_are_forgotten_and_nothing_is_loaded(served):
-    server = served()
-    board = DrainBoard(2, server.runtime.path / SPEAKER_BOARD)
-    board.phase, board.times_ns[0], board.generations[1] = Phase.DRAINING, 5, 6
+@pytest.fixture
+def table(tmp_path) -> tuple[DrainBoard, SlotLedger]:
+    """Slots of a server: one stream with speakers is open, one closed, and one is over; one is open without any."""
+    board, ledger = DrainBoard(4, tmp_path / DRAIN_BOARD), SlotLedger(4, tmp_path / LEDGER)
+    for slot, (time_ns, has_speakers) in enumerate(((5, 1), (-5, 1), (0, 1), (5, 0))):
+        board.times_ns[slot], board.has_speakers[slot], board.generations[slot] = time_ns, has_speakers, 6 + slot
+    return board, ledger
+
+
+def test_its_streams_end_and_during_a_drain_nothing_is_loaded(served, table):
+    board, ledger = table
+    server, board.phase = served(), Phase.DRAINING
     server.stop.set()
     assert server.run() == []
-    assert (board.phase, board.live_streams(), *board.generations) == (Phase.DRAINING, 0, 0, 0)
-    assert server.calls == ["Unload"]
+    assert ledger.failed_generations().tolist() == ledger.dropped_generations().tolist() == [6, 7, 0, 0]
+    assert (board.phase, server.calls) == (Phase.DRAINING, ["Unload"])
 
 
-def test_without_its_files_it_is_forgotten_and_stays_unloaded(served):
-    server = served("ready")
-    board = DrainBoard(2, server.runtime.path / SPEAKER_BOARD)
-    board.times_ns[0] = 5
+def test_without_its_files_streams_end_and_it_stays_unloaded(served, table):
+    server, (_, ledger) = served("ready"), table
     restarts = SpeakerRestarts(server, Backoff(), lambda text, *_, **fields: server.said.append(text), server.stop)
     shutil.rmtree(server.runtime.path)
     restarts._run()
-    assert server.calls == ["Unload"] and not board.live_streams()
+    assert server.calls == ["Unload"] and ledger.failed_generations().any()
     assert server.said[0].endswith("was removed; streams have no speakers until the server restarts")

@@ -14,14 +14,15 @@ from penstock.encoder.int8 import Int8Linear, activation_bits
 from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle_files import CONFIG_FILE, WEIGHTS_FILE, write_document
-from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
+from penstock.pipeline.slots.drain import DrainBoard
+from penstock.pipeline.slots.ticket import END, SPEAKER_MODE, START, Ticket
+from penstock.pipeline.stages.audio_rows import SpeakerAudio
 from penstock.pipeline.stages.speakers import SpeakerStage
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import open_network
+from penstock_client.options import SPEAKER_MODES
 from tests.helpers.golden import AN4
 
 pytestmark = pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")
@@ -60,13 +61,13 @@ def test_probabilities_of_speech(bundles):
 
 @pytest.mark.parametrize(("number", "precision"), [(0, "int8"), (1, "auto"), (0, "auto")])
 def test_the_served_model(bundles, number, precision):
-    ledger = SlotLedger(slot_count(1))
-    stage = SpeakerStage(bundles[number], StreamTable(1, ledger, 60.0, float), ledger, precision=precision)
-    is_int8 = all(isinstance(product, Int8Linear) for product in products(stage.streams.network))
+    stage = SpeakerStage(bundles[number], 1, DrainBoard(1), precision=precision)
+    is_int8 = all(isinstance(product, Int8Linear) for product in products(stage.steps.network))
     assert is_int8 == (number == 1 or precision == "int8")
     samples = np.sin(np.arange(160_000) * 0.1).astype(np.float32) / 10
-    request = AudioRequest("a", samples, True, True, {"speaker_mode": "file"})
-    (answer,) = stage.process([rows_of([request])])
+    sent = SpeakerAudio(samples, np.array([len(samples)]), np.array([START | END]))
+    flags = START + END + SPEAKER_MODE * len(SPEAKER_MODES)  # the last one is that of files
+    (answer,) = stage.process_tickets([Ticket(np.array([[0, 1, 0, flags, 0, 0, 0, 0]]))], [sent])
     expected = Diarizer(bundles[number], precision).probabilities(torch.from_numpy(samples)).numpy()
     np.testing.assert_allclose(answer.probabilities, expected, rtol=0, atol=1e-5)
 

@@ -1,5 +1,7 @@
 """The stage of the Triton model `speakers`: streams of all ages and modes share steps, and each is as alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,13 @@ import torch
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.program import EagerDriver
 from penstock.pipeline.memory.server_memory import speaker_memory
-from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.results.speakers import LOST, RowFrames
+from penstock.pipeline.slots.drain import DrainBoard
+from penstock.pipeline.slots.table import slot_count
+from penstock.pipeline.slots.ticket import END, FINALIZE, SPEAKER_MODE, START, Column, Ticket
 from penstock.pipeline.stages import speakers as speakers_stage
-from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
-from penstock.pipeline.stages.speakers import SpeakerFrames, SpeakerStage, StreamSteps
+from penstock.pipeline.stages.audio_rows import AudioRequest, SpeakerAudio
+from penstock.pipeline.stages.speakers import SpeakerStage, StreamSteps
 from penstock.speakers import network as network_module
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer, SpeakerSteps
@@ -19,25 +23,46 @@ from penstock.speakers.network import SpeakerNetwork, _PaddedRows
 from tests.helpers.tensor_memory import TensorMemory
 
 MODES = ("low_latency", "very_low_latency", "ultra_low_latency", "file")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+EVERY_PLACE = range(6)
+"""Places for four streams."""
 
 
 class Server:
-    """A stage with its table."""
+    """The stage, and leases as the features stage gives them: a slot for each name that starts."""
 
-    def __init__(self, speaker_bundle: SpeakerCheckpoint, max_streams: int = 4, idle_s: float = 1e9):
-        self.clock, ledger = Clock(), SlotLedger(slot_count(max_streams))
-        self.table = StreamTable(max_streams, ledger, idle_s, self.clock)
-        self.stage = SpeakerStage(speaker_bundle, self.table, ledger)
+    def __init__(self, speaker_bundle: SpeakerCheckpoint, max_streams: int = 4):
+        self.board = DrainBoard(64)
+        self.stage = SpeakerStage(speaker_bundle, max_streams, self.board)
+        self._leases: dict[str, list[int]] = {}
+        self._slots = itertools.count()
 
-    def answer(self, *requests: AudioRequest) -> list[SpeakerFrames | StreamError]:
-        return self.stage.process([rows_of([request]) for request in requests])
+    def answer(self, *requests: AudioRequest) -> list[RowFrames]:
+        """The answers to requests of one batch, one row each."""
+        rows = [self._row(request) for request in requests]
+        audio = [
+            SpeakerAudio(one.samples, np.array([len(one.samples)]), np.array([row[Column.FLAGS] % SPEAKER_MODE]))
+            for one, row in zip(requests, rows, strict=True)
+        ]
+        answers = self.stage.process_tickets([Ticket(row[np.newaxis]) for row in rows], audio)
+        assert not any(isinstance(one, StreamError) for one in answers)
+        assert all(one.problem(1) is None for one in answers)
+        return [one.by_row()[0] for one in answers]
+
+    def _row(self, request: AudioRequest) -> np.ndarray:
+        flags = START * request.is_start + END * request.is_end + FINALIZE * request.finalize
+        if request.is_start:
+            slot = next(self._slots) % 64
+            self._leases[request.stream_id] = [slot, slot + 1, 0]
+            self.board.times_ns[slot], self.board.generations[slot] = 1, slot + 1
+            if mode := request.options.get("speaker_mode", "low_latency"):
+                flags += SPEAKER_MODE * (1 + MODES.index(mode))
+        slot, generation, number = lease = self._leases[request.stream_id]
+        lease[2] += 1
+        return np.array([slot, generation, number, flags, 0, 0, 0, 0])
+
+    def over(self, name: str) -> None:
+        """The stream ends without a row here."""
+        self.board.times_ns[self._leases[name][0]] = 0
 
     def whole(self, samples: np.ndarray, mode: str) -> np.ndarray:
         """All probabilities of a stream that is sent by itself."""
@@ -64,10 +89,9 @@ class Sent:
         self.is_over = self._at == len(self._samples)
         return AudioRequest(self._name, self._samples[start : self._at], is_first, self.is_over, options)
 
-    def take(self, answer: SpeakerFrames | StreamError) -> None:
-        assert isinstance(answer, SpeakerFrames), answer
-        assert answer.first_frame == sum(map(len, self._found))
-        self._found.append(answer.probabilities)
+    def take(self, answer: RowFrames) -> None:
+        assert answer.first == sum(map(len, self._found))
+        self._found.append(answer.decided)
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -99,10 +123,10 @@ def test_streams_of_all_ages_and_modes_are_as_alone(speaker_bundle):
         requests = [(stream, stream.next()) for stream in twice if not stream.is_over]
         for (stream, _), answer in zip(requests, server.answer(*(request for _, request in requests)), strict=True):
             stream.take(answer)
-        compressed.append(int(server.stage.streams._steps.cache.is_compressed.sum()))
+        compressed.append(int(server.stage.steps._steps.cache.is_compressed.sum()))
         done += [stream for stream in live if stream.is_over]
         live = [stream for stream in live if not stream.is_over]
-    assert server.stage.streams.rows > server.stage.streams.steps
+    assert server.stage.steps.rows > server.stage.steps.steps
     assert sum(compressed) > 3
     for stream in done:
         mode, count = stream._mode, len(stream._samples)
@@ -120,66 +144,78 @@ def test_a_chunk_is_decided_when_its_look_ahead_has_come(speaker_bundle, mode, c
         AudioRequest("a", noise(needed - 1, 0), True, options={"speaker_mode": mode}),
         AudioRequest("a", noise(1, 1)),
     )
-    assert (len(first.probabilities), len(second.probabilities), second.first_frame) == (0, 8 * chunk, 0)
+    assert (len(first.decided), len(second.decided), second.first) == (0, 8 * chunk, 0)
     (end,) = server.answer(AudioRequest("a", noise(0, 0), is_end=True))
-    assert (len(end.probabilities), end.first_frame) == (8 * right, 8 * chunk)
+    assert (len(end.decided), end.first) == (8 * right, 8 * chunk)
 
 
-def test_what_is_rejected(speaker_bundle):
-    server, quiet = Server(speaker_bundle, 1), noise(1600, 0)
-    found = server.answer(
-        AudioRequest("a", quiet),
-        AudioRequest("a", quiet, True, options={"speaker_mode": "fast"}),
-        AudioRequest("a", quiet, True, options={"speaker_mode": ["file"]}),
-        AudioRequest("a", quiet, True, options={"decoder": "greedy"}),
-        AudioRequest("a", quiet, True),
-        AudioRequest("b", quiet, True),
-        AudioRequest("a", quiet, options={"speaker_mode": "file"}),
-        AudioRequest("a", quiet, finalize=True),
-        AudioRequest("a", np.full(10, np.nan, np.float32)),
-        AudioRequest("a", np.zeros(480_001, np.float32)),
-        AudioRequest("a", quiet),
+@pytest.mark.parametrize("mode", MODES)
+def test_ends_of_segments_by_the_client_change_no_later_frame(speaker_bundle, mode):
+    """In the first frame, in the first 80 ms, before the look-ahead, twice in a row, and long after the start."""
+    samples, server, options = noise(700_000, 7), Server(speaker_bundle), {"speaker_mode": mode}
+    places = [0, 100, 700, 1200, 1280, 1320, 20_000, 20_000, 20_160, 60_001, 500_000]
+    expected, found = Server(speaker_bundle).whole(samples, mode), []
+    for begin, end in itertools.pairwise([0, *places]):
+        alone = Server(speaker_bundle).whole(samples[:end], mode)
+        request = AudioRequest("a", samples[begin:end], not found, False, options, finalize=True)
+        (row, other) = server.answer(request, AudioRequest("b", samples[begin:end], not found))
+        found.append(row.decided)
+        assert other.copied is None
+        # All frames up to there are known, as if the stream had ended.
+        np.testing.assert_allclose(np.concatenate([*found, row.copied]), alone, rtol=0, atol=1e-5)
+    (last,) = server.answer(AudioRequest("a", samples[places[-1] :], is_end=True))
+    np.testing.assert_allclose(np.concatenate([*found, last.decided]), expected, rtol=0, atol=1e-5)
+
+
+def test_rows_of_streams_that_did_not_ask_and_of_unknown_ones_have_no_frames(speaker_bundle):
+    server, restarted = Server(speaker_bundle), Server(speaker_bundle)
+    silent, known = server.answer(
+        AudioRequest("a", noise(40_000, 0), True, options={"speaker_mode": None}), AudioRequest("b", noise(9, 0), True)
     )
-    codes = [answer.code.name if isinstance(answer, StreamError) else "" for answer in found]
-    option = "OPTION_INVALID"
-    audio = "AUDIO_INVALID"
-    assert codes == ["STREAM_NOT_OPEN", *[option] * 3, "", "STREAM_LIMIT", option, option, audio, audio, ""]
-    assert "accepted: low_latency, very_low_latency, ultra_low_latency, file" in str(found[1])
+    assert (silent.first, len(silent.decided), known.first) == (LOST, 0, 0)
+    server.stage = restarted.stage
+    (after,) = server.answer(AudioRequest("b", noise(40_000, 0)))
+    assert (after.first, len(after.decided)) == (LOST, 0)
+    assert server.stage.steps.rows == 0
 
 
-def test_a_stream_that_sends_nothing_expires_and_leaves_its_slot(speaker_bundle):
-    server = Server(speaker_bundle, 1, idle_s=30.0)
-    server.answer(AudioRequest("a", noise(100_000, 0), True))
-    server.clock.now = 31.0
-    after, started = server.answer(AudioRequest("a", noise(100, 0)), AudioRequest("b", noise(30_000, 1), True, True))
-    assert after.code is ErrorCode.STREAM_NOT_OPEN
-    np.testing.assert_allclose(
-        started.probabilities, Server(speaker_bundle).whole(noise(30_000, 1), MODES[0]), atol=1e-5
-    )
-
-
-def test_streams_that_wait_for_a_long_step_stay_open(speaker_bundle, monkeypatch):
-    """Requests of "b" and "c" wait behind a step of a file that takes longer than the idle limit."""
-    server = Server(speaker_bundle, 3, idle_s=30.0)
-    server.answer(AudioRequest("a", noise(100, 0), True), AudioRequest("b", noise(100, 0), True))
-    compute = server.stage.streams._steps.step_of_mel
-
-    def slow(*args):
-        server.clock.now += 40.0
-        return compute(*args)
-
-    monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", slow)
-    server.clock.now += 20.0
-    server.answer(AudioRequest("a", noise(40_000, 0)))
-    assert server.table.count_free() == 1  # as the metrics do after each step
-    server.answer(AudioRequest("c", noise(40_000, 1), True))
-    (found,) = server.answer(AudioRequest("b", noise(100, 0)))
-    assert isinstance(found, SpeakerFrames)
-
-
-def test_a_stream_without_numbers_is_lost_and_no_other(speaker_bundle, monkeypatch):
+def test_a_stream_with_a_missing_request_is_lost(speaker_bundle):
     server = Server(speaker_bundle)
-    steps = server.stage.streams._steps
+    server.answer(AudioRequest("a", noise(100, 0), True))
+    server._row(AudioRequest("a", noise(100, 0)))  # Triton has dropped it
+    for _ in range(2):
+        (found,) = server.answer(AudioRequest("a", noise(40_000, 0)))
+        assert found.first == LOST
+    assert server.stage.lost_streams == 1
+
+
+def test_places_are_those_of_streams_that_go_on(speaker_bundle):
+    """Streams in hundreds of slots take turns in six places; the ends of some never come here."""
+    server, alone = Server(speaker_bundle, 4), Server(speaker_bundle).whole(noise(30_000, 1), MODES[0])
+    for number in range(40):
+        if number % 3:
+            (found,) = server.answer(AudioRequest("ends", noise(30_000, 1), True, True))
+            np.testing.assert_allclose(found.decided, alone, rtol=0, atol=1e-5)
+        else:
+            server.answer(AudioRequest("open", noise(50_000, number), True))
+            server.over("open")
+    assert not server.stage.lost_streams
+
+
+def test_samples_that_are_not_those_of_the_ticket_are_rejected(speaker_bundle):
+    stage = Server(speaker_bundle).stage
+    ticket = Ticket(np.array([[0, 1, 0, START + SPEAKER_MODE, 0, 0, 0, 0]]))
+    for samples, lengths in ((10, [9]), (10, [5, 5]), (10, [-10]), (0, [])):
+        sent = SpeakerAudio(noise(samples, 0), np.array(lengths, np.int64), np.zeros(len(lengths), np.int64))
+        (found,) = stage.process_tickets([ticket], [sent])
+        assert found.code is ErrorCode.REQUEST_INVALID
+    forged = StreamError(ErrorCode.REQUEST_INVALID, "forged")
+    assert stage.process_tickets([forged], [sent]) == [forged]
+
+
+def test_a_stream_without_numbers_is_lost_and_no_other(speaker_bundle, monkeypatch, caplog):
+    server = Server(speaker_bundle)
+    steps = server.stage.steps._steps
     compute, loud = steps.step_of_mel, noise(40_000, 2)
     quiet = loud / 10
 
@@ -191,15 +227,15 @@ def test_a_stream_without_numbers_is_lost_and_no_other(speaker_bundle, monkeypat
     bad, more, good = server.answer(
         AudioRequest("bad", loud, True), AudioRequest("bad", loud), AudioRequest("good", quiet, True, True)
     )
-    assert (bad.code, more.code) == (ErrorCode.STREAM_LOST, ErrorCode.STREAM_LOST)
-    assert "NaN" in bad.message
+    assert (bad.first, more.first) == (LOST, LOST)
+    assert "NaN" in caplog.text
     (after,) = server.answer(AudioRequest("bad", quiet))
-    assert after.code is ErrorCode.STREAM_NOT_OPEN
+    assert after.first == LOST
     monkeypatch.undo()
     alone = Server(speaker_bundle).whole(quiet, MODES[0])
-    np.testing.assert_allclose(good.probabilities, alone, atol=1e-5)
-    for found in server.answer(*(AudioRequest(number, quiet, True, True) for number in range(server.table.slots))):
-        np.testing.assert_allclose(found.probabilities, alone, atol=1e-5)
+    np.testing.assert_allclose(good.decided, alone, atol=1e-5)
+    for found in server.answer(*(AudioRequest(number, quiet, True, True) for number in EVERY_PLACE)):
+        np.testing.assert_allclose(found.decided, alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["low_latency", "file"])
@@ -213,7 +249,7 @@ def test_frames_without_numbers_stay_in_their_stream(speaker_bundle, monkeypatch
     quiet = [loud[:count] / 10 for count in (200_000, 5000)]
     expected = [Server(speaker_bundle).whole(samples, mode) for samples in quiet]
     server, levels = Server(speaker_bundle, 1), []
-    embed = server.stage.streams.network.embed
+    embed = server.stage.steps.network.embed
 
     def spoiled(mel: torch.Tensor) -> torch.Tensor:
         level = mel.view(-1, 8 * mel.shape[1]).mean(dim=1)
@@ -222,48 +258,38 @@ def test_frames_without_numbers_stay_in_their_stream(speaker_bundle, monkeypatch
             ((level > limit) & (mel.view(len(level), -1) != 0.0).all(dim=1))[:, None], torch.nan
         )
 
-    monkeypatch.setattr(server.stage.streams.network, "embed", spoiled)
+    monkeypatch.setattr(server.stage.steps.network, "embed", spoiled)
     limit = float("inf")
     server.whole(quiet[0], mode)
     limit = min(levels) + 3.0  # loud frames are 4.6 above quiet ones
-    every_slot = range(server.table.slots)
-    for bad in server.answer(*(AudioRequest(number, loud, True, True, options) for number in every_slot)):
-        assert bad.code is ErrorCode.STREAM_LOST and "NaN" in bad.message
+    for bad in server.answer(*(AudioRequest(number, loud, True, True, options) for number in range(3))):
+        assert bad.first == LOST
     for turn in range(2):
         samples, wanted = quiet[1 - turn], expected[1 - turn]
-        for found in server.answer(*(AudioRequest(number, samples, True, True, options) for number in every_slot)):
-            np.testing.assert_allclose(found.probabilities, wanted, rtol=0, atol=1e-5)
+        for found in server.answer(*(AudioRequest(number, samples, True, True, options) for number in range(3))):
+            np.testing.assert_allclose(found.decided, wanted, rtol=0, atol=1e-5)
 
 
-def test_a_step_that_fails_loses_its_streams_only(speaker_bundle, monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), TypeError("a fault in the code")])
+def test_what_fails_loses_its_streams_only(speaker_bundle, monkeypatch, error):
+    """Each row of a ticket has a reply in any case."""
     server = Server(speaker_bundle)
-    run = server.stage.streams._steps.step_of_mel
     server.answer(AudioRequest("old", noise(3000, 0), True))
 
     def fail(*args):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", fail)
-    lost, waiting = server.answer(AudioRequest("new", noise(40_000, 1), True), AudioRequest("old", noise(3000, 1)))
-    assert lost.code is ErrorCode.STREAM_LOST
-    assert isinstance(waiting, SpeakerFrames)
-    monkeypatch.setattr(server.stage.streams._steps, "step_of_mel", run)
-    (end,) = server.answer(AudioRequest("old", noise(0, 0), is_end=True))
-    assert len(end.probabilities) == 6000 // 160
-
-
-def test_audio_without_a_log_mel_loses_its_streams(speaker_bundle, monkeypatch):
-    server = Server(speaker_bundle)
-
-    def fail(*args):
-        raise RuntimeError("out of memory")
+        raise error
 
     with monkeypatch.context() as patch:
+        patch.setattr(server.stage.steps._steps, "step_of_mel", fail)
+        (lost,) = server.answer(AudioRequest("new", noise(40_000, 1), True))
+    with monkeypatch.context() as patch:
         patch.setattr(server.stage._extractor, "extract", fail)
-        lost, restarted = server.answer(*[AudioRequest("a", noise(3000, 0), True)] * 2)
-    assert (lost.code, restarted.code) == (ErrorCode.STREAM_LOST, ErrorCode.STREAM_LOST)
-    (found,) = server.answer(AudioRequest("a", noise(3000, 0), True, True))
-    assert len(found.probabilities) == 3000 // 160
+        (also,) = server.answer(AudioRequest("newer", noise(40_000, 1), True))
+    assert (lost.first, also.first) == (LOST, LOST)
+    rest, end = server.answer(AudioRequest("old", noise(3000, 1)), AudioRequest("old", noise(0, 0), is_end=True))
+    assert (rest.first, len(end.decided)) == (0, 6000 // 160)
+    (found,) = server.answer(AudioRequest("new", noise(3000, 0), True, True))
+    assert len(found.decided) == 3000 // 160
 
 
 def test_a_captured_step_reads_nothing_on_the_host(speaker_bundle):
@@ -287,7 +313,7 @@ def test_the_memory_of_a_long_silence_is_flat(speaker_bundle, mode):
         before = memory.alive_bytes
         frames = [server.answer(AudioRequest("a", part))[0] for _ in range(4)]
         assert memory.alive_bytes == before
-    assert frames[-1].first_frame + len(frames[-1].probabilities) >= 5 * 3000 - 8 * (34 + 6)
+    assert frames[-1].first + len(frames[-1].decided) >= 5 * 3000 - 8 * (34 + 6)
 
 
 def test_steps_with_a_static_window_are_those_without(speaker_bundle, monkeypatch):
@@ -295,7 +321,7 @@ def test_steps_with_a_static_window_are_those_without(speaker_bundle, monkeypatc
     plain = Server(speaker_bundle)
     monkeypatch.setattr(speakers_stage, "select_step_driver", lambda mode, device: EagerDriver())
     static = Server(speaker_bundle)
-    assert static.stage.streams._captured is not None
+    assert static.stage.steps._captured is not None
     for at in range(12):
         requests = [
             AudioRequest(
@@ -304,8 +330,8 @@ def test_steps_with_a_static_window_are_those_without(speaker_bundle, monkeypatc
             for i, mode in enumerate(MODES)
         ]
         for wanted, found in zip(plain.answer(*requests), static.answer(*requests), strict=True):
-            assert found.first_frame == wanted.first_frame
-            np.testing.assert_allclose(found.probabilities, wanted.probabilities, rtol=0, atol=1e-5)
+            assert found.first == wanted.first
+            np.testing.assert_allclose(found.decided, wanted.decided, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("number_bytes", [4, 2])

@@ -14,7 +14,6 @@ from penstock.speakers.importer import import_speakers
 from penstock.speakers.turns import Turn, rttm, speakers_of, turns
 from penstock.transcription import result_files
 from penstock.transcription.files import FileSegment, FileTranscript
-from penstock_client.speakers.probabilities import Probabilities
 from tests.helpers.golden import AN4
 
 RECORDINGS = sorted(map(str, (AN4 / "flac").glob("*.flac")))[:2]
@@ -33,20 +32,19 @@ def test_a_word_has_the_speaker_with_the_largest_mean():
     probabilities = torch.zeros(100, 2)
     probabilities[:40, 0], probabilities[35:, 1] = 0.8, 0.7
     times = [(0, 100), (300, 400), (320, 420), (990, 990), (5000, 5100)]
-    assert speakers_of(times, probabilities, 0.01) == [1, 1, 1, 2, 2]
+    assert speakers_of(times, probabilities.numpy(), 10) == [1, 1, 1, 2, 2]
     later = [(begin + 3000, end + 3000) for begin, end in times]
-    assert speakers_of(later, probabilities, 0.01, start_s=3.0) == [1, 1, 1, 2, 2]
-    assert speakers_of([(0, 10)], probabilities[:0], 0.01) == [1]
+    assert speakers_of(later, probabilities.numpy(), 10, start_ms=3000) == [1, 1, 1, 2, 2]
+    assert speakers_of([(0, 10)], probabilities[:0].numpy(), 10) == [1]
 
 
 def test_a_word_begins_with_its_own_frame():
-    """Times are whole frames, as the client's: 1.15 s / 0.01 s is less than 115 in floating point."""
+    """Times are whole frames: 1.15 s / 0.01 s is less than 115 in floating point."""
     times = [(begin, begin + 10) for begin in range(0, 3000, 10)]
-    alternating = torch.eye(2).repeat(150, 1)
-    known = Probabilities()
-    known.add(0, alternating.numpy())
-    assert speakers_of(times, alternating, 0.01) == [1, 2] * 150
-    assert list(known.speakers_of([Word("a", *each) for each in times])) == [1, 2] * 150
+    alternating = torch.eye(2).repeat(150, 1).numpy()
+    for start_ms in (0.0, 1000 * 1.15):
+        later = [(begin + start_ms, end + start_ms) for begin, end in times]
+        assert speakers_of(later, alternating, 1000 * 0.01, start_ms) == [1, 2] * 150
 
 
 def test_rttm_has_ten_fields():

@@ -12,6 +12,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from penstock.serving.launch import Ports
+from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock_client.batched.rows import END, START, Row
 
 if TYPE_CHECKING:  # clients that will be killed start without torch
@@ -22,6 +23,7 @@ SINGLE = ("SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED")
 LISTED = ("WORDS", "WORD_START_MS", "WORD_END_MS"), ("TOKENS", "TIMESTAMPS"), ("ALTERNATIVES",)
 OUTPUTS = (*SINGLE, *itertools.chain(*LISTED))
 BATCHED_OUTPUTS = (*OUTPUTS, "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS", "ROW", "ERROR_ROWS", "ERRORS")
+SPEAKER_OUTPUTS = ("SPEAKER_COUNTS", "WORD_SPEAKERS", "ALTERNATIVE_WORDS")
 _DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int16): "INT16", np.dtype(np.int64): "INT64"}
 TIMEOUT_S = 60.0
 BATCHED = "batched"
@@ -135,12 +137,13 @@ def inputs_of(arrays: dict[str, np.ndarray]) -> list[triton_grpc.InferInput]:
 
 
 class BatchedConnection:
-    """One gRPC stream of requests to `asr_batch`. Use it as a context manager."""
+    """One gRPC stream of requests to an ensemble that takes rows. Use it as a context manager."""
 
-    def __init__(self, url: str, client: str):
+    def __init__(self, url: str, client: str, model: str = "asr_batch"):
         self._client = triton_grpc.InferenceServerClient(url)
-        self._name = client
-        self._outputs = [triton_grpc.InferRequestedOutput(name) for name in BATCHED_OUTPUTS]
+        self._name, self._model = client, model
+        names = BATCHED_OUTPUTS + (SPEAKER_OUTPUTS if model == SPEAKER_ENSEMBLE else ())
+        self._outputs = [triton_grpc.InferRequestedOutput(name) for name in names]
         self._replies: queue.Queue[BatchedReply] = queue.Queue()
 
     def __enter__(self) -> "BatchedConnection":
@@ -158,7 +161,7 @@ class BatchedConnection:
 
     def send_arrays(self, arrays: dict[str, np.ndarray], parameters: dict) -> None:
         """Sends a request, which may be wrong."""
-        self._client.async_stream_infer("asr_batch", inputs_of(arrays), outputs=self._outputs, parameters=parameters)
+        self._client.async_stream_infer(self._model, inputs_of(arrays), outputs=self._outputs, parameters=parameters)
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> BatchedReply:
         """The next reply, or the error of a request that was rejected as a whole."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.serving.information import server_information
+from penstock.serving.information import server_information, speaker_information
 from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
@@ -48,7 +48,11 @@ def server_environment(
 def information(environment: dict[str, str]) -> dict[str, str]:
     """Information that `penstock serve` with these settings gives to clients."""
     found = Settings.from_environment(environment | {"PENSTOCK_DEVICE": "cpu"})
-    return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
+    config = found.speaker_config
+    return {
+        **server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s),
+        **({} if config is None else speaker_information(config, found.speaker_streams)),
+    }
 
 
 def running_server(

@@ -42,18 +42,20 @@ class TritonPythonModel:
         """Returns one response per request; a rejected request or row does not affect its batch."""
         tickets = [triton_io.ticket(request, self._signer, reads_rest=True) for request in requests]
         encoded = [triton_io.tensor(request, "ENCODED") for request in requests]
-        replies = self._stage.process_tickets(tickets, encoded)
+        speakers = [triton_io.speaker_frames(request) for request in requests]
+        replies = self._stage.process_tickets(tickets, encoded, speakers)
         self._metrics.update(decoded_frames(tickets, replies), self._stage.truncation)
-        return [self._response(*one) for one in zip(requests, tickets, replies, strict=True)]
+        return [self._response(*one) for one in zip(requests, tickets, replies, speakers, strict=True)]
 
-    def _response(self, request, ticket, reply):
+    def _response(self, request, ticket, reply, speakers):
         if isinstance(reply, StreamError):
             return triton_io.error_response(reply, request, self.log)
         if reply.is_batched:
             for row, error in reply.errors.items():
                 if row not in ticket.errors:  # `features` has logged its own
                     self.log.rejection(error, None, request.request_id(), row)
-            return triton_io.batched_response(self._changes.of_rows(ticket.rows, reply.answers))
+            changes = self._changes.of_rows(ticket.rows, reply.answers)
+            return triton_io.batched_response(changes, speakers is not None)
         answer = reply.answers[0]
         if isinstance(answer, StreamError):
             return triton_io.error_response(answer, request, self.log)

@@ -29,15 +29,17 @@ class TritonPythonModel:
         streams = StreamLog(self.log, settings.open_latency(), rate_hz)
         self._table = table = StreamTable(
             settings.max_streams, settings.open_ledger(), settings.idle_limit_s, board=settings.open_board(),
-            on_settled=streams.ended,
+            on_settled=streams.ended, speaker_streams=settings.speaker_streams,
         )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         show_build(triton_io.make_metric, settings)
         if settings.context is None:
             limits = WindowLimits(60 * rate_hz * settings.max_file_minutes, int(rate_hz * settings.max_audio_s))
-            self._stage = WindowFeatureStage(checkpoint, table, limits, settings.decoding)
+            self._stage = WindowFeatureStage(
+                checkpoint, table, limits, settings.decoding, speakers=settings.speaker_config
+            )
         else:
-            self._stage = FeatureStage(checkpoint, settings.context, table, settings.decoding)
+            self._stage = FeatureStage(checkpoint, settings.context, table, settings.decoding, settings.speaker_config)
         self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()

@@ -1,15 +1,13 @@
-"""Triton model `speakers`: AUDIO in, PROBABILITIES of speakers out. It has a stream table and states of its own."""
+"""Triton model `speakers`: AUDIO in, PROBABILITIES of speakers out. It holds the speaker state of every stream."""
 
-from penstock.errors import ErrorCode, SettingError, StreamError
-from penstock.pipeline.slots.drain import DrainBoard
-from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.errors import SettingError, StreamError
+from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.pipeline.stages.speakers import SpeakerStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import SpeakerMetrics
-from penstock.serving.model_log import ModelLog, StreamLog
-from penstock.serving.settings import SPEAKER_BOARD, SPEAKER_LEDGER, Settings
+from penstock.serving.model_log import ModelLog
+from penstock.serving.settings import Settings
 from penstock.speakers.bundle import SpeakerCheckpoint
 
 
@@ -22,16 +20,12 @@ class TritonPythonModel:
         triton_io.check_single_instance(args)
         settings = Settings.from_environment(is_verified=True)
         prepare_process(settings.threads)
+        self._signer = TicketSigner.shared(settings.runtime_directory)
         if settings.speakers is None:
             raise SettingError("PENSTOCK_SPEAKERS is not set; accepted: a bundle of a speaker model")
-        slots, runtime = slot_count(settings.speaker_streams), settings.runtime_directory
-        ledger, board = SlotLedger(slots, runtime / SPEAKER_LEDGER), DrainBoard(slots, runtime / SPEAKER_BOARD)
-        table = StreamTable(
-            settings.speaker_streams, ledger, settings.idle_limit_s, board=board, on_settled=StreamLog(self.log).ended
-        )
         self._stage = SpeakerStage(
-            SpeakerCheckpoint(settings.speakers), table, ledger, settings.device, settings.decoding.cuda_graphs,
-            settings.precision,
+            SpeakerCheckpoint(settings.speakers), settings.speaker_streams, settings.open_board(), settings.device,
+            settings.decoding.cuda_graphs, settings.precision,
         )  # fmt: skip
         self._metrics = SpeakerMetrics(triton_io.make_metric, self._stage)
         self.log.stage(f"loaded: {settings.device}, {settings.speaker_streams} streams")
@@ -41,8 +35,9 @@ class TritonPythonModel:
 
     @triton_io.ends_process_without_device
     def execute(self, requests):
-        """Returns one response per request; a rejected request does not affect its batch."""
-        replies = self._stage.process([triton_io.audio_rows(request, 0) for request in requests])
+        """Returns one response per request. Rows that fail here go on without speakers."""
+        tickets = [triton_io.ticket(request, self._signer) for request in requests]
+        replies = self._stage.process_tickets(tickets, [triton_io.speaker_audio(request) for request in requests])
         self._metrics.update()
         return [
             triton_io.error_response(reply, request, self.log)
@@ -52,6 +47,5 @@ class TritonPythonModel:
         ]
 
     def finalize(self):
-        """Logs the streams that the stop cuts off; frees outputs before Triton frees its memory."""
-        self._stage.table.close_all(ErrorCode.SERVER_DRAINING.name)
+        """Frees outputs before Triton frees its memory."""
         triton_io.release_outputs()

@@ -20,7 +20,7 @@ from penstock.pipeline.slots.table import slot_count
 from penstock.reporting import memory_size
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
-from penstock.serving.information import server_information
+from penstock.serving.information import server_information, speaker_information
 from penstock.serving.ipv6_ports import ipv6_ports, triton_address
 from penstock.serving.launch import Ports, ServerOptions, claim_all_ports, raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
@@ -115,7 +115,7 @@ def _prepare_server(
     """The server, and the gateway's options with its ports."""
     _check_files(args, values)
     files = 1 if triton_address(values.listen) == values.listen else 3  # also the two of `ipv6_ports`
-    raise_open_file_limit(values.max_streams + values.all_speaker_streams, files)
+    raise_open_file_limit(values.max_streams, files)
     _check_device(args, values)
     others = gateway.ports if gateway else ()
     wanted = Ports(values.http_port, values.grpc_port, values.metrics_port)
@@ -131,6 +131,8 @@ def _prepare_server(
     values = values.model_copy(update={"precision": precision})
     model, limits = served[:3], (values.max_streams, values.idle_seconds, values.drain_seconds)
     information = server_information(*model, *limits, served.max_audio_s, values.precision)
+    if (speakers := served_speakers(values)) is not None:
+        information |= speaker_information(speakers.config, values.all_speaker_streams)
     memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s, values.precision)
     memory = memory.with_speakers(served_speaker_memory(values))
     for line in _description(values, served, memory):

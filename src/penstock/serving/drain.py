@@ -1,12 +1,12 @@
 """Lets the live streams of a server end before it stops."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.pipeline.slots.drain import DrainBoard, Phase
-from penstock.serving.settings import DRAIN_BOARD, LEDGER, SPEAKER_BOARD, SPEAKER_LEDGER
+from penstock.serving.settings import DRAIN_BOARD, LEDGER
 
 if TYPE_CHECKING:
     from penstock.pipeline.slots.ledger import SlotLedger
@@ -28,25 +28,22 @@ class Drained(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A model's view of its stream table."""
+    """A server's view of its stream table."""
 
     board: DrainBoard
     ledger: "SlotLedger"
 
 
-def attach_tables(runtime: Path) -> list[Table]:
-    """The tables of a server that is ready, none if its models keep none. Their files may be removed afterwards."""
+def attach_table(runtime: Path) -> Table | None:
+    """The table of a server that is ready, None if its models keep none. Its files may be removed afterwards."""
     from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
 
-    return [
-        Table(board, SlotLedger(len(board.times_ns), runtime / ledger))
-        for name, ledger in ((DRAIN_BOARD, LEDGER), (SPEAKER_BOARD, SPEAKER_LEDGER))
-        if (board := DrainBoard.attach(runtime / name)) is not None
-    ]
+    board = DrainBoard.attach(runtime / DRAIN_BOARD)
+    return None if board is None else Table(board, SlotLedger(len(board.times_ns), runtime / LEDGER))
 
 
 def drain_streams(
-    tables: Sequence[Table],
+    table: Table | None,
     limit_s: float,
     has_ended: Callable[[], bool],
     on_wait: Callable[[int], object],
@@ -57,23 +54,15 @@ def drain_streams(
     stream logs those that did not end. Returns None where the models keep no table of streams.
     on_wait: called with the number of streams if there are any to wait for.
     """
-    if not tables:
+    if table is None:
         return None
+    board, ledger = table
 
     def live(silent_s: float = float("inf")) -> int:
-        return sum(table.board.live_streams(silent_s, table.ledger.ended_generations().tolist()) for table in tables)
+        return board.live_streams(silent_s, ledger.ended_generations().tolist())
 
-    def unsettled(lost_s: float = float("inf")) -> set[tuple[int, int]]:
-        """Numbers of tables and their slots."""
-        return {
-            (number, slot)
-            for number, table in enumerate(tables)
-            for slot in table.board.unsettled_slots(table.ledger.settled_requests, lost_s)
-        }
-
-    def enter(phase: Phase) -> None:
-        for table in tables:
-            table.board.phase = phase
+    def unsettled(lost_s: float = float("inf")) -> set[int]:
+        return board.unsettled_slots(ledger.settled_requests, lost_s)
 
     def wait_while(condition: Callable[[], int], limit_s: float) -> None:
         deadline_s = time.monotonic() + limit_s
@@ -81,16 +70,16 @@ def drain_streams(
             time.sleep(_POLL_S)
 
     started_s = time.monotonic()
-    enter(Phase.DRAINING)
-    wait_while(lambda: any(table.board.is_admitting for table in tables), limit_s)  # by the phase before
+    board.phase = Phase.DRAINING
+    wait_while(lambda: board.is_admitting, limit_s)  # by the phase before
     streams = live()
     if waits_for := live(SILENT_S):
         on_wait(waits_for)
     wait_while(lambda: live(SILENT_S), started_s + limit_s - time.monotonic())
     left, owed = live(), unsettled(LOST_S)
-    enter(Phase.CLOSED)
+    board.phase = Phase.CLOSED
     wait_while(lambda: live(SILENT_S), _NOTICE_S)
     wait_while(lambda: len(owed & unsettled()), _ANSWER_S)
     left += len(owed & unsettled())
-    enter(Phase.OVER)
+    board.phase = Phase.OVER
     return Drained(max(streams, left), left)

@@ -14,6 +14,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
+from penstock.speakers.bundle import SpeakerConfig
 from penstock.version import __version__
 from penstock_client.options import MAX_PHRASES, WINDOWS
 from penstock_client.server_info import FINGERPRINT
@@ -63,6 +64,17 @@ def server_information(
         FINGERPRINT: fingerprint(checkpoint, context, decoding, precision),
     }
     return {name: str(value) for name, value in values.items()}
+
+
+def speaker_information(config: SpeakerConfig, streams: int) -> dict[str, str]:
+    """More values where a speaker model is served, for this many streams."""
+    delays_ms = (1000 * config.frame_s * (step.chunk + step.right) for step in config.steps.values())
+    return {
+        "speakers": str(config.speakers),
+        "speaker_streams": str(streams),
+        "speaker_modes": ",".join(config.steps),
+        "speaker_delay_ms": ",".join(f"{delay_ms:g}" for delay_ms in delays_ms),
+    }
 
 
 def _chunks(config: ModelConfig, context: AttentionContext) -> dict[str, str | int]:

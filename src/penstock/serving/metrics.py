@@ -16,7 +16,7 @@ from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows
 from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters
-from penstock.serving.settings import SAMPLE_RATE_HZ, Settings
+from penstock.serving.settings import Settings
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # only the process of that model needs it
@@ -121,10 +121,9 @@ def show_products(make: MakeMetric, products: Mapping[str, int]) -> None:
 
 
 class StreamMetrics:
-    """Metrics of a model with a stream table: streams and their audio."""
+    """Metrics of the `features` model: streams and their audio."""
 
-    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int, may_hold: bool = True):
-        """may_hold: audio of open files."""
+    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
         self._table = table
         self._sample_rate_hz = sample_rate_hz
         self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
@@ -136,8 +135,13 @@ class StreamMetrics:
         self._expired = _Counter(make, "penstock_streams_expired_total", "Streams that reached the idle timeout")
         self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
         self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
-        held = ("penstock_audio_held_seconds", "Audio of all open files, of an offline model")
-        self._held = _Gauge(make, *held) if may_hold else None
+        self._held = _Gauge(make, "penstock_audio_held_seconds", "Audio of all open files, of an offline model")
+        self._speakers: list[_Gauge] = []
+        if table.speaker_streams:
+            self._speakers = [
+                _Gauge(make, "penstock_speaker_streams_live", "Open streams with speakers"),
+                _Gauge(make, "penstock_speaker_slots_free", "Streams with speakers that could start now"),
+            ]
         self.update(0)
 
     def update(self, samples: int, samples_held: int = 0) -> None:
@@ -152,29 +156,27 @@ class StreamMetrics:
         self._expired.show(self._table.expired_streams)
         self._rejected.show(self._table.rejected_starts)
         self._audio.show(samples / self._sample_rate_hz)
-        if self._held:
-            self._held.show(samples_held / self._sample_rate_hz)
+        self._held.show(samples_held / self._sample_rate_hz)
+        for gauge, count in zip(self._speakers, self._table.count_speakers(), strict=False):
+            gauge.show(count)
 
 
 class SpeakerMetrics:
     """Metrics of the `speakers` model."""
 
     def __init__(self, make: MakeMetric, stage: "SpeakerStage"):
-        def make_own(name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
-            return make(f"penstock_speaker_{name.removeprefix('penstock_')}", description, kind, labels)
-
         self._stage = stage
-        self._streams = StreamMetrics(make_own, stage.table, SAMPLE_RATE_HZ, may_hold=False)
         self._steps = _Counter(make, "penstock_speaker_steps_total", "Steps of the speaker model")
         self._chunks = _Counter(make, "penstock_speaker_chunks_total", "Chunks of streams in these steps")
         self._busy = _Counter(make, "penstock_speaker_busy_seconds_total", "Seconds that the speaker model worked")
+        self._lost = _Counter(make, "penstock_speaker_streams_lost_total", "Streams that went on without speakers")
 
     def update(self) -> None:
         """Is called once per batch."""
-        self._streams.update(self._stage.samples_taken)
-        self._steps.show(self._stage.streams.steps)
-        self._chunks.show(self._stage.streams.rows)
-        self._busy.show(self._stage.table.busy_s)
+        self._steps.show(self._stage.steps.steps)
+        self._chunks.show(self._stage.steps.rows)
+        self._busy.show(self._stage.busy_s)
+        self._lost.show(self._stage.lost_streams)
 
 
 class DecodedFrames(NamedTuple):

@@ -9,9 +9,9 @@ from penstock.errors import SettingError
 from penstock.serving.settings import ServeOptions
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
-SPEAKERS = "speakers"
-"""The model that is loaded again by itself (`penstock.serving.speaker_restarts`)."""
-_FIRST_MODELS, _ENSEMBLES = ("features", SPEAKERS), ("asr", "asr_batch")
+SPEAKERS, SPEAKER_ENSEMBLE = "speakers", "asr_batch_speakers"
+"""The model that is loaded again by itself (`penstock.serving.speaker_restarts`), and the only one that needs it."""
+_FIRST_MODEL, _ENSEMBLES = "features", ("asr", "asr_batch", SPEAKER_ENSEMBLE)
 _GPU_DELAY_US = _POLL_DELAY_US = 5000
 _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
@@ -39,30 +39,31 @@ def copy_models(
 ) -> Path:
     """Creates `directory`: the models of `repository` with a batching delay, and `information` in the ensembles.
 
-    The information becomes parameters, which clients read. The delay applies to the models that take audio; by default
-    it is what `repository` says, but at most a quarter of a chunk, after which the next chunks come. The later models
-    wait for the rest of its batch, for as long as `repository` says but at most as long as those. on_gpu: 5 ms instead,
-    and no wait of the later models, because a step takes little longer for more streams. An offline model: 5
-    ms, because the encoder does nothing between two polls. has_speakers: with the model `speakers`.
+    The information becomes parameters, which clients read. The delay applies to the first model; by default it is what
+    `repository` says, but at most a quarter of a chunk, after which the next chunks come. The later models wait for the
+    rest of its batch, for as long as `repository` says but at most as long as the first. on_gpu: 5 ms instead, and no
+    wait of the later models, because a step takes little longer for more streams. An offline model: 5 ms, because the
+    encoder does nothing between two polls. has_speakers: with the speaker model and its ensemble.
     Configurations are copied; everything else is linked.
     """
-    if has_speakers and not (repository / SPEAKERS / "config.pbtxt").is_file():
-        flag = ServeOptions.option("speakers").flag
-        raise SettingError(f"{repository}: has no model {SPEAKERS}, which {flag} needs")
+    for name in (SPEAKERS, SPEAKER_ENSEMBLE) if has_speakers else ():
+        if not (repository / name / "config.pbtxt").is_file():
+            flag = ServeOptions.option("speakers").flag
+            raise SettingError(f"{repository}: has no model {name}, which {flag} needs")
     for config in repository.glob("*/config.pbtxt"):
         model = directory / config.parent.name
-        if model.name == SPEAKERS and not has_speakers:
+        if model.name in (SPEAKERS, SPEAKER_ENSEMBLE) and not has_speakers:
             continue
         model.mkdir(parents=True)
         for entry in config.parent.iterdir():
             if entry != config:
                 (model / entry.name).symlink_to(entry.absolute())
         text = config.read_text(encoding="utf-8")
-        if delay_ms is not None and model.name in _FIRST_MODELS and not _DELAY.search(text):
+        if delay_ms is not None and model.name == _FIRST_MODEL and not _DELAY.search(text):
             raise SettingError(f"{config}: has no max_queue_delay_microseconds, which --queue-delay-ms changes")
         default_us = _POLL_DELAY_US if information.get("windows") else 250 * float(information.get("chunk_ms", "inf"))
         most_us = default_us if delay_ms is None else 1000 * delay_ms
-        text = _with_delay(text, delay_ms, model.name in _FIRST_MODELS, most_us, on_gpu)
+        text = _with_delay(text, delay_ms, model.name == _FIRST_MODEL, most_us, on_gpu)
         if model.name in _ENSEMBLES:
             text += "".join(_parameter(name, value) for name, value in information.items())
         (model / config.name).write_text(text, encoding="utf-8")

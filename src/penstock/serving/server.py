@@ -17,7 +17,7 @@ import psutil
 
 from penstock.errors import PenstockError, PortError, ServerCrashError, ServerError
 from penstock.runtime import describe_end, memory_kills
-from penstock.serving.drain import Drained, Table, attach_tables, drain_streams
+from penstock.serving.drain import Drained, Table, attach_table, drain_streams
 from penstock.serving.health import answers, probe
 from penstock.serving.launch import (
     Ports,
@@ -64,7 +64,7 @@ class TritonServer:
         self._running: Running | None = None
         self._kills = 0
         self._is_hidden: bool | None = None
-        self._tables: list[Table] = []
+        self._table: Table | None = None
         self.ports = options.ports
         """The ports in use, once started; a further start uses the same."""
 
@@ -108,7 +108,7 @@ class TritonServer:
                 on_error.pop_all()
         except (OSError, RuntimeError, ValueError) as error:  # no memory, descriptors, processes or threads are left
             raise ServerError(f"the server, with files in {SHARED_MEMORY}, cannot be started: {error}") from error
-        self._tables, self._running = [], Running(process, log, runtime, loading_secret)
+        self._table, self._running = None, Running(process, log, runtime, loading_secret)
 
     def _launch(self, options: ServerOptions, runtime: RuntimeDirectory, loading_secret: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -177,7 +177,7 @@ class TritonServer:
             if self.has_ended() or ports.have_closed(listening):
                 raise self._start_error()
             if ports.are_open(listening) and self._is_ready():
-                self._tables = attach_tables(self.running.runtime.path)
+                self._table = attach_table(self.running.runtime.path)
                 self.running.runtime.note_files()
                 log.release()
                 return True
@@ -233,7 +233,7 @@ class TritonServer:
             return drained
         process, log, runtime, _ = self._running
         if drain and not self.has_ended():
-            counted = drain_streams(self._tables, self._options.drain_s, self.has_ended, on_wait)
+            counted = drain_streams(self._table, self._options.drain_s, self.has_ended, on_wait)
             drained = counted or drained
             if drained.cut_off:
                 probe(self.url(self.ports.http), _PROBE_S)  # the features model logs the streams

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from penstock.pipeline.memory.server_memory import SpeakerMemory
     from penstock.pipeline.slots.drain import DrainBoard
     from penstock.pipeline.slots.ledger import LatencyTable, SlotLedger
-    from penstock.speakers.bundle import SpeakerCheckpoint
+    from penstock.speakers.bundle import SpeakerCheckpoint, SpeakerConfig
 
 DRAIN_BOARD, LEDGER = "drain", "slots"
 """Names in the runtime directory."""
-SPEAKER_BOARD, SPEAKER_LEDGER = "speakers-drain", "speakers-slots"
-"""Names for the speaker model, which has streams of its own."""
 
 MAX_STREAM_COUNT = 65_536
 """The memory of the streams' states is the limit before that; `penstock serve` states it."""
@@ -46,6 +44,7 @@ _AUDIO_SHARE, _LEAST_AUDIO_S = 0.8, 600
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
+_SPEAKER_FRAME_MS = 10
 
 
 Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16", "int8"]
@@ -83,12 +82,12 @@ class _ProcessOptions(Options):
         str | None,
         Field(min_length=1),
         About("BUNDLE", unset="no speaker model", accepted="a bundle directory", page="speakers.md#serving"),
-    ] = Field(default=None, description="speaker model, served beside the recognizer")
+    ] = Field(default=None, description="speaker model, for the speaker of each word")
     speaker_streams: Annotated[
         int | None,
         Field(ge=1, le=MAX_STREAM_COUNT),
         About("N", unset="as many as --max-streams", page="speakers.md#serving"),
-    ] = Field(default=None, description="maximum live streams of the speaker model")
+    ] = Field(default=None, description="maximum live streams with speakers")
     idle_seconds: Annotated[float, Field(gt=0, le=MAX_IDLE_S), About("S", page="serving.md#idle-streams")] = Field(
         default=30.0, description="idle timeout of a stream, in seconds"
     )
@@ -252,6 +251,13 @@ class Settings:
 
         return slot_count(self.max_streams)
 
+    @property
+    def speaker_config(self) -> "SpeakerConfig | None":
+        """The configuration of the speaker model; None without one."""
+        from penstock.speakers.bundle import SpeakerCheckpoint
+
+        return None if self.speakers is None else SpeakerCheckpoint(self.speakers, is_verified=True).config
+
     def open_board(self) -> "DrainBoard":
         """The board through which the launcher drains the streams."""
         from penstock.pipeline.slots.drain import DrainBoard
@@ -312,11 +318,11 @@ def served_speakers(options: ServeOptions) -> "SpeakerCheckpoint | None":
     from penstock.speakers.bundle import SpeakerCheckpoint
 
     checkpoint = SpeakerCheckpoint(options.speakers)
-    rate_hz = checkpoint.config.features.sample_rate_hz
-    if rate_hz != SAMPLE_RATE_HZ:
+    features = checkpoint.config.features
+    if (features.sample_rate_hz, features.hop_ms) != (SAMPLE_RATE_HZ, _SPEAKER_FRAME_MS):
         raise CheckpointError(
-            f"{checkpoint.directory}: a speaker model for audio at {rate_hz} Hz; accepted by a server: "
-            f"{SAMPLE_RATE_HZ} Hz"
+            f"{checkpoint.directory}: a speaker model for audio at {features.sample_rate_hz} Hz, with frames of "
+            f"{features.hop_ms:g} ms; accepted by a server: {SAMPLE_RATE_HZ} Hz, {_SPEAKER_FRAME_MS} ms"
         )
     return checkpoint
 

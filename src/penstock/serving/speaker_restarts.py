@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from penstock.pipeline.slots.drain import DrainBoard
+from penstock.serving.drain import attach_table
 from penstock.serving.launch import LOADING_HEADER
 from penstock.serving.model_repository import SPEAKERS
 from penstock.serving.server_log import end_of
-from penstock.serving.settings import SPEAKER_BOARD
 from penstock.serving.watchdog import POLL_S, ModelEnds, ProcessWatch, find_model_processes
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class SpeakerRestarts:
         self._server, self._address = server.running, server.url(server.ports.grpc)
         self._metadata = [(f"triton-grpc-protocol-{LOADING_HEADER}", self._server.loading_secret)]
         self._model = self._server.runtime.path / "models" / SPEAKERS
-        self._board = DrainBoard.attach(self._server.runtime.path / SPEAKER_BOARD)  # outlives the file
+        self._table = attach_table(self._server.runtime.path)  # outlives the files
         self._backoff, self._say, self._stop = backoff, say, stop
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="speaker restarts", daemon=True)
@@ -92,11 +91,21 @@ class SpeakerRestarts:
             with contextlib.suppress(psutil.Error):
                 process.kill()  # it may be stopped
         self._control("Unload")
-        if self._board:
-            self._board.forget_streams()  # no drain waits for them
+        self._fail_streams()
+
+    def _fail_streams(self) -> None:
+        """Ends the streams with speakers, whose requests the process had: they never settle. Their clients go on."""
+        if self._table is None:
+            return
+        board, ledger = self._table
+        streams = zip(board.times_ns, board.generations, board.has_speakers, strict=True)
+        for slot, (time_ns, generation, has_speakers) in enumerate(streams):
+            if has_speakers and time_ns:
+                ledger.fail(SPEAKERS, slot, generation)
 
     def _load(self) -> str | None:
         """Why it has failed; None once the model is ready."""
+        self._fail_streams()  # those whose starts were on their way when it was unloaded
         self._server.log.ends = ModelEnds(self._server.process.pid).by_model
         error = self._control("Load")
         if error is None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ import triton_python_backend_utils as pb_utils
 
 from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamError, StreamErrorKind
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.results import Alternative, StreamResult
+from penstock.pipeline.results.speakers import SpeakerFrames
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
 from penstock.pipeline.stages.audio_rows import (
     AudioRequest,
     AudioRows,
+    SpeakerAudio,
     read_parameters,
     read_rows,
     read_samples,
@@ -26,9 +28,6 @@ from penstock.pipeline.stages.audio_rows import (
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
-
-if TYPE_CHECKING:  # only the process of that model needs it
-    from penstock.pipeline.stages.speakers import SpeakerFrames
 
 _SHARED_OUTPUTS, _SHARED_VALUES = 512, 3
 _Execute = Callable[[Any, list[Any]], list[Any]]
@@ -99,6 +98,27 @@ def ticket(request: Any, signer: TicketSigner, reads_rest: bool = False) -> Tick
         return error
 
 
+def speaker_audio(request: Any) -> SpeakerAudio | StreamError:
+    """AUDIO or PCM, and ROWS, of a request to `speakers`: those that `features` got."""
+    try:
+        samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
+    except StreamError as error:  # of a client that calls this model
+        return error
+    _, lengths, flags, _ = pb_utils.get_input_tensor_by_name(request, "ROWS").as_numpy()[0].T
+    return SpeakerAudio(samples, lengths, flags)
+
+
+def speaker_frames(request: Any) -> SpeakerFrames | None:
+    """PROBABILITIES [1, N, K] float32 and SPEAKER_FRAMES [1, R, 3] int64 of a request to `decoder`.
+
+    None for the empty pair of the ensembles without speakers.
+    """
+    rows = pb_utils.get_input_tensor_by_name(request, "SPEAKER_FRAMES").as_numpy()[0]
+    if not len(rows):
+        return None
+    return SpeakerFrames(pb_utils.get_input_tensor_by_name(request, "PROBABILITIES").as_numpy()[0], rows)
+
+
 def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
     """The response to a rejected request, which is logged with the id that the client gave it."""
     log.rejection(error, request.correlation_id(), request.request_id())
@@ -153,18 +173,20 @@ def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> 
     packed = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()
     if reply.rows is not None:
         packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
-    return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), pb_utils.Tensor("TICKET", packed)])
+    outputs = [tensor_output("ENCODED", reply.encoded), pb_utils.Tensor("TICKET", packed)]
+    return pb_utils.InferenceResponse([*outputs, *_no_speakers()])
 
 
-def speaker_response(frames: "SpeakerFrames") -> Any:
-    """PROBABILITIES [1, N * K] float32, FIRST_FRAME [1, 1] int64 and SPEAKERS [1, 1] int32, which is K."""
-    return pb_utils.InferenceResponse(
-        [
-            pb_utils.Tensor("PROBABILITIES", frames.probabilities.reshape(1, -1)),
-            pb_utils.Tensor("FIRST_FRAME", np.array([[frames.first_frame]], np.int64)),
-            _shared_output("SPEAKERS", (1, 1), np.int32, (frames.probabilities.shape[1],)),
-        ]
-    )
+def _no_speakers() -> list[Any]:
+    """The pair of `speaker_frames` where there are none."""
+    pair = (("PROBABILITIES", (1, 0, 1), np.float32), ("SPEAKER_FRAMES", (1, 0, 3), np.int64))
+    return [_shared_output(*each) for each in pair]
+
+
+def speaker_response(frames: SpeakerFrames) -> Any:
+    """PROBABILITIES and SPEAKER_FRAMES: see `speaker_frames`."""
+    pair = zip(("PROBABILITIES", "SPEAKER_FRAMES"), frames, strict=True)
+    return pb_utils.InferenceResponse([pb_utils.Tensor(name, value[np.newaxis]) for name, value in pair])
 
 
 def results_response(results: Sequence[StreamResult]) -> Any:
@@ -172,13 +194,21 @@ def results_response(results: Sequence[StreamResult]) -> Any:
     return pb_utils.InferenceResponse(_result_outputs(results))
 
 
-def batched_response(answers: Mapping[int, Sequence[StreamResult] | StreamError]) -> Any:
-    """The outputs of the results of many rows, with ROW, and the errors of others; answers: by row."""
+def batched_response(answers: Mapping[int, Sequence[StreamResult] | StreamError], has_speakers: bool = False) -> Any:
+    """The outputs of the results of many rows, with ROW, and the errors of others; answers: by row.
+
+    has_speakers: of a request by `asr_batch_speakers`, which has two outputs more.
+    """
     entries = [
         (row, result) for row, results in answers.items() if not isinstance(results, StreamError) for result in results
     ]
     errors = [(row, error) for row, error in answers.items() if isinstance(error, StreamError)]
-    outputs = _result_outputs([result for _, result in entries])
+    results = [result for _, result in entries]
+    outputs = _result_outputs(results)
+    if has_speakers:
+        speakers = [speaker for result in results for speaker in result.word_speakers]
+        outputs.append(_output("SPEAKER_COUNTS", np.int32, [len(result.word_speakers) for result in results]))
+        outputs.append(_output("WORD_SPEAKERS", np.int32, speakers))
     for name, dtype, values in (
         ("ROW", np.int32, [row for row, _ in entries]),
         ("ERROR_ROWS", np.int32, [row for row, _ in errors]),
@@ -218,6 +248,14 @@ def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
     return np.array(list(values), dtype=dtype)
 
 
+def _words_of(alternative: Alternative) -> Sequence[Sequence[Any]]:
+    """Text, start, end and confidence of each word, and its speaker in a stream with speakers."""
+    if alternative.speakers is None:
+        return alternative.words
+    spoken = zip(alternative.words, alternative.speakers, strict=True)
+    return [(*word, speaker or None) for word, speaker in spoken]
+
+
 class _Output(NamedTuple):
     name: str
     dtype: Any
@@ -247,7 +285,7 @@ _LISTED_OUTPUTS = {
     "alternatives": (
         _Output("ALTERNATIVES", np.object_, lambda one: one.text),
         _Output("ALTERNATIVE_SCORES", np.float32, lambda one: one.score),
-        _Output("ALTERNATIVE_WORDS", np.object_, lambda one: json.dumps(one.words)),
+        _Output("ALTERNATIVE_WORDS", np.object_, lambda one: json.dumps(_words_of(one))),
     ),
 }
 

@@ -25,6 +25,8 @@ FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2
 _MAX_FRAMES, _MAX_SPEAKERS, _MAX_RATE, _MAX_THETA = 4096, 64, 100.0, 1e9
 """Encoder frames of a chunk, queue or cache; speakers; shares; base of the rotations."""
 _LEAST_PROBABILITY = 1e-9
+FILE = "file"
+"""The mode with the steps of whole recordings."""
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -114,6 +116,11 @@ class SpeakerConfig:
             require_integers(step, "right", "left", least=0, most=_MAX_FRAMES)
         chunk, right = self.file_step.chunk, self.file_step.right
         require(right < chunk, "look-ahead", right, "less than a chunk")
+
+    @property
+    def steps(self) -> dict[str, StepSize]:
+        """The steps of each mode, the default first."""
+        return {**self.live_steps, FILE: self.file_step}
 
     @property
     def frame_s(self) -> float:

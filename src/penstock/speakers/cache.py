@@ -55,6 +55,20 @@ class SpeakerCache:
         self.cached[slots] = self.queued[slots] = 0
         self.is_compressed[slots] = False
 
+    @property
+    def _state(self) -> tuple[torch.Tensor, ...]:
+        counts = (self.queue_limit, self.queue_update, self.cached, self.queued, self.is_compressed)
+        return self.frames, self.probabilities, self.queue, *counts
+
+    def copy(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """Returns the state of `slots` [n], for `put_back`."""
+        return [tensor[slots] for tensor in self._state]
+
+    def put_back(self, slots: torch.Tensor, kept: list[torch.Tensor]) -> None:
+        """Makes `slots` [n] what they were at `copy`."""
+        for tensor, before in zip(self._state, kept, strict=True):
+            tensor[slots] = before
+
     def window(self, rows: StepRows, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what a step sees: frames [B, T, D] without gaps, and their number [B].
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 SPEAKS = 0.5
@@ -38,15 +39,18 @@ def turns(probabilities: torch.Tensor, frame_s: float, start_s: float = 0.0) -> 
 
 
 def speakers_of(
-    times_ms: Iterable[tuple[int, int]], probabilities: torch.Tensor, frame_s: float, start_s: float = 0.0
+    times_ms: Iterable[tuple[int, int]], probabilities: np.ndarray, frame_ms: float, start_ms: float = 0.0
 ) -> list[int]:
-    """The speaker of each word, from 1: the one with the largest mean probability from its start to its end."""
+    """The speaker of each word, from 1: the one with the largest mean probability [N, K] from its start to its end.
+
+    start_ms: time of the first frame. Of a word after the last frame that frame counts.
+    """
     found = []
     for begin_ms, end_ms in times_ms:
-        first = min(max(int((begin_ms / 1000 - start_s) / frame_s + _ROUNDING), 0), max(len(probabilities) - 1, 0))
-        last = max(first + 1, round((end_ms / 1000 - start_s) / frame_s))
+        first = min(max(int((begin_ms - start_ms) / frame_ms + _ROUNDING), 0), max(len(probabilities) - 1, 0))
+        last = max(first + 1, round((end_ms - start_ms) / frame_ms))
         part = probabilities[first:last]
-        found.append(int(part.mean(dim=0).argmax()) + 1 if len(part) else 1)
+        found.append(int(part.mean(axis=0).argmax()) + 1 if len(part) else 1)
     return found
 
 

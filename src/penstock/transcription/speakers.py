@@ -52,4 +52,4 @@ class SpeakerTranscriber(Transcriber):
         hop_s, start_s = self._diarizer.hop_s, transcript.start_s
         times_ms = [(word.start_ms, word.end_ms) for word in transcript.words]
         transcript.turns = turns(probabilities, hop_s, start_s)
-        transcript.speakers = speakers_of(times_ms, probabilities, hop_s, start_s)
+        transcript.speakers = speakers_of(times_ms, probabilities.numpy(), 1000 * hop_s, 1000 * start_s)

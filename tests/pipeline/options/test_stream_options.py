@@ -1,6 +1,7 @@
 """Options of a stream: read, defaulted and rejected by name."""
 
 import math
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -8,11 +9,12 @@ import pytest
 from penstock.decoding.sizes import MAX_BEAM_SIZE
 from penstock.endpointing.rules import ENDPOINT_STATES, NO_ENDPOINTS
 from penstock.errors import ErrorCode, PenstockError, StreamError, StreamErrorKind
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.offers import DecoderOffer
-from penstock.pipeline.options.stream_options import ResolvedOptions, parse_stream_options
+from penstock.pipeline.options.stream_options import OptionReader, ResolvedOptions, parse_stream_options
 from penstock_client.options import EndpointState
 from tests.helpers.phrases import NumberTokenizer
 
@@ -71,8 +73,9 @@ REJECTED = [
     ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
     ({"lm_weight": math.nan}, "lm_weight is nan"),
     ({"lm_weight": "0.5"}, "lm_weight is '0.5'"),
-    ({"speakers": "on"}, "speakers is an option of clients and gateways"),
-    ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is an option of clients and gateways"),
+    ({"speakers": 1}, "speakers is 1; accepted: off, on, or the most speakers"),
+    ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is given without speakers"),
+    ({"speakers": "on", "speaker_mode": "fast"}, "speaker_mode is 'fast'; accepted: low_latency"),
     ({"endpoint_state": "soft"}, "endpoint_state is 'soft'; accepted: reset, carry"),
     ({"boost": 2.0}, "boost is given without boosted_phrases"),
     ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),
@@ -200,3 +203,22 @@ def test_a_weight_without_an_internal_language_model():
 def test_a_wrong_decoder_option_is_named(fields, match):
     with pytest.raises(PenstockError, match=match):
         DecodingConfig(**fields)
+
+
+def test_speakers_need_a_speaker_model_that_has_their_mode(bundled_model, speaker_bundle):
+    checkpoint, whole = Checkpoint(bundled_model), speaker_bundle.config
+    config = replace(whole, live_steps={"low_latency": whole.live_steps["low_latency"]})
+    reader, without = (OptionReader(checkpoint, DecodingConfig(), one) for one in (config, None))
+    wanted = ({}, {"speakers": "off"}, {"speakers": "on"}, {"speakers": 2, "speaker_mode": "file"})
+    assert [reader.read(options).speaker_mode_number for options in wanted] == [0, 0, 1, 4]
+    for reads, options, code in (
+        (without, {"speakers": "on"}, ErrorCode.SPEAKERS_NOT_SERVED),
+        (reader, {"speakers": 3, "speaker_mode": "ultra_low_latency"}, ErrorCode.OPTION_INVALID),
+    ):
+        with pytest.raises(StreamError) as error:
+            reads.read(options)
+        assert error.value.code is code
+    assert "the speaker model has low_latency, file" in error.value.message
+    assert without.read({"speakers": "off"}).speakers == "off"
+    with pytest.raises(StreamError, match="'speakers' cannot change"):
+        reader.read_change({"speakers": "on"}, reader.read({}))

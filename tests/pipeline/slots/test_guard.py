@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import ErrorCode, StreamError, StreamErrorKind
 from penstock.pipeline.slots.guard import SlotGuard
-from penstock.pipeline.slots.ledger import STAGES, SlotLedger
+from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import END, START
 
 SLOT = 1
@@ -74,7 +74,7 @@ def test_a_lost_stream_is_not_admitted_again(rig):
 def test_the_decoder_rejects_what_the_encoder_has_lost():
     """Requests that the encoder rejects go on to the decoder, which settles every request."""
     ledger = SlotLedger(3)
-    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
+    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in ("encoder", "decoder"))
     for guard in (encoder, decoder):
         assert admit(guard, (20, 0, START)) == [None]
     encoder.reject(SLOT, 20, "the encoder failed")
@@ -109,7 +109,7 @@ def test_settling_reports_the_slots(rig):
 def test_the_last_stage_settles_the_requests_that_never_came_to_it(arrived, is_lost_before):
     """Else the slot would wait for them until the idle timeout."""
     ledger = SlotLedger(3)
-    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
+    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in ("encoder", "decoder"))
     came = [(20, number, START * (number == 0)) for number in range(arrived)]
     came += [(20, 4, 0), (20, 5, 0), (20, 6, END)]  # 2 or 4 before them are missing
     for row in came:
@@ -122,7 +122,7 @@ def test_the_last_stage_settles_the_requests_that_never_came_to_it(arrived, is_l
 
 def test_a_rejected_start_is_settled_once():
     ledger = SlotLedger(3)
-    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
+    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in ("encoder", "decoder"))
     encoder.admit(np.array([SLOT]), np.array([20]), np.array([0]), np.array([START]))
     encoder.reject(SLOT, 20, "the encoder failed")
     for row in ((20, 0, START), (20, 1, 0), (20, 2, END)):

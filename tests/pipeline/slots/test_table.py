@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import StreamError, StreamErrorKind
-from penstock.pipeline.slots.ledger import STAGES, SlotLedger
+from penstock.pipeline.slots.drain import DrainBoard
+from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
 from tests.helpers.forwarding import forward
 
@@ -245,7 +246,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.drop(name, "has ended")
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    @rule(data=st.data(), stage=st.sampled_from(["encoder", "decoder"]))
     def fail(self, data, stage):
         name = data.draw(st.sampled_from(sorted(self.live)))
         lease = self.live[name]
@@ -253,7 +254,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.failed.add(name)
 
     @precondition(lambda self: any(self.pending.values()))
-    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    @rule(data=st.data(), stage=st.sampled_from(["encoder", "decoder"]))
     def settle(self, data, stage):
         """Maybe so late that the slot has been given on."""
         lease = data.draw(st.sampled_from(sorted(lease for lease, count in self.pending.items() if count)))
@@ -297,3 +298,59 @@ def test_an_expired_stream_that_lost_requests_frees_its_slot_within_a_second():
         found.add(rig.table.open("next").slot)
         rig.request("next")  # so that the next one, a restart, takes another slot
     assert found == set(range(rig.table.slots))
+
+
+def test_streams_with_speakers_have_a_limit_of_their_own():
+    table = StreamTable(4, SlotLedger(slot_count(4)), IDLE_S, Clock(), speaker_streams=1)
+    for name in ("a", "b", "c", "d"):
+        table.open(name, has_speakers=name == "a")
+    assert table.count_speakers() == (1, 0)
+    table.close("b")
+    assert "all 1 speaker streams (--speaker-streams) are taken" in str(
+        rejection(lambda name: table.open(name, has_speakers=True), "e")
+    )
+    table.close("a")
+    table.open("e", has_speakers=True)
+    table.open("e")  # started again, without speakers
+    assert table.count_speakers()[0] == 0
+
+
+def test_closed_streams_hold_their_places_of_the_speaker_model_until_they_have_settled():
+    clock, ledger = Clock(), SlotLedger(slot_count(32))
+    table, leases = StreamTable(32, ledger, IDLE_S, clock, speaker_streams=1), []
+    for name in range(slot_count(1)):
+        leases.append(table.open(name, has_speakers=True))
+        forward(table, leases[-1])
+        table.close(name)
+    assert "speaker streams" in str(rejection(lambda name: table.open(name, has_speakers=True), "next"))
+    ledger.settle("decoder", *leases[1])
+    table.open("next", has_speakers=True)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_requests_that_ended_with_the_speaker_model_keep_no_slot(is_open):
+    rig = Rig(max_streams=1)
+    for name in range(3 * rig.table.slots):
+        lease = rig.table.open(name)
+        rig.request(name)
+        if not is_open:
+            rig.table.close(name)
+        rig.ledger.fail("speakers", *lease)
+        assert rig.table.count_free() == 1
+
+
+def test_streams_that_wait_for_the_speaker_model_are_not_idle():
+    """Up to a limit; those without speakers do not wait for it."""
+    board, clock = DrainBoard(slot_count(3)), Clock()
+    table = StreamTable(3, SlotLedger(slot_count(3)), IDLE_S, clock, board, speaker_streams=2)
+    for name in ("waits", "plain"):
+        table.open(name, has_speakers=name == "waits")
+    board._cells[4] += int(1e9 * (IDLE_S + 1))  # its steps since then
+    clock.now += IDLE_S + 2
+    assert (table.count_free(), table.live_streams, table.is_open("waits")) == (2, 1, True)
+    clock.now += IDLE_S
+    assert not table.is_open("waits")
+    table.open("waits", has_speakers=True)
+    board._cells[4] += int(1e9 * 1000)
+    clock.now += 301 + IDLE_S
+    assert not table.is_open("waits")

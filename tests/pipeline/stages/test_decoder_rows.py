@@ -6,6 +6,7 @@ import torch
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.speakers import LOST, RowFrames, SpeakerFrames
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, POLL, START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import ResultChanges, rows_of_tickets
@@ -28,7 +29,8 @@ def test_rows_of_tickets_without_those_that_the_features_stage_rejected():
         errors={1: error},
     )
     encoded = [torch.rand(2, WIDTH), torch.rand(4, WIDTH)]
-    rows, ticket_of, row_of = rows_of_tickets([direct, batched], encoded, 8)
+    spoken = SpeakerFrames.of([RowFrames(LOST + row, np.zeros((row, 2), np.float32)) for row in range(4)], 2)
+    rows, ticket_of, row_of = rows_of_tickets([direct, batched], encoded, [None, spoken], 8)
     assert rows.slots.tolist() == [4, 5, 6, 5]
     assert rows.generations.tolist() == [14, 15, 16, 15]
     assert rows.numbers.tolist() == [24, 25, 26, 25]
@@ -37,6 +39,9 @@ def test_rows_of_tickets_without_those_that_the_features_stage_rejected():
     assert rows.frames.tolist() == [2, 1, 0, 3]
     assert torch.equal(rows.encoded, torch.cat(encoded))
     assert rows.options == {0: options[0], 2: options[1]}
+    assert {row: (one.first, len(one.decided)) for row, one in rows.speaker_frames.items()} == {
+        1: (LOST, 0), 2: (1, 2), 3: (2, 3),
+    }  # fmt: skip
     assert rows.wants_result.tolist() == [True, False, False, False]
     assert list(zip(ticket_of.tolist(), row_of.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 2), (1, 3)]
 

@@ -21,10 +21,11 @@ from penstock.pipeline.options.stream_options import OptionReader, ResolvedOptio
 from penstock.pipeline.options.windows import check_length, live_window
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, NO_ROW, POLL, START, Column
+from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, NO_ROW, POLL, SPEAKER_MODE, START, Column
 from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
 from penstock.runtime import trim_heap
+from penstock.speakers.bundle import SpeakerConfig
 from penstock_client.options import FILE
 
 MAX_CALL_MEL_FRAMES = 64 * PIECE_MEL_FRAMES
@@ -51,9 +52,11 @@ class WindowFeatureStage(AdmittingStage):
         limits: WindowLimits,
         decoding: DecodingConfig = DEFAULT_DECODING,
         window: str = FILE,
+        speakers: SpeakerConfig | None = None,
     ):
-        """window: of streams whose options have none."""
-        super().__init__(table, checkpoint.config.features.sample_rate_hz, OptionReader(checkpoint, decoding))
+        """window: of streams whose options have none; speakers: of the model that is served beside the recognizer."""
+        reader = OptionReader(checkpoint, decoding, speakers)
+        super().__init__(table, checkpoint.config.features.sample_rate_hz, reader)
         self._config, self._default_window = checkpoint.config, window
         self._features = checkpoint.config.features
         self._mel, self._limits = WindowMel(LogMel.of(checkpoint)), limits
@@ -112,6 +115,8 @@ class WindowFeatureStage(AdmittingStage):
             options[row] = self._options[slot].model_copy(update={"keeps_phrases": True})
         self._forward(rows, ticket, np.array([row]))
         ticket[row, Column.FLAGS] &= START
+        if rows.flags[row] & START:
+            ticket[row, Column.FLAGS] |= SPEAKER_MODE * options[row].speaker_mode_number
         return self._files[slot].audio
 
     def _add(

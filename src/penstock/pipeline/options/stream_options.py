@@ -31,8 +31,8 @@ from penstock_client.options import (
     ENDPOINTS,
     GREEDY,
     LM_DECODERS,
-    OWN_OPTIONS,
     PHRASE_OPTIONS,
+    SPEAKER_MODES,
     WFST,
     Decoder,
     EndpointTokens,
@@ -43,6 +43,7 @@ from penstock_client.options import (
 if TYPE_CHECKING:  # the command line reads the limits here without torch
     from penstock.model.bundle import Checkpoint
     from penstock.scoring.wfst.words import GraphWords
+    from penstock.speakers.bundle import SpeakerConfig
 
 MAX_REQUEST_S = 30.0
 """Audio of one request."""
@@ -102,15 +103,28 @@ class ResolvedOptions(StreamOptions):
         """At an endpoint the decoder goes on with its best hypothesis; else it starts anew."""
         return self.endpoint_state == CARRY
 
+    @property
+    def has_speakers(self) -> bool:
+        """The stream asks who speaks."""
+        return self.speakers not in (None, "off")
+
+    @property
+    def speaker_mode_number(self) -> int:
+        """Number of the speaker model's mode in `SPEAKER_MODES`, from 1; 0 without speakers."""
+        return 1 + SPEAKER_MODES.index(self.speaker_mode or SPEAKER_MODES[0]) if self.has_speakers else 0
+
 
 class OptionReader:
-    """Holds what options are checked against: the model's decoders, languages and tokens, and the graph's words."""
+    """Holds what options are checked against: the model's decoders, languages and tokens, the graph's words, and the
+    speaker model's modes.
+    """
 
-    def __init__(self, checkpoint: "Checkpoint", decoding: DecodingConfig):
+    def __init__(self, checkpoint: "Checkpoint", decoding: DecodingConfig, speakers: "SpeakerConfig | None" = None):
+        """speakers: of the model that is served; None where none is."""
         self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
         self._languages = offer_languages(checkpoint.config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
-        self._config = checkpoint.config
+        self._config, self._speakers = checkpoint.config, speakers
         self._graph_words = None
         if decoding.graph:
             from penstock.scoring.wfst.words import read_words
@@ -126,7 +140,17 @@ class OptionReader:
             options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
         )
         live_window(read.window, self._config)
+        self._check_speakers(read)
         return read
+
+    def _check_speakers(self, options: ResolvedOptions) -> None:
+        if not options.has_speakers:
+            return
+        if self._speakers is None:
+            raise StreamError(ErrorCode.SPEAKERS_NOT_SERVED, "this server has no speaker model; leave speakers out")
+        mode, modes = options.speaker_mode or SPEAKER_MODES[0], self._speakers.steps
+        if mode not in modes:
+            raise _rejection(f"speaker_mode is {mode}, but the speaker model has {', '.join(modes)}")
 
     def read_change(self, options: Mapping[str, Any], current: ResolvedOptions) -> ResolvedOptions:
         """The options of a running stream after a change of those given; None is the default.
@@ -162,8 +186,6 @@ def parse_stream_options(
     if type(warm_up) is not int or not 0 <= warm_up <= MAX_WARM_UP_CHUNKS:
         raise _rejection(f"{WARM_UP} is {shown(warm_up)}; accepted: integers from 0 to {MAX_WARM_UP_CHUNKS}")
     options = {name: value for name, value in options.items() if name != WARM_UP}
-    if own := [name for name in OWN_OPTIONS if options.get(name) not in (None, "off")]:
-        raise _rejection(f"{own[0]} is an option of clients and gateways, which send the audio to the model speakers")
     decoder: Any = options.get("decoder")
     decoder = offer.default if decoder is None else decoder
     if problem := offer.problem_with(decoder):

@@ -21,6 +21,8 @@ class Alternative:
     """Log-probability of the network alone, without language model and boosting."""
     words: tuple[Word, ...]
     """All words of the segment in this transcript."""
+    speakers: tuple[int, ...] | None = None
+    """Speaker of each word, from 1; 0 where it is not known. None without speakers."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class StreamResult:
 
     But for a word that goes on over a client's end of the segment: its text is in the next one.
     """
+    word_speakers: tuple[int, ...] = ()
+    """In a final result of a stream with speakers: that of each word of the segment, from 1; 0 if it is not known."""
     earlier: tuple["StreamResult", ...] = ()
     """Final results of the segments that ended before this one in the same request, with endpointing only."""
 

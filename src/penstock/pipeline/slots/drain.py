@@ -6,12 +6,13 @@ Does not import numpy or torch: a launcher starts without them.
 import mmap
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Literal
 
-_FIRST_SLOT, _FIELDS = 3, 3
+_FIRST_SLOT, _FIELDS = 5, 4
 
 
 class Phase(IntEnum):
@@ -27,9 +28,11 @@ class Phase(IntEnum):
 
 
 class DrainBoard:
-    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, then three for each slot.
+    """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, two of the speaker model's
+    steps, then four for each slot.
 
-    The launcher writes the phase, and the stream table the others: times in ns of the machine's monotonic clock.
+    The launcher writes the phase, the speaker model its own two, and the stream table the others: times in ns of the
+    machine's monotonic clock.
     """
 
     def __init__(self, slots: int, path: Path | None = None):
@@ -72,10 +75,26 @@ class DrainBoard:
     def step_began_ns(self, began_ns: int) -> None:
         self._cells[2] = began_ns
 
+    @contextmanager
+    def speaker_step(self) -> Iterator[None]:
+        """A step of the speaker model: streams whose requests wait for its end are not idle."""
+        self._cells[3] = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._cells[4] += time.monotonic_ns() - self._cells[3]
+            self._cells[3] = 0
+
+    @property
+    def speaker_busy_s(self) -> float:
+        """Seconds in all these steps."""
+        began_ns, busy_ns = self._cells[3:5]
+        return (busy_ns + (time.monotonic_ns() - began_ns if began_ns else 0)) / 1e9
+
     @property
     def times_ns(self) -> "memoryview[int]":
         """By slot, when its live stream sent its last request, later by steps since then; minus when its stream was
-        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the two below.
+        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the three below.
         """
         return self._field(0)
 
@@ -89,9 +108,10 @@ class DrainBoard:
         """Requests of each slot's latest stream that went to the later stages."""
         return self._field(2)
 
-    def forget_streams(self) -> None:
-        """Clears all but the phase, for a stream table whose process has ended."""
-        self._cells[1:] = memoryview(bytes(8 * (len(self._cells) - 1))).cast("q")
+    @property
+    def has_speakers(self) -> "memoryview[int]":
+        """By slot, 1 where its latest stream asked for speakers, else 0."""
+        return self._field(3)
 
     def _field(self, index: int) -> "memoryview[int]":
         start = _FIRST_SLOT + index * self._slots
@@ -100,6 +120,10 @@ class DrainBoard:
     def is_live(self, slot: int, generation: int) -> bool:
         """True if this is the slot's latest stream, and open."""
         return self.times_ns[slot] > 0 and self.generations[slot] == generation
+
+    def is_over(self, slot: int, generation: int) -> bool:
+        """True if this stream was closed and its requests have settled, or the slot has another stream."""
+        return self.times_ns[slot] == 0 or self.generations[slot] != generation
 
     def live_streams(self, silent_s: float = float("inf"), ended_generations: Sequence[int] = ()) -> int:
         """Live streams, without those that have sent no request for `silent_s`, without the time of steps.

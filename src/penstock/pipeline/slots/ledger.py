@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import ErrorCode
 from penstock.pipeline.slots.drain import shared_cells
 
-STAGES = ("encoder", "decoder")
+STAGES = ("encoder", "speakers", "decoder")
 _FIELDS = range(7)
 _SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION, _WINDOWS, _WINDOWS_GENERATION = _FIELDS
 _CODES = tuple(ErrorCode)
@@ -57,6 +57,13 @@ class SlotLedger:
         """Returns `failed_generation` of slots [n], by default of all, [n] int64."""
         stages = len(STAGES) if before is None else STAGES.index(before)
         return self._cells[:stages, _FAILED_GENERATION, slots].max(axis=0)
+
+    def dropped_generations(self) -> np.ndarray:
+        """Returns the latest generation of each slot with requests that ended with the `speakers` process, [S] int64.
+
+        They never settle. The launcher writes it: `penstock.serving.speaker_restarts`.
+        """
+        return self._cells[STAGES.index("speakers"), _FAILED_GENERATION]
 
     def all_settled(self, generations: np.ndarray) -> np.ndarray:
         """Returns `settled_requests` of every slot, [S] int64; generations: [S] int64."""

@@ -61,7 +61,8 @@ class StreamTable:
 
     - Spare slots: a stream that ends or restarts does not wait until its last requests have settled.
     - Idle timeout: a stream without a request for `idle_limit_s` expires with the next call of any method. Time in a
-      step does not count, because its requests may wait for the end of the step.
+      step does not count, because its requests may wait for the end of the step; for one with speakers nor does that
+      in a step of the speaker model.
     - A closed stream's slot is free once the ledger has settled all its requests, at the latest after `idle_limit_s`
       (half a second for an expired stream). A request that arrives even later is rejected by `SlotGuard`.
     - A stream that a later stage has rejected or lost is closed with the next call that needs a slot.
@@ -76,13 +77,16 @@ class StreamTable:
         clock: Callable[[], float] = time.monotonic,
         board: DrainBoard | None = None,
         on_settled: Callable[[StreamRecord], object] = lambda record: None,
+        speaker_streams: int = 0,
     ):
         """board: shared with the launcher, which drains the streams through it.
+
+        speaker_streams: how many of the live streams may have speakers.
 
         on_settled: called once for each stream that has ended, when all its requests have settled.
         """
         slots = slot_count(max_streams)
-        self.max_streams = max_streams
+        self.max_streams, self.speaker_streams = max_streams, speaker_streams
         self.slots = slots
         self.idle_limit_s = idle_limit_s
         self._ledger = ledger
@@ -93,11 +97,12 @@ class StreamTable:
         self._slot_of: dict[Hashable, int] = {}  # live streams
         self._free = list(range(slots - 1, -1, -1))
         # By slot, for its latest stream, [S]:
+        self._has_speakers = np.frombuffer(self._board.has_speakers, np.int64)
         self._records: list[StreamRecord | None] = [None] * slots
         self._generations = np.frombuffer(self._board.generations, np.int64)
         self._is_live = np.zeros(slots, bool)
         self._last_request_s = np.zeros(slots)  # later by what is excused
-        self._excused_s = np.zeros(slots)
+        self._excused_s, self._speaker_busy_s = np.zeros((2, slots))
         self._step_began_s = np.inf
         self._forwarded = np.frombuffer(self._board.forwarded, np.int64)
         self._samples = np.zeros(slots, np.int64)
@@ -136,19 +141,19 @@ class StreamTable:
         self._reclaim(now)
         return min(self.max_streams - len(self._slot_of), len(self._free))
 
-    def open(self, stream_id: Hashable, decoder: str = "", is_probe: bool = False) -> Lease:
+    def open(self, stream_id: Hashable, decoder: str = "", is_probe: bool = False, has_speakers: bool = False) -> Lease:
         """Gives a new stream a slot; a live stream with that id is closed first.
 
         is_probe: the same request ends it, without audio; it is not counted. Raises StreamError STREAM_LIMIT if
-        `max_streams` others are live, SERVER_DRAINING if the server is stopping.
+        `max_streams` others are live, or `speaker_streams` with speakers; SERVER_DRAINING if the server is stopping.
         """
         self._board.is_admitting = True
         try:
-            return self._open(stream_id, decoder, is_probe)
+            return self._open(stream_id, decoder, is_probe, has_speakers)
         finally:
             self._board.is_admitting = False
 
-    def _open(self, stream_id: Hashable, decoder: str, is_probe: bool) -> Lease:
+    def _open(self, stream_id: Hashable, decoder: str, is_probe: bool, has_speakers: bool) -> Lease:
         now = self._clock()
         if self._board.phase != Phase.SERVING:
             raise StreamError(
@@ -160,12 +165,15 @@ class StreamTable:
             self._close(stream_id, now, "was started again", RESTART)
         self._close_lost(now)
         self._reclaim(now)
+        taken = None
         if len(self._slot_of) >= self.max_streams or not self._free:
+            taken = f"{self.max_streams} stream slots"
+        elif has_speakers and not self.count_speakers()[1]:
+            taken = f"{self.speaker_streams} speaker streams (--speaker-streams)"
+        if taken is not None:
             self.rejected_starts += not is_probe
-            raise StreamError(
-                ErrorCode.STREAM_LIMIT,
-                f"stream {stream_id!r} rejected: all {self.max_streams} stream slots are taken; try again later",
-            )
+            message = f"stream {stream_id!r} rejected: all {taken} are taken; try again later"
+            raise StreamError(ErrorCode.STREAM_LIMIT, message)
         self._ends.pop(stream_id, None)
         self._generation += 1
         slot = self._free.pop()
@@ -173,11 +181,20 @@ class StreamTable:
         self._slot_of[stream_id] = slot
         self._records[slot] = StreamRecord(stream_id, lease, decoder)
         self._generations[slot] = self._generation
-        self._is_live[slot] = True
+        self._is_live[slot], self._has_speakers[slot] = True, has_speakers
         self._forwarded[slot] = self._samples[slot] = self._segments[slot] = 0
         self._show_request(slot, now)
         self.started_streams += not is_probe
         return lease
+
+    def count_speakers(self) -> tuple[int, int]:
+        """Returns how many streams with speakers are open, and how many could start in free slots.
+
+        Closed ones whose requests have not settled hold a place of the speaker model, too; it has as many to spare.
+        """
+        live, closing = (np.count_nonzero(self._has_speakers * each) for each in (self._is_live, self._is_closing))
+        spare = slot_count(self.speaker_streams) - live - closing
+        return live, max(min(self.speaker_streams - live, spare, len(self._free)), 0)
 
     def look_up(self, stream_id: Hashable) -> Lease:
         """Returns the lease of a live stream.
@@ -300,6 +317,8 @@ class StreamTable:
     def _show_request(self, slots: np.ndarray | int, now: float) -> None:
         self._last_request_s[slots], self._excused_s[slots] = now, 0.0
         self._shown[slots] = int(1e9 * now)
+        if self.speaker_streams:
+            self._speaker_busy_s[slots] = self._board.speaker_busy_s
 
     def _close(
         self, stream_id: Hashable, now: float, why: str, ended_by: str, max_wait_s: float = float("inf")
@@ -328,7 +347,12 @@ class StreamTable:
 
     def _expire(self, now: float) -> None:
         why = f"expired after {self.idle_limit_s:g} s without a request"
-        are_due = min(now, self._step_began_s) - self._last_request_s > self.idle_limit_s
+        idle_s = min(now, self._step_began_s) - self._last_request_s
+        if self.speaker_streams:
+            waited_s = self._board.speaker_busy_s - self._speaker_busy_s
+            # Below 0 after a step that its process did not end.
+            idle_s -= waited_s.clip(0.0, _MAX_EXCUSED_S) * self._has_speakers
+        are_due = idle_s > self.idle_limit_s
         self.expired_streams += self._close_streams(are_due, now, why, IDLE, _EXPIRED_GRACE_S)
 
     def _close_lost(self, now: float) -> None:
@@ -336,10 +360,11 @@ class StreamTable:
         self._close_streams(self._ledger.failed_generations() >= self._generations, now, _LOST)
 
     def _reclaim(self, now: float) -> None:
-        """Frees closed slots whose requests have settled or whose deadline has passed."""
+        """Frees closed slots whose requests have settled or are dropped, or whose deadline has passed."""
         if not self._is_closing.any():
             return
         is_settled = self._ledger.all_settled(self._generations) >= self._forwarded
+        is_settled |= self._ledger.dropped_generations() == self._generations
         for slot in np.flatnonzero(self._is_closing & (is_settled | (now >= self._free_at_s))).tolist():
             record = self._records[slot]
             assert record is not None

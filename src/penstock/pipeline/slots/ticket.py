@@ -37,6 +37,10 @@ OPEN = 128
 the stream's state, which reports the words of the segment's end, and comes again with more audio."""
 
 
+SPEAKER_MODE = 256
+"""In a start of a stream that asks for speakers: added as often as its mode's number in `SPEAKER_MODES`, from 1."""
+
+
 class Column(IntEnum):
     """Columns of a ticket's rows."""
 

@@ -1,7 +1,7 @@
 """Admits the rows of requests to the features stage: samples, options and the stream table. Independent of log-mel."""
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Hashable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,22 +10,13 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S, OptionReader, ResolvedOptions
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column
+from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, SPEAKER_MODE, START, Column
 from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
 
 MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
 _ENDING = (ErrorCode.AUDIO_TOO_LONG, ErrorCode.AUDIO_MEMORY_FULL)
 """Errors after which a stream cannot go on."""
-
-
-class _Options(Protocol):
-    @property
-    def decoder(self) -> str:
-        """Name of the stream decoder in the stream's log line."""
-
-
-Options = TypeVar("Options", bound=_Options)
 
 
 class FeatureRows(NamedTuple):
@@ -42,23 +33,16 @@ class FeatureRows(NamedTuple):
     is_batched: bool
 
 
-class RowAdmission(Generic[Options]):
-    """Admits rows one by one or in runs."""
+class AdmittingStage:
+    """Base class of the features stages: admits rows one by one or in runs, and answers requests."""
 
-    def __init__(
-        self,
-        table: StreamTable,
-        sample_rate_hz: int,
-        parse_options: Callable[[Mapping[str, Any]], Options],
-        parse_change: Callable[[Mapping[str, Any], Options], Options] | None = None,
-    ):
-        """parse_options: validates options of a stream's start; raises StreamError for what is not accepted.
-        parse_change: validates those of a running stream's next segment, with those that it has; None: none change.
-        """
-        self.table = table
-        self.parse_options, self._parse_change = parse_options, parse_change
-        self._options: dict[int, Options] = {}
-        """By slot."""
+    samples_held = 0
+    """Samples of all open streams, of an offline model; else 0."""
+
+    def __init__(self, table: StreamTable, sample_rate_hz: int, reader: OptionReader):
+        self.table, self.parse_options, self._parse_change = table, reader.read, reader.read_change
+        self._options: dict[int, ResolvedOptions] = {}
+        """By slot, without phrases."""
         self.samples_taken = 0
         """Samples of all accepted requests."""
         self.max_request_samples = int(MAX_REQUEST_S * sample_rate_hz)
@@ -71,7 +55,7 @@ class RowAdmission(Generic[Options]):
         wanted = zip((ends - rows.lengths)[are_wanted].tolist(), ends[are_wanted].tolist(), strict=True)
         return np.concatenate([np.zeros(0, np.float32), *(rows.samples[start:end] for start, end in wanted)])
 
-    def _admit(self, rows: AudioRows) -> tuple[np.ndarray, dict[int, Options], dict[int, StreamError]]:
+    def _admit(self, rows: AudioRows) -> tuple[np.ndarray, dict[int, ResolvedOptions], dict[int, StreamError]]:
         """Gives each valid row its stream's slot, in order: rows of a ticket [R, 8] as far as `FLAGS`, options, errors.
 
         Runs of rows that start and end nothing are looked up at once.
@@ -80,7 +64,7 @@ class RowAdmission(Generic[Options]):
         ticket = np.empty((count, len(NO_ROW)), np.int64)
         ticket[:] = NO_ROW
         slots = ticket[:, Column.SLOT]
-        options: dict[int, Options] = {}
+        options: dict[int, ResolvedOptions] = {}
         errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}
         is_special = (rows.flags & (START | END)) > 0
         if errors or problems or rows.options:
@@ -102,6 +86,8 @@ class RowAdmission(Generic[Options]):
                 errors[row] = error
                 continue
             self._forward(rows, ticket, np.array([row]))
+            if rows.flags[row] & START:
+                ticket[row, Column.FLAGS] |= SPEAKER_MODE * options[row].speaker_mode_number
             if rows.flags[row] & END:
                 self.table.close(rows.stream_ids[row])
         return ticket, options, errors
@@ -117,7 +103,7 @@ class RowAdmission(Generic[Options]):
         ticket[places, Column.FLAGS] = flags
 
     def _admit_special(
-        self, rows: AudioRows, row: int, options: dict[int, Options], problem: StreamError | None
+        self, rows: AudioRows, row: int, options: dict[int, ResolvedOptions], problem: StreamError | None
     ) -> int:
         """Admits a row by itself and returns its slot; options are checked before a start takes one."""
         stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
@@ -129,10 +115,9 @@ class RowAdmission(Generic[Options]):
             if is_start:
                 options[row] = self.parse_options(given)
             elif given:
-                if self._parse_change is None or not flags & FINALIZE or flags & END:
+                if not flags & FINALIZE or flags & END:
                     names = ", ".join(map(repr, sorted(given)))
-                    accepted = "nothing" if self._parse_change is None else f"with {FINALIZE_PARAMETER} alone"
-                    message = f"{names} is not accepted after the start; accepted: {accepted}"
+                    message = f"{names} is not accepted after the start; accepted: with {FINALIZE_PARAMETER} alone"
                     raise StreamError(ErrorCode.OPTION_INVALID, message)
                 options[row] = self._parse_change(given, self._options[slot])
             if problem is not None:
@@ -146,19 +131,16 @@ class RowAdmission(Generic[Options]):
         if is_start:
             try:
                 is_probe = bool(flags & END) and not rows.lengths[row]
-                slot = self.table.open(stream_id, options[row].decoder, is_probe).slot
+                chosen = options[row]
+                slot = self.table.open(stream_id, chosen.decoder, is_probe, chosen.has_speakers).slot
             except StreamError:
                 del options[row]
                 raise
         if row in options:
-            self._options[slot] = self._without_phrases(options[row])
+            self._options[slot] = options[row].model_copy(update={"phrases": ()})
         return slot
 
-    def _without_phrases(self, options: Options) -> Options:
-        """`options` without what is large."""
-        return options
-
-    def _check_row(self, rows: AudioRows, row: int, slot: int, options: Options | None) -> None:
+    def _check_row(self, rows: AudioRows, row: int, slot: int, options: ResolvedOptions | None) -> None:
         """StreamError for a row that its stream cannot take at this point; a start has options and no slot."""
 
     def _check_number(self, stream_id: Hashable) -> None:
@@ -182,19 +164,6 @@ class RowAdmission(Generic[Options]):
             for row in np.flatnonzero(unusable).tolist():
                 problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
         return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
-
-
-class AdmittingStage(RowAdmission[ResolvedOptions]):
-    """Base class of the features stages: answers requests."""
-
-    samples_held = 0
-    """Samples of all open streams, of an offline model; else 0."""
-
-    def __init__(self, table: StreamTable, sample_rate_hz: int, reader: OptionReader):
-        super().__init__(table, sample_rate_hz, reader.read, reader.read_change)
-
-    def _without_phrases(self, options: ResolvedOptions) -> ResolvedOptions:
-        return options.model_copy(update={"phrases": ()})
 
     def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
         """Returns the replies to a batch of Triton requests, in order within each stream.

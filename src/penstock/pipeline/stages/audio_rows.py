@@ -68,6 +68,17 @@ class AudioRows(NamedTuple):
     """True for a request whose rows are answered one by one, as one to `asr_batch`."""
 
 
+class SpeakerAudio(NamedTuple):
+    """Samples and rows of a request to `asr_batch_speakers`, for the speaker model; `features` has checked them."""
+
+    samples: np.ndarray
+    """[n] float32, of all rows, one row after another."""
+    lengths: np.ndarray
+    """[R] int64, samples of each row."""
+    flags: np.ndarray
+    """[R] int64; those of a ticket of an offline model tell when the work is done."""
+
+
 def rows_of(requests: Sequence[AudioRequest], is_batched: bool = False) -> AudioRows:
     """The rows of single requests; is_batched: they are answered one by one."""
     problems: dict[int, StreamError] = {}

@@ -4,6 +4,7 @@ Groups a batch by stream decoder. Independent of searches and of the network's h
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,11 +25,13 @@ from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.options.windows import live_window
 from penstock.pipeline.results.results import StreamResult, StreamText
+from penstock.pipeline.results.speakers import SpeakerFrames
 from penstock.pipeline.results.words import NOTHING, Decoded
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import END, FINALIZE, LIVE, POLL, START, Column, Ticket
-from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
+from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, padded, rows_of_tickets
+from penstock.pipeline.stages.decoder_speakers import SpeakerPlaces
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, Chunk, TruncationCounters, TruncationLog
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
@@ -94,6 +97,7 @@ class DecoderStage:
         self._texts: dict[int, StreamText] = {}
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
         self._carries_state = np.zeros(slots, bool)  # through endpoints
+        self._speakers = SpeakerPlaces()
         self._changes: dict[int, deque[ResolvedOptions]] = {}  # of running streams, one for each end that is to come
         self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
         self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks)
@@ -129,16 +133,19 @@ class DecoderStage:
             log.total = NO_TRUNCATION  # without weights, a graph search of silence fills its beam
 
     def process_tickets(
-        self, tickets: list[Ticket | StreamError], encoded: list[torch.Tensor]
+        self,
+        tickets: list[Ticket | StreamError],
+        encoded: list[torch.Tensor],
+        speakers: Sequence[SpeakerFrames | None] | None = None,
     ) -> list[DecodedRows | StreamError]:
         """Returns the replies to a batch of requests, or why one is rejected as a whole.
 
-        encoded: of each request [T, D], the frames of all rows. Rows of a stream are processed in order. Raises
-        DeviceLostError if no later step can succeed.
+        encoded: of each request [T, D], the frames of all rows; speakers: of those by `asr_batch_speakers`. Rows of a
+        stream are processed in order. Raises DeviceLostError if no later step can succeed.
         """
         answers: list[DecodedRows | StreamError] = []
-        good: list[tuple[Ticket, DecodedRows, torch.Tensor]] = []
-        for ticket, frames in zip(tickets, encoded, strict=True):
+        good: list[tuple[Ticket, DecodedRows, torch.Tensor, SpeakerFrames | None]] = []
+        for ticket, frames, spoken in zip(tickets, encoded, speakers or [None] * len(tickets), strict=True):
             if isinstance(ticket, StreamError):
                 answers.append(ticket)
                 continue
@@ -146,15 +153,18 @@ class DecoderStage:
             if problem is None and len(frames) != ticket.rows[:, Column.FRAMES].sum():
                 message = f"{len(frames)} encoder frames are not those of the ticket"
                 problem = StreamError(ErrorCode.REQUEST_INVALID, message)
+            if problem is None and spoken is not None:
+                problem = spoken.problem(len(ticket.rows))
             if problem is not None:
                 answers.append(problem)
                 continue
             reply = DecodedRows(dict(ticket.errors), ticket.is_batched)
-            good.append((ticket, reply, frames))
+            good.append((ticket, reply, frames, spoken))
             answers.append(reply)
         if good:
-            read, replies, frames_of = zip(*good, strict=True)
-            rows, ticket_of, row_of = rows_of_tickets(read, frames_of, self._config.encoder.subsampling_factor)
+            read, replies, frames_of, speakers_of = zip(*good, strict=True)
+            factor = self._config.encoder.subsampling_factor
+            rows, ticket_of, row_of = rows_of_tickets(read, frames_of, speakers_of, factor)
             origins = list(zip(ticket_of.tolist(), row_of.tolist(), strict=True))
             for place, answer in self._process(rows).items():
                 ticket_number, row = origins[place]
@@ -178,6 +188,7 @@ class DecoderStage:
         errors = self._guard.admit(rows.slots, rows.generations, rows.numbers, rows.flags)
         answers.update(errors)
         is_busy = (rows.frames > 0) | (rows.flags > 0) | rows.wants_result
+        is_busy[list(rows.speaker_frames)] = True
         if errors:
             is_busy[list(errors)] = False
         busy = is_busy.nonzero()[0]
@@ -231,8 +242,11 @@ class DecoderStage:
                 answers[place] = self._answer(int(rows.slots[place]), row_parts)
             else:
                 answers |= self._reject(rows, np.array([place]), _NOT_FINITE)
+        if self._speakers.streams:  # after the words, whose segments decide what is final, and before streams close
+            self._speakers.place(rows, places, answers)
         for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
             del self._texts[slot]
+            self._speakers.streams.pop(slot, None)
             self._changes.pop(slot, None)
             self._fusion.close(slot)
         return answers | self._change(rows, places)
@@ -245,6 +259,7 @@ class DecoderStage:
             slot, options = int(rows.slots[place]), rows.options.get(place, self._default)
             try:
                 self._fusion.open(slot, options)
+                self._speakers.open(slot, options, place in rows.speaker_frames)
             except StreamError as error:
                 self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
                 errors[place] = error
@@ -393,7 +408,7 @@ class DecoderStage:
             own, lengths = slots[runs].tolist(), step.frames[runs]
             chunk = Chunk(
                 slots=own,
-                encoded=send_to_device(_padded(encoded, first_frames[runs], lengths), self._device),
+                encoded=send_to_device(padded(encoded, first_frames[runs], lengths), self._device),
                 lengths=send_to_device(torch.from_numpy(lengths), self._device),
                 is_final=step.is_final[runs].tolist(),
                 prompts=self._prompts_of(own),
@@ -402,19 +417,3 @@ class DecoderStage:
             for i, row_decoded in zip(runs.tolist(), decoder.decode(chunk), strict=True):
                 decoded[i] = row_decoded
         return decoded
-
-
-def _padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
-    """Runs of `encoded` [T, D] as [B, max, D] with zeros after them; first, lengths: [B] int64, in ascending order."""
-    counts = lengths.tolist()
-    batch, longest, total, width = len(counts), max(counts), sum(counts), encoded.shape[1]
-    has_all = total == encoded.shape[0]  # each frame belongs to one of the runs
-    if has_all and total == batch * longest:
-        return encoded.view(batch, longest, width)
-    within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
-    if not has_all:
-        chosen = torch.from_numpy(np.repeat(first, lengths) + within)
-        encoded = encoded.index_select(0, send_to_device(chosen, encoded.device))
-    padded = encoded.new_zeros(batch * longest, width)
-    places = torch.from_numpy(np.repeat(np.arange(batch) * longest, lengths) + within)
-    return padded.index_copy_(0, send_to_device(places, encoded.device), encoded).view(batch, longest, width)

@@ -9,7 +9,9 @@ import torch
 from penstock.errors import StreamError
 from penstock.pipeline.options.stream_options import ResolvedOptions
 from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.speakers import RowFrames, SpeakerFrames, frames_of_rows
 from penstock.pipeline.slots.ticket import NO_ROW, OPEN, POLL, START, Column, Ticket
+from penstock.runtime import send_to_device
 
 
 class DecodedRows(NamedTuple):
@@ -41,6 +43,8 @@ class DecoderRows(NamedTuple):
     """[T, D] float32, of all rows, one row after another."""
     options: Mapping[int, ResolvedOptions]
     """By row that starts a stream, or changes it; a start without any has the defaults."""
+    speaker_frames: Mapping[int, RowFrames]
+    """By row that came by `asr_batch_speakers`."""
     wants_result: np.ndarray
     """[R] bool; False where the client gets only new results: that of a row that decodes nothing is left out. A poll
     always has a result, which says how far the work is."""
@@ -54,11 +58,14 @@ class DecoderRows(NamedTuple):
 
 
 def rows_of_tickets(
-    tickets: Sequence[Ticket], encoded: Sequence[torch.Tensor], subsampling_factor: int
+    tickets: Sequence[Ticket],
+    encoded: Sequence[torch.Tensor],
+    speakers: Sequence[SpeakerFrames | None],
+    subsampling_factor: int,
 ) -> tuple[DecoderRows, np.ndarray, np.ndarray]:
     """The rows that the features stage has forwarded, one ticket after another; of each [R] its ticket and row in it.
 
-    encoded: of each ticket [T, D].
+    encoded: of each ticket [T, D]; speakers: likewise, as in `frames_of_rows`.
     """
     rows = tickets[0].rows if len(tickets) == 1 else np.concatenate([ticket.rows for ticket in tickets])
     sizes = np.array([len(ticket.rows) for ticket in tickets])
@@ -75,10 +82,28 @@ def rows_of_tickets(
     open_frames = np.where(flags & OPEN > 0, -(-last_valid // subsampling_factor), 0)
     whole = encoded[0] if len(encoded) == 1 else torch.cat(list(encoded))
     wants_result = is_direct[ticket_of] | (flags & POLL > 0)
+    row_of = forwarded - starts[ticket_of]
     decoder_rows = DecoderRows(
-        slots, generations, numbers, flags, covered, frames, open_frames, whole, options, wants_result
-    )
-    return decoder_rows, ticket_of, forwarded - starts[ticket_of]
+        slots, generations, numbers, flags, covered, frames, open_frames, whole, options,
+        frames_of_rows(speakers, ticket_of, row_of), wants_result,
+    )  # fmt: skip
+    return decoder_rows, ticket_of, row_of
+
+
+def padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+    """Runs of `encoded` [T, D] as [B, max, D] with zeros after them; first, lengths: [B] int64, in ascending order."""
+    counts = lengths.tolist()
+    batch, longest, total, width = len(counts), max(counts), sum(counts), encoded.shape[1]
+    has_all = total == encoded.shape[0]  # each frame belongs to one of the runs
+    if has_all and total == batch * longest:
+        return encoded.view(batch, longest, width)
+    within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
+    if not has_all:
+        chosen = torch.from_numpy(np.repeat(first, lengths) + within)
+        encoded = encoded.index_select(0, send_to_device(chosen, encoded.device))
+    padded = encoded.new_zeros(batch * longest, width)
+    places = torch.from_numpy(np.repeat(np.arange(batch) * longest, lengths) + within)
+    return padded.index_copy_(0, send_to_device(places, encoded.device), encoded).view(batch, longest, width)
 
 
 class ResultChanges:

@@ -26,6 +26,7 @@ from penstock.pipeline.slots.ticket import (
 )
 from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
+from penstock.speakers.bundle import SpeakerConfig
 
 
 class FeatureStage(AdmittingStage):
@@ -37,9 +38,11 @@ class FeatureStage(AdmittingStage):
         context: AttentionContext,
         table: StreamTable,
         decoding: DecodingConfig = DEFAULT_DECODING,
+        speakers: SpeakerConfig | None = None,
     ):
+        """speakers: of the model that is served beside the recognizer."""
         config = checkpoint.config
-        super().__init__(table, config.features.sample_rate_hz, OptionReader(checkpoint, decoding))
+        super().__init__(table, config.features.sample_rate_hz, OptionReader(checkpoint, decoding, speakers))
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self._subsampling_factor = config.encoder.subsampling_factor
         self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, table.slots)

@@ -1,45 +1,37 @@
-"""The stage of a speaker model: samples in, probabilities of speakers out. It has a stream table of its own.
+"""The stage of a speaker model: samples in, probabilities of speakers out, of the streams that asked for them.
 
-Independent of the recognizer: a client sends it the same audio, and joins turns to words by their times.
+A step beside the encoder: its slots are places of its own, by the lease in a ticket. Its failures end no words.
 """
 
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+import logging
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from penstock.decoding.tensors.tensor_tree import copy_to_host
 from penstock.encoder.precision import INT8, number_type, prepare_precision, resolve_precision
-from penstock.errors import ErrorCode, StreamError, shown
+from penstock.errors import DeviceLostError, ErrorCode, StreamError
 from penstock.frontend.chunk_geometry import ChunkGeometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.frontend.ranks import rounds
 from penstock.graphs.program import Driver
 from penstock.graphs.select import AUTO, select_step_driver
 from penstock.pipeline.memory.server_memory import MAX_STEP_ROWS
-from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.results.speakers import LOST, RowFrames, SpeakerFrames
+from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.guard import STEP_ERRORS
-from penstock.pipeline.slots.ledger import STAGES, SlotLedger
-from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column
-from penstock.pipeline.stages.admission import RowAdmission
-from penstock.pipeline.stages.audio_rows import AudioRows, join_rows
+from penstock.pipeline.slots.table import slot_count
+from penstock.pipeline.slots.ticket import END, FINALIZE, SPEAKER_MODE, START, Column, Ticket
+from penstock.pipeline.stages.audio_rows import SpeakerAudio
 from penstock.runtime import check_device_works, send_to_device
-from penstock.speakers.bundle import SpeakerCheckpoint, SpeakerConfig, StepSize
+from penstock.speakers.bundle import FILE, SpeakerCheckpoint
 from penstock.speakers.captured_step import CapturedSpeakerStep
 from penstock.speakers.diarizer import SpeakerSteps
 from penstock.speakers.network import SpeakerNetwork, open_network
+from penstock_client.options import SPEAKER_MODES
 
-FILE = "file"
-"""The mode with the steps of whole recordings."""
-SPEAKER_MODE = "speaker_mode"
-"""Parameter of a start."""
-
-
-def _step_sizes(config: SpeakerConfig) -> dict[str, StepSize]:
-    """The steps of each mode, the default first."""
-    return {**config.live_steps, FILE: config.file_step}
+_log = logging.getLogger(__name__)
 
 
 class StreamSteps:
@@ -51,7 +43,7 @@ class StreamSteps:
     def __init__(self, network: SpeakerNetwork, slots: int, driver: Driver | None = None):
         """driver: captures the step of live streams; without one all steps run as they are."""
         config = network.config
-        self._config, self._sizes = config, _step_sizes(config)
+        self._config, self._sizes = config, config.steps
         queue = max(config.live_queue, config.file_queue)
         # One slot more for the rows that pad a captured step.
         self._steps = SpeakerSteps(network, queue, slots + (driver is not None))
@@ -94,7 +86,7 @@ class StreamSteps:
         found: list[list[np.ndarray]] = [[np.zeros((0, self._config.speakers), np.float32)] for _ in slots]
         lost: dict[int, str] = {}
         taken = np.zeros(len(slots), np.int64)
-        counts = np.array(list(map(len, frames)))
+        counts = np.array(list(map(len, frames)), np.int64)
         while True:
             # 1) each stream takes as many frames as one step needs
             room = np.minimum(self._table[self._mode[slots]].sum(axis=1) - self._filled[slots], counts - taken)
@@ -115,6 +107,23 @@ class StreamSteps:
                 for part in np.split(rows, range(most, len(rows), most)):
                     if len(part):
                         self._run(part, slots[part], chunk[part], right[part], captured, found, lost)
+
+    @torch.inference_mode()
+    def advance_copies(self, slots: np.ndarray, frames: list[np.ndarray]) -> list[np.ndarray | str]:
+        """Does `advance` to the end with these last frames, on copies of different streams, which are then as before.
+
+        So an end of a segment has the frames that wait for their look-ahead, and changes no later one.
+        """
+        at = torch.from_numpy(slots).to(self._device)
+        kept, filled, left = self._steps.cache.copy(at), self._filled[slots], self._left[slots]
+        mel = [self._mel[slot, :count].copy() for slot, count in zip(slots, filled, strict=True)]
+        try:
+            return self.advance(slots, frames, np.ones(len(slots), bool))
+        finally:
+            self._steps.cache.put_back(at, kept)
+            self._filled[slots], self._left[slots] = filled, left
+            for slot, before in zip(slots, mel, strict=True):
+                self._mel[slot, : len(before)] = before
 
     def _plan(self, slots: np.ndarray, is_over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Chunk and look-ahead [n] of the next step of each stream; chunk 0 where frames are missing."""
@@ -162,133 +171,211 @@ class StreamSteps:
         self._left[slots] = kept
 
 
-class SpeakerOptions(NamedTuple):
-    """The options of a stream."""
+@dataclass(eq=False)
+class _Stream:
+    """One that asked for speakers."""
 
-    decoder: str
-    """The mode: what the stream's log line names."""
-
-
-class SpeakerFrames(NamedTuple):
-    """The answer to one request."""
-
-    probabilities: np.ndarray
-    """[N, K] float32, of N frames of 10 ms that are decided now."""
-    first_frame: int
-    """Number of the first of them in the stream."""
+    generation: int
+    place: int | None
+    """In `StreamSteps`; None once it has ended or is lost."""
+    mode: str
+    requests: int = 0
+    frames: int = 0
+    """Decided ones."""
+    is_lost: bool = False
 
 
-class SpeakerStage(RowAdmission[SpeakerOptions]):
-    """Admits streams and runs their steps."""
+class SpeakerStage:
+    """Runs the steps of the streams whose rows come with a ticket."""
 
     def __init__(
         self,
         checkpoint: SpeakerCheckpoint,
-        table: StreamTable,
-        ledger: SlotLedger,
+        streams: int,
+        board: DrainBoard,
         device: str = "cpu",
         cuda_graphs: str = AUTO,
         precision: str = AUTO,
     ):
-        """ledger: the table's; cuda_graphs, precision: as of an encoder."""
+        """streams: the most that the features stage admits; board: tells which are over; cuda_graphs, precision: as of
+        an encoder.
+        """
         config, features = checkpoint.config, checkpoint.config.features
         self._factor = config.subsampling_factor
-        self._modes = tuple(_step_sizes(config))
-        super().__init__(table, features.sample_rate_hz, self._read_options)
+        places = slot_count(streams)
         geometry = ChunkGeometry(self._factor, 0, features.hop_samples, features.window_samples)
-        self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, table.slots)
-        place = prepare_precision(precision, device)
-        if resolve_precision(precision, device) == INT8 or (checkpoint.int8 and place.type == "cpu"):
+        self._extractor = FeatureExtractor(LogMel.of(checkpoint), geometry, places)
+        device_of = prepare_precision(precision, device)
+        if resolve_precision(precision, device) == INT8 or (checkpoint.int8 and device_of.type == "cpu"):
             network = open_network(checkpoint, INT8)
         else:
-            placed = {name: tensor.to(place) for name, tensor in checkpoint.tensors().items()}
+            placed = {name: tensor.to(device_of) for name, tensor in checkpoint.tensors().items()}
             network = SpeakerNetwork(config, placed, number_type(precision, device))
-        driver = select_step_driver(cuda_graphs, device)
-        self.streams = StreamSteps(network, table.slots, driver)
-        self.speakers = config.speakers
-        self._ledger, self._frames_out = ledger, np.zeros(table.slots, np.int64)
+        self.steps = StreamSteps(network, places, select_step_driver(cuda_graphs, device))
+        self._speakers, self._board = config.speakers, board
+        self._streams: dict[int, _Stream] = {}
+        """By slot of the other stages."""
+        self._free = list(range(places))
+        self.lost_streams = 0
+        """Streams that went on without speakers."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in steps."""
+        return self._board.speaker_busy_s
 
     def warm_up(self) -> None:
         """Runs a step, so that its memory is allocated before the first request."""
-        width = self._factor * self.streams.network.config.features.mel_bins
-        self.streams.open(0, self._modes[0])  # again when a stream gets the slot
-        self.streams.advance(np.zeros(1, np.int64), [np.zeros((1, width), np.float32)], np.ones(1, bool))
-        self.streams.steps = self.streams.rows = 0
+        width = self._factor * self.steps.network.config.features.mel_bins
+        self.steps.open(0, next(iter(self.steps.network.config.steps)))  # again when a stream gets the place
+        self.steps.advance(np.zeros(1, np.int64), [np.zeros((1, width), np.float32)], np.ones(1, bool))
+        self.steps.steps = self.steps.rows = 0
 
-    def process(self, batch: list[AudioRows | StreamError]) -> list[SpeakerFrames | StreamError]:
-        """Answers the requests of a batch, each of one row, in order within each stream.
+    def process_tickets(
+        self, tickets: list[Ticket | StreamError], audio: list[SpeakerAudio | StreamError]
+    ) -> list[SpeakerFrames | StreamError]:
+        """Returns for each request of a batch the frames of its rows, or why it is rejected as a whole.
 
-        A rejected request leaves its stream unchanged; a rejected start opens nothing, a rejected end closes.
+        Whatever fails here, the rows of a ticket go on to the decoder: else it would lose their streams. Raises
+        DeviceLostError if no later step can succeed.
         """
-        good = [rows for rows in batch if isinstance(rows, AudioRows)]
-        with self.table.step():
-            answers = iter(self._process(join_rows(good))) if good else iter(())
-        return [rows if isinstance(rows, StreamError) else next(answers) for rows in batch]
+        read = [_checked(*each) for each in zip(tickets, audio, strict=True)]
+        with self._board.speaker_step():
+            found = iter(self._of_rows([one for one in read if not isinstance(one, StreamError)]))
+        return [
+            one if isinstance(one, StreamError) else SpeakerFrames.of([next(found) for _ in one[0]], self._speakers)
+            for one in read
+        ]
+
+    def _of_rows(self, requests: list[tuple[np.ndarray, SpeakerAudio]]) -> list[RowFrames]:
+        """The frames of all rows [R, 8] of these requests."""
+        if not requests:
+            return []
+        rows = np.concatenate([rows for rows, _ in requests])
+        sent = SpeakerAudio(*(np.concatenate(parts) for parts in zip(*(sent for _, sent in requests), strict=True)))
+        admitted = [self._admit(*each) for each in zip(rows.tolist(), sent.flags.tolist(), strict=True)]
+        try:
+            return self._process(admitted, sent)
+        except DeviceLostError:
+            raise
+        except Exception as error:  # noqa: BLE001  of whatever kind: a row without a reply would not reach the decoder
+            _log.exception("the speaker model failed")
+            for stream, _ in admitted:
+                if stream is not None:
+                    self._lose(stream, str(error))
+            return [self._nothing(stream) for stream, _ in admitted]
+
+    def _admit(self, row: list[int], flags: int) -> tuple["_Stream | None", int]:
+        """The stream of a row, if it asked for speakers, and its place: -1 where the row has nothing to compute.
+
+        Places are given and freed in the order of the rows, and so are their steps: see `_process`.
+        """
+        slot, generation, number, ticket_flags = row[: Column.FLAGS + 1]
+        if slot < 0:
+            return None, -1
+        if ticket_flags & START:
+            if (before := self._streams.get(slot)) is not None:
+                if before.generation >= generation:
+                    return None, -1
+                self._leave(self._streams.pop(slot))
+            if mode := ticket_flags // SPEAKER_MODE:
+                self._streams[slot] = self._open(generation, SPEAKER_MODES[mode - 1])
+        stream = self._streams.get(slot)
+        if stream is None or stream.generation != generation:
+            return None, -1
+        if stream.requests != number:
+            self._lose(stream, "a request is missing")
+        stream.requests += 1
+        place = -1 if stream.place is None else stream.place
+        if flags & END or ticket_flags & END:
+            self._leave(stream)
+        return stream, place
+
+    def _open(self, generation: int, mode: str) -> _Stream:
+        if not self._free:  # the ends of some streams never came here
+            for slot, stream in list(self._streams.items()):
+                if stream.place is not None and self._board.is_over(slot, stream.generation):
+                    self._leave(stream)
+        opened = _Stream(generation, self._free.pop() if self._free else None, mode)
+        if opened.place is None:
+            self._lose(opened, "no place is free")
+        return opened
+
+    def _leave(self, stream: _Stream) -> None:
+        """Frees its place."""
+        if stream.place is not None:
+            self._free.append(stream.place)
+            stream.place = None
+
+    def _lose(self, stream: _Stream, why: str) -> None:
+        """Lets a stream go on without speakers."""
+        self._leave(stream)
+        if not stream.is_lost:
+            stream.is_lost = True
+            self.lost_streams += 1
+            _log.warning("a stream goes on without speakers: %s", why)
+
+    def _nothing(self, stream: _Stream | None) -> RowFrames:
+        """The reply to a row without frames."""
+        first = LOST if stream is None or stream.is_lost else stream.frames
+        return RowFrames(first, np.zeros((0, self._speakers), np.float32))
 
     @torch.inference_mode()
-    def _process(self, rows: AudioRows) -> list[SpeakerFrames | StreamError]:
-        # 1) who may go on
-        finalizes = (rows.flags & FINALIZE > 0).nonzero()[0].tolist()
-        message = f"{FINALIZE_PARAMETER} is not accepted by this model; accepted: {SPEAKER_MODE} at the start"
-        problems = dict.fromkeys(finalizes, StreamError(ErrorCode.OPTION_INVALID, message))
-        ticket, options, errors = self._admit(rows._replace(problems={**rows.problems, **problems}))
-        slots, flags = ticket[:, Column.SLOT], rows.flags
-        admitted = (slots >= 0).nonzero()[0]
-        is_first, is_last = (flags[admitted] & START) > 0, (flags[admitted] & END) > 0
-        lost: dict[int, str] = {}
-        # 2) log-mel frames in eights, of the last ones as many as there are
-        samples = rows.samples if len(admitted) == len(slots) else self._samples_of(rows, slots >= 0)
-        try:
-            mel, chunks, last_valid, _, _ = self._extractor.extract(
-                slots[admitted], samples, rows.lengths[admitted], is_first, is_last
-            )
-        except STEP_ERRORS as error:  # samples of these streams are lost
-            lost = dict.fromkeys(slots[admitted].tolist(), f"its log-mel failed: {error}")
-            mel, chunks = self._extractor.no_chunks(), np.zeros(len(admitted), np.int64)
-            last_valid = chunks
-        self.samples_taken += len(samples)
+    def _process(self, admitted: list[tuple[_Stream | None, int]], sent: SpeakerAudio) -> list[RowFrames]:
+        places = np.array([place for _, place in admitted], np.int64)
+        answers = {row: self._nothing(stream) for row, (stream, place) in enumerate(admitted) if place < 0}
+        own = (places >= 0).nonzero()[0]
+        streams, flags = [stream for stream, place in admitted if stream is not None and place >= 0], sent.flags[own]
+        # 1) log-mel frames in eights; of the last one of a segment as many as there are
+        kept = np.repeat(places >= 0, sent.lengths)
+        mel, chunks, last_valid, _, has_open = self._extractor.extract(
+            places[own], sent.samples[kept], sent.lengths[own], flags & START > 0, flags & (END | FINALIZE) > 0
+        )
         ends = chunks.cumsum()
         for end, count, valid in zip(ends, chunks, last_valid, strict=True):
             if count and valid < self._factor:
                 mel[end - 1, valid:] = 0.0
         parts = np.split(mel.flatten(1).numpy(), ends[:-1])
-        # 3) steps, the next request of all streams at a time
-        answers: dict[int, SpeakerFrames | StreamError] = dict(errors)
-        for places in rounds(slots[admitted]):
-            for row in admitted[places[is_first[places]]].tolist():
-                self.streams.open(int(slots[row]), options[row].decoder)
-                self._frames_out[slots[row]] = 0
-            own = slots[admitted[places]]
-            found = self.streams.advance(own, [parts[place] for place in places], is_last[places])
-            for place, slot, values in zip(places, own, found, strict=True):
-                if isinstance(values, str):
-                    lost.setdefault(slot, values)
-                row = int(admitted[place])
-                missing = self._factor - int(last_valid[place]) if is_last[place] and chunks[place] else 0
-                answers[row] = self._answer(rows.stream_ids[row], int(slot), lost.get(slot, values), missing)
-        self._ledger.settle_all(STAGES[-1], slots[admitted], ticket[admitted, Column.GENERATION])
-        return [answers[row] for row in range(len(slots))]
+        is_copied = (flags & FINALIZE > 0) & (flags & END == 0)
+        is_open, missing = is_copied & has_open, np.where(has_open, self._factor - last_valid, 0)
+        # 2) steps, the next row of each place at a time
+        for at in rounds(places[own]):
+            for i in at[flags[at] & START > 0].tolist():
+                self.steps.open(int(places[own[i]]), streams[i].mode)
+            answers |= {int(own[i]): self._nothing(streams[i]) for i in at.tolist() if streams[i].is_lost}
+            at = at[[not streams[i].is_lost for i in at.tolist()]]
+            decided = [parts[i][: len(parts[i]) - is_open[i]] for i in at.tolist()]
+            found = self.steps.advance(places[own[at]], decided, flags[at] & END > 0)
+            copies = at[is_copied[at]]
+            open_parts = [parts[i][len(parts[i]) - is_open[i] :] for i in copies.tolist()]
+            copied = dict(zip(copies.tolist(), self.steps.advance_copies(places[own[copies]], open_parts), strict=True))
+            for i, values in zip(at.tolist(), found, strict=True):
+                answers[int(own[i])] = self._answer(streams[i], values, copied.get(i), int(missing[i]))
+        return [answers[row] for row in range(len(admitted))]
 
     def _answer(
-        self, stream_id: Hashable, slot: int, found: np.ndarray | str, missing: int
-    ) -> SpeakerFrames | StreamError:
-        """missing: frames that the last eight of a stream lack."""
-        if isinstance(found, str):
-            if self.table.stream_in(slot) == stream_id:  # it may have been started again since
-                self.table.close(stream_id, "was lost by the speaker model", ErrorCode.STREAM_LOST.name)
-            return StreamError(ErrorCode.STREAM_LOST, f"stream {stream_id!r}: {found}; start it again")
-        first = int(self._frames_out[slot])
-        found = found[: len(found) - missing]
-        self._frames_out[slot] += len(found)
-        return SpeakerFrames(found, first)
+        self, stream: _Stream, found: np.ndarray | str, copied: np.ndarray | str | None, missing: int
+    ) -> RowFrames:
+        """missing: frames that the last eight of a segment lack."""
+        if isinstance(found, str) or isinstance(copied, str):
+            self._lose(stream, str(found if isinstance(found, str) else copied))
+            return self._nothing(stream)
+        first, last = stream.frames, found if copied is None else copied
+        last = last[: len(last) - missing]
+        decided, copied = (last, None) if copied is None else (found, last)
+        stream.frames += len(decided)
+        return RowFrames(first, decided, copied)
 
-    def _read_options(self, given: Mapping[str, Any]) -> SpeakerOptions:
-        unknown = sorted(given.keys() - {SPEAKER_MODE})
-        if unknown:
-            message = f"{', '.join(map(shown, unknown))} is not accepted; accepted: {SPEAKER_MODE}"
-            raise StreamError(ErrorCode.OPTION_INVALID, message)
-        mode = given.get(SPEAKER_MODE, self._modes[0])
-        if mode not in self._modes:
-            message = f"{SPEAKER_MODE} is {shown(mode)}; accepted: {', '.join(self._modes)}"
-            raise StreamError(ErrorCode.OPTION_INVALID, message)
-        return SpeakerOptions(mode)
+
+def _checked(
+    ticket: Ticket | StreamError, sent: SpeakerAudio | StreamError
+) -> tuple[np.ndarray, SpeakerAudio] | StreamError:
+    """The rows [R, 8] of a request, and what was sent with them; why it is rejected if they do not fit."""
+    if isinstance(ticket, StreamError):
+        return ticket
+    if isinstance(sent, StreamError):
+        return sent
+    lengths = sent.lengths
+    if len(lengths) == len(ticket.rows) and min(lengths) >= 0 and int(lengths.sum()) == len(sent.samples):
+        return ticket.rows, sent
+    return StreamError(ErrorCode.REQUEST_INVALID, "the samples are not those of the ticket")
