@@ -204,7 +204,7 @@ class FakeTransport:
     def __init__(self, recognizer: FakeRecognizer, stream_id: StreamId, timeout_s: float):
         self._recognizer, self._stream_id = recognizer, stream_id
         self.sent_s: list[float] = []
-        self.closes = 0
+        self.closes = self.held_samples = 0
         self._results: deque[Result] = deque()
         self._failure: ClientError | None = None
         self._is_answered = False

@@ -114,7 +114,7 @@ class TestFailuresOfStreams:
 
                 own._speakers.track = track
                 stream = await client.open_stream(ON)
-                assert not stream._link.is_lost
+                assert not stream._at.link.is_lost
                 await stream.finish(AUDIO)
                 assert speakers_of(await told(stream)) == EXPECTED
 

@@ -10,7 +10,7 @@ import pytest
 
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
-from penstock_client.batched import client
+from penstock_client import limits
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 from penstock_gateway.security.limits import MAX_IDLE_S, MAX_SILENT_S
@@ -137,7 +137,7 @@ async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its
 
 
 async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, open_streams, until, monkeypatch):
-    monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
+    monkeypatch.setattr(limits, "MOVE_S", 0.2)
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")

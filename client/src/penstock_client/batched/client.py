@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+from penstock_client import limits
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.batched.call import check_certificates
-from penstock_client.batched.link import ALIVE_S, STALL_S, Link
-from penstock_client.batched.rows import END, MODEL_NAME, MOVABLE, OnAnswer, Part, first_part
+from penstock_client.batched.link import Link
+from penstock_client.batched.rows import MODEL_NAME, MOVABLE, OnAnswer
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import (
@@ -29,20 +30,14 @@ from penstock_client.errors import (
     StreamClosedError,
 )
 from penstock_client.options import SpeakerSettings, StreamOptions, parameters_of, speaker_settings
-from penstock_client.protocol import SAMPLE_RATE_HZ, as_samples
+from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter
 from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
 from penstock_client.speakers.link import SpeakerLink
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.server_offer import read_parameters_soon
 
-_DOWN_S = 5.0
 LOST = (ConnectionLostError.code, ReplyTimeoutError.code, ProtocolError.code)
 """The codes of errors of a stream whose server is lost, or replies what cannot be read."""
-_MAX_UNANSWERED_S = 20.0
-_MAX_REPLAY_S = 120.0
-MAX_WAIT_S = 15.0
-"""The longest wait of a lost stream for a server with room: one that is late or full, or that starts again."""
-_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class Probe(NamedTuple):
@@ -98,11 +93,11 @@ class Server:
 
     async def open(
         self,
-        first: Part,
+        parameters: Mapping[str, Parameter],
         speakers: SpeakerSettings | None = None,
         on_answer: OnAnswer | None = None,
     ) -> BatchedStream:
-        """A new stream, whose first row is sent at once. ClientError where the server is not reached.
+        """A new stream, whose start is still to be sent. ClientError where the server is not reached.
 
         One with speakers is accepted when this returns, by the speaker model first: SpeakersNotServedError where there
         is none.
@@ -120,20 +115,18 @@ class Server:
                 raise
         stream = BatchedStream(
             link,
-            first,
+            parameters,
             self._geometry if settings.aligns else None,
             settings.max_unanswered_samples,
             on_answer,
-            replay=Replay[Part](max_samples=most) if most else None,
+            replay=Replay(max_samples=most) if most else None,
             polls=takes_files(self.parameters),
         )
         stream.fingerprint = self.parameters.get(FINGERPRINT, "")
         if track is not None:
             stream.track, track.keep_open = track, stream.keep_open
             try:
-                await track.send(as_samples(first.audio))
-                if first.is_end:
-                    track.finish()
+                stream.start()
                 await stream.accepted()  # else it would move to a server that does not know its speakers
             except BaseException:
                 stream.cancel()
@@ -155,9 +148,13 @@ class Server:
         if (track := stream.track) is not None and not self._speakers.has(track):
             track.cancel(ConnectionLostError("speakers", f"the stream has moved to the server at {self.endpoint.url}"))
 
+    def forget_offer(self) -> None:
+        """Reads the server's offer again before the next stream: another server may be at the address."""
+        self.parameters = {}
+
     def note_down(self) -> None:
         """Notes that it was lost, or not reached."""
-        self.down_until_s = time.monotonic() + _DOWN_S
+        self.down_until_s = time.monotonic() + limits.DOWN_S
 
     async def probe(self) -> Probe:
         """Sends an empty stream in one row through all models of the server.
@@ -166,8 +163,6 @@ class Server:
         where no model answers, and ServerReplyError for a server that does not say what it offers.
         """
         link = await self._connect()
-        if not self.parameters:  # they could not be read the last time
-            await self._read_parameters()
         error = await _rejection(link)
         try:
             information = parse_server_info(self.parameters)
@@ -179,12 +174,12 @@ class Server:
 
     async def is_alive(self) -> bool:
         """True if it answers an empty stream over a connection of its own; also where this process was stalled."""
-        link = Link(replace(self.endpoint, timeout_s=ALIVE_S))
+        link = Link(replace(self.endpoint, timeout_s=limits.ALIVE_S))
         begin_s = link.now_s()
         try:
             await _rejection(link)
         except ClientError:
-            return link.now_s() - begin_s > ALIVE_S + STALL_S
+            return link.now_s() - begin_s > limits.ALIVE_S + limits.STALL_S
         finally:
             await link.close(at_once=True)
         return True
@@ -201,9 +196,9 @@ class Server:
         await self._speakers.close()
 
     async def _connect(self) -> Link:
-        """The link to the server; connects where there is none, or where it was lost."""
+        """The link to the server, whose offer is known; connects where there is none, or where it was lost."""
         while not self._is_closed:
-            if self._link is not None and not self._link.is_lost:
+            if self._link is not None and not self._link.is_lost and self.parameters:
                 return self._link
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._open_link())
@@ -216,15 +211,13 @@ class Server:
         raise StreamClosedError(0, "the client is closed")
 
     async def _open_link(self) -> None:
-        if self._link is not None:
+        if self._link is not None and self._link.is_lost:
             await self._link.close()
             self._link = None
-        await self._read_parameters()
-        self._link = Link(self.endpoint, self.is_alive, self._slow_s)
-
-    async def _read_parameters(self) -> None:
         self.parameters = await read_parameters_soon(self.endpoint)
         self._geometry = read_geometry(self.parameters)
+        if self._link is None:
+            self._link = Link(self.endpoint, self.is_alive, self._slow_s)
 
     def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
         self._connecting = None
@@ -234,8 +227,9 @@ class Server:
 
 async def _rejection(link: Link) -> ClientError | None:
     """Why the server, which is alive, accepts no stream: an empty one was sent. Raises ClientError where it is not."""
-    stream = BatchedStream(link, first_part({}, flags=END), None, 1)
+    stream = BatchedStream(link, {}, None, 1)
     try:
+        await stream.finish()
         async for _ in stream:
             pass
     except (ServerFullError, ServerDrainingError) as rejection:
@@ -268,7 +262,7 @@ class BatchedClient:
         url: str | Sequence[str],
         protocol: ProtocolName = "grpc",
         *,
-        timeout_s: float = 10.0,
+        timeout_s: float = limits.TIMEOUT_S,
         connection_options: ConnectionOptions | None = None,
         max_unanswered_s: float = 2.0,
         align: bool = True,
@@ -280,8 +274,9 @@ class BatchedClient:
             raise ValueError("url is empty, expected one host:port or several")
         options = connection_options or ConnectionOptions()
         endpoints = [Endpoint(each, protocol, MODEL_NAME, timeout_s, options) for each in urls]
-        if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
-            raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
+        if not 0 < max_unanswered_s <= limits.MAX_UNANSWERED_S:
+            accepted = f"above 0, up to {limits.MAX_UNANSWERED_S:g}"
+            raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected {accepted}")
         if not 0 <= slow_s < math.inf:
             raise ValueError(f"slow_s is {slow_s!r}, expected 0 or more")
         if max_replay_s and not max_unanswered_s <= max_replay_s < math.inf:
@@ -290,7 +285,7 @@ class BatchedClient:
             if getattr(options, name):
                 raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
         self.url = ",".join(urls)
-        replay_s = max_replay_s if max_replay_s is not None else _MAX_REPLAY_S if len(urls) > 1 else 0.0
+        replay_s = max_replay_s if max_replay_s is not None else limits.REPLAY_S if len(urls) > 1 else 0.0
         samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
         settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
         self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
@@ -314,7 +309,9 @@ class BatchedClient:
         failures: list[ClientError] = []
         for server in self._by_room():
             try:
-                stream = await server.open(first_part(parameters_of(options)), speaker_settings(options), on_answer)
+                stream = await server.open(parameters_of(options), speaker_settings(options), on_answer)
+                if not stream.rows:
+                    stream.start()
                 return self._watched(stream, server)
             except ClientError as error:
                 failures.append(error)
@@ -390,13 +387,15 @@ T = TypeVar("T", bound=Target)
 
 
 async def move_to_any(
-    stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]], limit_s: float = MAX_WAIT_S
+    stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]], limit_s: float | None = None
 ) -> T | None:
     """Moves a lost stream to the first target that takes it; after the limit it fails with its loss.
 
-    targets: the best first; called for each attempt. Returns the target, None where the stream is over.
+    targets: the best first; called for each attempt. limit_s: by default `limits.MOVE_S`. Returns the target, None
+    where the stream is over.
     """
-    deadline_s, pause_s = time.monotonic() + limit_s, _PAUSE_S
+    deadline_s = time.monotonic() + (limits.MOVE_S if limit_s is None else limit_s)
+    pause_s = limits.FIRST_PAUSE_S
     try:
         while stream.is_without_server:
             for target in targets():
@@ -412,7 +411,7 @@ async def move_to_any(
             if time.monotonic() >= deadline_s:
                 break
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, limits.LONGEST_PAUSE_S)
     finally:
         if stream.is_without_server:
             stream.give_up(lost)

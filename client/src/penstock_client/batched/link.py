@@ -14,6 +14,7 @@ from functools import reduce
 from itertools import chain
 from operator import or_
 
+from penstock_client import limits
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, open_call
 from penstock_client.batched.rows import (
     END,
@@ -42,17 +43,8 @@ from penstock_client.transport.signal import AsyncSignal
 
 _REQUESTS_WHILE_BEHIND = 2
 """At most this many requests in the time that the server is behind."""
-_MAX_APART_S = 0.25
-"""However far the server is behind: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
 """The most in a request of several rows: 3.6 MB; servers and proxies accept 4 MB by default."""
-ALIVE_S = 1.0
-"""Within this time a server answers an empty stream over another connection, or it is dead."""
-STALL_S = 0.5
-"""A watch that wakes this late has not seen whether the server replies: this process or its machine was stalled."""
-_CLOSE_POLL_S = 0.01
-_CLOSE_TIMEOUT_S = 1.0
-"""Time for which closing waits for the server to take the ends of unfinished streams."""
 
 
 class Link:
@@ -133,7 +125,7 @@ class Link:
         deadline_s, rows = self.now_s() + limit_s, [row for row in self._unanswered() if row.stream is stream]
         names = set(map(id, rows))  # rows have arrays, which cannot be compared
         while not self.is_lost and self.now_s() < deadline_s and not names.isdisjoint(map(id, self._unanswered())):
-            await asyncio.sleep(_CLOSE_POLL_S)
+            await asyncio.sleep(limits.POLL_S)
 
     def _unanswered(self) -> list[Pushed]:
         """The rows that wait, and those on their way."""
@@ -143,9 +135,9 @@ class Link:
         """Ends its streams, on the server too unless it is `at_once`, and the call."""
         for stream in list(self._streams):
             stream.cancel()
-        deadline_s = self.now_s() + (0.0 if at_once else _CLOSE_TIMEOUT_S)
+        deadline_s = self.now_s() + (0.0 if at_once else limits.CLOSE_S)
         while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
-            await asyncio.sleep(_CLOSE_POLL_S)
+            await asyncio.sleep(limits.POLL_S)
         self.is_lost = True
         for task in self._tasks:
             task.cancel()
@@ -176,7 +168,7 @@ class Link:
             return 0.0
         waited_s = self.now_s() - self._in_flight[0][0] if self._in_flight else 0.0
         behind_s = max(self._round_trip_s, waited_s) - self._quickest_s
-        return min(max(0.0, behind_s / _REQUESTS_WHILE_BEHIND), _MAX_APART_S)
+        return min(max(0.0, behind_s / _REQUESTS_WHILE_BEHIND), limits.MAX_APART_S)
 
     def _note_sent(self, rows: list[Pushed]) -> None:
         now_s = self.now_s()
@@ -230,7 +222,7 @@ class Link:
         timeout_s = limit_s = self._endpoint.timeout_s
         is_asked, ask_s = False, math.inf
         if self._is_alive is not None and self._slow_s > timeout_s:
-            ask_s = max(timeout_s - ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
+            ask_s = max(timeout_s - limits.ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
         while True:
             waited_s = self.now_s() - self._last_activity_s if self._in_flight else 0.0
             if waited_s < ask_s:
@@ -246,7 +238,7 @@ class Link:
             next_s = limit_s if is_asked else min(ask_s, limit_s)
             due_s = self.now_s() + min(next_s - waited_s, timeout_s / 4)
             await asyncio.sleep(due_s - self.now_s())
-            if self.now_s() - due_s > STALL_S:
+            if self.now_s() - due_s > limits.STALL_S:
                 self._last_activity_s = self.now_s()
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
@@ -274,7 +266,7 @@ class Link:
                     await call.write(self.client_id, rows[start : start + MAX_ROWS])
                 replies = call.replies()
                 for _ in range(0, len(rows), MAX_ROWS):
-                    await asyncio.wait_for(anext(replies), _CLOSE_TIMEOUT_S)
+                    await asyncio.wait_for(anext(replies), limits.CLOSE_S)
             finally:
                 await call.close()
 
@@ -296,7 +288,7 @@ def send_end(stream: Receiver, link: Link, begins_work: bool) -> None:
     """
     row = Row(stream.stream_id, NO_SAMPLES, END)
     for _ in range(2 if begins_work else 1):
-        link.enqueue(Pushed(stream, row, 0, link.now_s(), server_number=-1))
+        link.enqueue(Pushed(stream, row, 0, link.now_s()))
 
 
 class Arrival:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
+from penstock_client.alignment import ChunkGeometry, Samples
 from penstock_client.batched.link import Link
-from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, Part, StreamResult
+from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, StreamResult
 from penstock_client.batched.served import ServedStream
 from penstock_client.errors import StreamClosedError
 from penstock_client.options import changes_of
@@ -31,16 +31,18 @@ class BatchedStream(ServedStream):
     def __init__(
         self,
         link: Link,
-        first: Part,
+        parameters: Mapping[str, Parameter],
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
         on_answer: OnAnswer | None = None,
-        replay: Replay[Part] | None = None,
+        replay: Replay | None = None,
         polls: bool = False,
     ):
-        """replay: of a stream that may be moved; polls: an offline model's."""
-        super().__init__(link, first, on_answer, replay, polls)
-        self._aligner = ChunkAligner(geometry)
+        """parameters: the options of its start, which goes with its first row.
+
+        geometry: of the chunks that are sent whole. replay: of a stream that may be moved; polls: an offline model's.
+        """
+        super().__init__(link, parameters, geometry, on_answer, replay, polls)
         self._max_unanswered_samples = max_unanswered_samples
         self._results: deque[StreamResult] = deque()
         """The remaining results of the answer that is being iterated."""
@@ -48,7 +50,7 @@ class BatchedStream(ServedStream):
         """The answer that waits for its speakers, when it has come, and its results that have them."""
         self._ends: deque[int] = deque(maxlen=_MAX_UNANSWERED_ENDS)
         """The numbers, from 1, of the last rows that end a segment."""
-        self._is_finished = first.is_end
+        self._is_finished = False
         """No more audio comes."""
 
     @property
@@ -71,9 +73,13 @@ class BatchedStream(ServedStream):
         """Samples that are kept for a move."""
         return self._replay.held_samples if self._replay is not None else 0
 
+    def start(self) -> None:
+        """Sends its start without audio; else that goes with the first row."""
+        self._enqueue(NO_SAMPLES)
+
     async def accepted(self) -> None:
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
-        await self._wait_until(lambda: self._is_accepted)
+        await self._wait_until(lambda: self._answers.have_begun)
 
     async def push(self, samples: npt.ArrayLike) -> None:
         """Takes mono audio [n] at the model's rate, floats in -1 .. 1 or int16, and copies it.
@@ -91,7 +97,7 @@ class BatchedStream(ServedStream):
             part = array[start : start + step]
             ready = self._aligner.add(part)
             if ready is not None or not len(part):
-                self._enqueue(NO_SAMPLES if ready is None else ready)
+                self._enqueue_all(NO_SAMPLES if ready is None else ready)
             if self.track is not None:
                 await self.track.send(as_samples(part))
 
@@ -124,10 +130,14 @@ class BatchedStream(ServedStream):
 
         Returns False, and does nothing, where rows are unanswered or the stream is on no server or finished.
         """
-        if not self.is_answered or self._is_without_server or self._is_moving or self._is_finished:
+        if not self._may_end_softly:
             return False
         self._enqueue_soft_end()
         return True
+
+    @property
+    def _may_end_softly(self) -> bool:
+        return not (not self.is_answered or self._is_without_server or self._moves.are_under_way or self._is_finished)
 
     async def change(self, options: Mapping[str, Any]) -> None:
         """Ends the segment softly; from here on the stream has these options (of `options.CHANGEABLE`).
@@ -140,18 +150,21 @@ class BatchedStream(ServedStream):
         self._check_open()
         self._enqueue_soft_end(changes)
 
-    def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None) -> None:
-        self._endpoint_rows.add(self._rows + 1)
-        self._ends.append(self._rows + 1)
-        self._enqueue(self._aligner.flush(NO_SAMPLES), FINALIZE, changes)
+    def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None, parks: bool = False) -> None:
+        self._enqueue_end(NO_SAMPLES, FINALIZE, changes)
+        self._soft_ends[self._rows] = parks
+
+    def _enqueue_end(self, samples: Samples, flags: int, changes: Mapping[str, Parameter] | None) -> None:
+        self._enqueue_all(self._aligner.flush(samples), flags, changes)
+        self._ends.append(self._rows)
 
     def park(self) -> None:
         """Ends the segment softly, and then gives back the slot until audio is pushed. Does not wait.
 
         With that audio the stream has lost its server: `on_lost` is called with ServerFullError.
         """
-        if self.can_park and self.end_softly():
-            self._parking_row = self._rows
+        if self.can_park and self._may_end_softly:
+            self._enqueue_soft_end(parks=True)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
         """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
@@ -183,9 +196,8 @@ class BatchedStream(ServedStream):
         if not is_end:
             await self._wait_for_ends()
         self._check_open()
-        self._ends.append(self._rows + 1)
         self._is_finished = is_end
-        self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE, changes)
+        self._enqueue_end(array, END if is_end else FINALIZE, changes)
         if self.track is None:
             return
         try:
@@ -197,7 +209,7 @@ class BatchedStream(ServedStream):
     async def _wait_for_end(self) -> None:
         """Waits for soft ends of a stream that polls: a later row could have their results in its answer."""
         if self._polls:
-            await self._wait_until(lambda: self._answers.rows >= max(self._endpoint_rows, default=0))
+            await self._wait_until(lambda: self._answers.rows >= max(self._soft_ends, default=0))
 
     async def _wait_for_ends(self) -> None:
         """Returns when one more end of a segment may be on its way."""

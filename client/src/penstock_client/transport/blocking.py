@@ -128,6 +128,11 @@ class BlockingTransport:
         return self._transport.name
 
     @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that are still here: they complete no chunk."""
+        return self._transport.held_samples
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
         return self._is_complete
@@ -161,7 +166,7 @@ class BlockingTransport:
             self._thread.post(self._cancel)
 
     def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
+        """Cancels, and waits until the server has taken the end, up to `limits.CLOSE_S`. Called once."""
         self._abandon.detach()
         if self._thread.is_running:
             self._thread.finish(self._transport.close())

@@ -5,12 +5,14 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from penstock_client import limits
 from penstock_client.batched.client import Server, StreamSettings, move_to_any
-from penstock_client.batched.rows import END, FINALIZE, MOVABLE, first_part
+from penstock_client.batched.rows import MOVABLE
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.errors import (
@@ -26,17 +28,13 @@ from penstock_client.errors import (
     StreamId,
 )
 from penstock_client.options import SpeakerSettings
-from penstock_client.protocol import FINALIZE as FINALIZE_PARAMETER
-from penstock_client.protocol import SAMPLE_RATE_HZ, Request, Result
+from penstock_client.protocol import FINALIZE, SAMPLE_RATE_HZ, Parameter, Request, Result
 from penstock_client.transport.base import AsyncConnection, AsyncTransport
 from penstock_client.transport.probe import NOT_A_SERVER, explain
-from penstock_client.transport.server_offer import ServerChunks
 from penstock_client.transport.signal import AsyncSignal
 from penstock_client.transport.thread import in_thread
 
 MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = 60 * SAMPLE_RATE_HZ, 64
-CLOSE_TIMEOUT_S = 1.0
-"""Time for which closing an unfinished stream waits for the server to take its last request."""
 _OVERHANG_SAMPLES = 40
 """By which a window of 25 ms reaches beyond its step of 10 ms: the end of a chunk is not covered yet."""
 _ONLY_WHILE_LOST = (StreamError.code, ProtocolError.code)
@@ -47,12 +45,11 @@ _LOG = logging.getLogger("penstock_client")
 class EngineConnection:
     """The connection to one server, for the streams of one event loop. An `AsyncConnection`."""
 
-    def __init__(self, endpoint: Endpoint, chunks: ServerChunks | None = None):
-        """chunks: are forgotten when the connection is lost. ValueError for bad certificates."""
-        options = endpoint.options
-        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, False, math.inf if options.reconnect_s else 0)
+    def __init__(self, endpoint: Endpoint, align: bool = True):
+        """align: whole chunks are sent. ValueError for bad certificates."""
+        self.options = endpoint.options
+        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, align, math.inf if self.options.reconnect_s else 0)
         self.server = Server(endpoint, settings)
-        self.options, self._chunks = options, chunks
 
     def open_transport(
         self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
@@ -63,11 +60,6 @@ class EngineConnection:
     async def close(self) -> None:
         """Ends the remaining streams and the connection."""
         await self.server.close()
-
-    def forget_chunks(self) -> None:
-        """The server may have been replaced."""
-        if self._chunks is not None:
-            self._chunks.forget()
 
 
 class EngineTransport:
@@ -99,6 +91,12 @@ class EngineTransport:
         return "" if self._stream is None else self._stream.name
 
     @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that are still here: they complete no chunk, or it opens."""
+        held_samples = 0 if self._stream is None else self._stream.held_samples
+        return held_samples + sum(request.samples for request in self._requests)
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
         return self._stream is not None and self._stream.is_complete and not self._results
@@ -114,6 +112,7 @@ class EngineTransport:
                 break
             await self._changed.wait(math.inf)  # afterwards the task that sends the others may have ended
         self._requests.append(request)
+        self._changed.give()
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all(), name=f"penstock {self._stream_id} requests")
 
@@ -168,7 +167,7 @@ class EngineTransport:
             self._sending.cancel()
 
     async def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, at most `CLOSE_TIMEOUT_S`."""
+        """Cancels, and waits until the server has taken the end, at most `limits.CLOSE_S`."""
         self.cancel()
         tasks = [task for task in (self._sending, self._moving) if task is not None]
         for task in tasks:
@@ -177,7 +176,7 @@ class EngineTransport:
             await asyncio.wait(tasks)
         if self._stream is not None:
             self._stream.cancel()
-            await self._stream.settled(max(0.0, self._cancelled_s + CLOSE_TIMEOUT_S - time.monotonic()))
+            await self._stream.settled(max(0.0, self._cancelled_s + limits.CLOSE_S - time.monotonic()))
 
     def _has_room(self, request: Request) -> bool:
         """True where another request may wait for the stream to be opened."""
@@ -198,10 +197,10 @@ class EngineTransport:
     async def _send_all(self) -> None:
         """Opens the stream, and sends what has waited for that. Later requests are sent as they come."""
         try:
-            self._stream = stream = await self._opened(self._requests[0])
+            parameters = {name: value for name, value in self._requests[0].parameters.items() if name not in FINALIZE}
+            self._stream = stream = await self._opened(parameters)
             if self._connection.options.reconnect_s:
                 stream.on_lost = self._note_loss
-            self._requests.popleft()
             while self._requests:
                 self._changed.give()
                 await self._send(stream, self._requests[0])
@@ -226,18 +225,15 @@ class EngineTransport:
         else:
             await stream.push(samples)
 
-    async def _opened(self, request: Request) -> BatchedStream:
-        """The stream with its first request; with `wait_for_slot_s` once the server has accepted it."""
-        parameters = {name: value for name, value in request.parameters.items() if name not in FINALIZE_PARAMETER}
-        flags = END if request.is_end else FINALIZE if request.is_final else 0
-        first = first_part(parameters, np.frombuffer(request.audio, "<f4"), flags)
+    async def _opened(self, parameters: Mapping[str, Parameter]) -> BatchedStream:
+        """The stream; with `wait_for_slot_s` once the server has accepted its first requests."""
         pauses = retry_pauses_s(self._connection.options.wait_for_slot_s)
         is_rejected = False  # then it may be gone for a while, too: it starts again
         while True:
             try:
-                stream = await self._connection.server.open(first, self._speakers)
+                stream = await self._connection.server.open(parameters, self._speakers)
                 if self._connection.options.wait_for_slot_s:
-                    await _accepted(stream)
+                    await self._accept(stream)
                 return stream
             except (
                 ServerFullError, ServerDrainingError, ServerUnreachableError, ConnectionLostError, ServerReplyError,
@@ -249,6 +245,22 @@ class EngineTransport:
                         raise await self._explained(error) from error
                     raise
                 await asyncio.sleep(pause_s)
+
+    async def _accept(self, stream: BatchedStream) -> None:
+        """Sends the first requests, up to one that makes a row. They wait until the server has accepted that."""
+        sent = 0
+        try:
+            while not stream.rows:
+                while len(self._requests) == sent:
+                    await self._changed.wait(math.inf)
+                await self._send(stream, self._requests[sent])
+                sent += 1
+            await stream.accepted()
+        except BaseException:
+            stream.cancel()
+            raise
+        for _ in range(sent):
+            self._requests.popleft()
 
     async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
         """Names what answers at the address in place of a server with this model."""
@@ -266,7 +278,7 @@ class EngineTransport:
         if self._lost_s is None:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
-        self._connection.forget_chunks()
+        self._connection.server.forget_offer()
         self._moving = asyncio.create_task(self._move(stream, error, self._lost_s + reconnect_s - now_s))
         return True
 
@@ -278,14 +290,6 @@ class EngineTransport:
         took_s, self._lost_s = time.monotonic() - self._lost_s, None
         start_s = self._stream.restarted_from_s
         _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)
-
-
-async def _accepted(stream: BatchedStream) -> None:
-    try:
-        await stream.accepted()
-    except BaseException:
-        stream.cancel()
-        raise
 
 
 def open_transport(

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2
 
+from penstock_client import limits
 from penstock_client.batched.rows import RowsMessage
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
 from penstock_client.errors import ServerUnreachableError
@@ -26,12 +27,11 @@ from penstock_client.transport.probe import NOT_A_SERVER
 _CHANNEL_OPTIONS = (
     # Without these the clients of one process share a connection, and a back-off of up to minutes.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.initial_reconnect_backoff_ms", round(1000 * limits.FIRST_PAUSE_S)),
+    ("grpc.max_reconnect_backoff_ms", round(1000 * limits.LONGEST_PAUSE_S)),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
 )
-_KEEPALIVE_TIMEOUT_MS = 10_000
 
 _FORKED = "this process was forked from one that uses gRPC: start processes by 'spawn', or use protocol 'http'"
 _aio_process: dict[str, int] = {}
@@ -48,7 +48,7 @@ def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
     return [
         *_CHANNEL_OPTIONS,
         ("grpc.keepalive_time_ms", max(1, round(1000 * options.keepalive_s))),
-        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_timeout_ms", round(1000 * limits.KEEPALIVE_ANSWER_S)),
     ]
 
 
