@@ -222,7 +222,7 @@ async def test_audio_that_waits_for_the_server_is_not_silence(server, open_strea
         await asyncio.sleep(0)
         for minutes in range(2, 6):
             await stream.watch(time.monotonic() + 60 * minutes, 3600)
-        assert not (stream._is_finished or stream._upstream.is_parked or stream._upstream._parking_row)
+        assert not (stream._is_finished or stream._upstream.is_parked or stream._upstream._soft_ends)
         goes_on.set()
         await waiting
         await stream.watch(time.monotonic() + 120, 3600)

@@ -69,6 +69,7 @@ class Server:
         """
         check_certificates(endpoint)
         self.endpoint = endpoint
+        self._is_offer_known = False
         self.parameters: Mapping[str, str] = {}
         """The server's offer; empty until it was reached."""
         self._settings, self._slow_s = settings, slow_s
@@ -150,7 +151,7 @@ class Server:
 
     def forget_offer(self) -> None:
         """Reads the server's offer again before the next stream: another server may be at the address."""
-        self.parameters = {}
+        self._is_offer_known = False
 
     def note_down(self) -> None:
         """Notes that it was lost, or not reached."""
@@ -167,7 +168,7 @@ class Server:
         try:
             information = parse_server_info(self.parameters)
         except (KeyError, ValueError) as wrong:
-            self.parameters = {}
+            self.forget_offer()
             message = f"the server at {self.endpoint.url} does not say what it offers ({wrong})"
             raise ServerReplyError(message) from wrong
         return Probe(information, isinstance(error, ServerFullError), isinstance(error, ServerDrainingError))
@@ -198,7 +199,7 @@ class Server:
     async def _connect(self) -> Link:
         """The link to the server, whose offer is known; connects where there is none, or where it was lost."""
         while not self._is_closed:
-            if self._link is not None and not self._link.is_lost and self.parameters:
+            if self._link is not None and not self._link.is_lost and self._is_offer_known:
                 return self._link
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._open_link())
@@ -215,7 +216,7 @@ class Server:
             await self._link.close()
             self._link = None
         self.parameters = await read_parameters_soon(self.endpoint)
-        self._geometry = read_geometry(self.parameters)
+        self._geometry, self._is_offer_known = read_geometry(self.parameters), True
         if self._link is None:
             self._link = Link(self.endpoint, self.is_alive, self._slow_s)
 
