@@ -14,7 +14,7 @@ from penstock_client import (
     Transcript,
     Word,
 )
-from penstock_client.protocol import END_REQUEST, MAX_REQUEST_SAMPLES, RequestSplitter, as_samples
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, RequestSplitter, as_samples
 from penstock_client.replies import STREAM_ERRORS, parse_results, stream_error
 
 
@@ -45,7 +45,6 @@ def test_only_the_first_request_has_parameters(pushes, limit):
     splitter = RequestSplitter("s", limit, {"n_best": 2})
     requests = [request for push in pushes for request in splitter.split(np.zeros(push))]
     assert [request.parameters for request in requests] == [{"n_best": 2}] + [{}] * (len(requests) - 1)
-    assert END_REQUEST.parameters == {}
 
 
 def test_no_request_follows_the_last():

@@ -14,15 +14,15 @@ from penstock_client.audio.tracks import MIX, Channel
 from penstock_client.batched.rows import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError, StreamId
-from penstock_client.options import StreamOptions, for_file, parameters_of, speaker_settings
+from penstock_client.options import StreamOptions, check_live_options, for_file, parameters_of
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.protocol import Result
 from penstock_client.server_info import ServerInfo
 from penstock_client.stream import AsyncStream, Stream
 from penstock_client.transcript import Transcript
-from penstock_client.transport.base import AsyncConnection, Connection, Transport
+from penstock_client.transport.base import AsyncConnection, Connection
 from penstock_client.transport.blocking import BlockingConnection
-from penstock_client.transport.engine import EngineConnection, open_transport
+from penstock_client.transport.engine import EngineConnection
 from penstock_client.transport.server_offer import check_live, read_server_info
 
 
@@ -82,16 +82,11 @@ class Client(ClientBase):
     def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """A new stream.
 
-        Options that the server rejects fail the stream with a StreamError in place of its first result. Speakers
-        without a speaker model on the server are a SpeakersNotServedError of the first `send`.
+        Options that the server rejects fail the stream with a StreamError in place of its first result, as a
+        SpeakersNotServedError for speakers without a speaker model on the server.
         """
         stream_id = self._new_stream_id()
-        if (speakers := speaker_settings(options)) is None:
-            transport: Transport = self._connection.open_transport(stream_id, self._timeout_s)
-        elif isinstance(self._connection, BlockingConnection):
-            transport = self._connection.open_transport(stream_id, self._timeout_s, speakers)
-        else:
-            raise ValueError("speakers are asked for, but the connection that was given is of another kind")
+        transport = self._connection.open_transport(stream_id, self._timeout_s)
         stream = Stream(stream_id, transport, parameters_of(options), self)
         self._streams.add(stream)
         return stream
@@ -103,8 +98,9 @@ class Client(ClientBase):
     def check_live(self, options: StreamOptions | None = None) -> None:
         """Raises FilesOnlyError for live audio with these options where the server has an offline model.
 
-        Nothing where it does not say, or answer.
+        Nothing where it does not say, or answer. OptionError for an option of whole files.
         """
+        check_live_options(options)
         if self._has_network:
             check_live(self._endpoint, options)
 
@@ -183,7 +179,7 @@ class AsyncClient(ClientBase):
     def open_stream(self, options: StreamOptions | None = None) -> AsyncStream:
         """A new stream, for `async with`; its errors are those of `Client.open_stream`."""
         stream_id = self._new_stream_id()
-        transport = open_transport(self._connection, stream_id, self._timeout_s, speaker_settings(options))
+        transport = self._connection.open_transport(stream_id, self._timeout_s)
         stream = AsyncStream(stream_id, transport, parameters_of(options))
         self._streams.add(stream)
         return stream
@@ -206,6 +202,8 @@ class AsyncClient(ClientBase):
 
         The arguments are those of `Client.transcribe`. A file is decoded in a thread, which does not block the loop.
         """
+        if realtime:
+            check_live_options(options)
         if realtime and self._has_network:
             await asyncio.to_thread(check_live, self._endpoint, options)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)

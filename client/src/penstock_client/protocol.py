@@ -9,8 +9,6 @@ import numpy.typing as npt
 from penstock_client.errors import StreamClosedError, StreamId
 
 MODEL_NAME = "asr"
-INPUT_NAME = "AUDIO"
-INPUT_DATATYPE = "FP32"
 SAMPLE_RATE_HZ = 16_000
 MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The server's limit for one request."""
@@ -58,10 +56,6 @@ class Request:
     def changes(self) -> Mapping[str, Parameter]:
         """The options that change with it, in a running stream."""
         return {} if self.is_start else {n: value for n, value in self.parameters.items() if n not in FINALIZE}
-
-
-END_REQUEST = Request(audio=b"", is_start=False, is_end=True)
-"""Ends a stream that was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
 SERVER_ID = "penstock_server_id"
 """The parameter of `ServerInfo.server_id`."""
+SPEAKERS = "speakers"
+"""The parameter of `ServerInfo.speakers`."""
 _WINDOWS = "windows"
 
 
@@ -53,6 +55,8 @@ class ServerInfo:
     fingerprint: str
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""
+    speakers: int
+    """Speakers that its speaker model tells apart; 0 without one."""
     parameters: Mapping[str, str]
     """Parameters as the server sent them, in the order of these attributes; those of a later version follow."""
 
@@ -91,6 +95,7 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         windows=windows,
         max_audio_s=_number(parameters.get("max_audio_s", "0")),
         fingerprint=parameters.get(FINGERPRINT, ""),
+        speakers=_count(parameters.get(SPEAKERS, "0")),
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
 

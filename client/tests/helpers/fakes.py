@@ -21,6 +21,10 @@ WORD_SAMPLES = 800
 WORD_MS = 50
 
 
+Stream = tuple[str, int]
+"""A stream of rows: the client and its number there."""
+
+
 class ReceivedRequest(NamedTuple):
     stream_id: StreamId
     samples: np.ndarray

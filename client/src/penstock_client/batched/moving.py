@@ -48,11 +48,18 @@ class Moves:
         """Sent again."""
         self.error: ClientError = StreamClosedError(stream_id, "the stream is on no server")
         """Why the server that it moves to has lost it."""
-        self._fruitless = self._unreadable_replies = 0
+        self.may_lose_speakers = False
+        """True while a move may take the stream to where it has no speakers."""
+        self._fruitless = self._unreadable_replies = self._speaker_losses = 0
 
     def note_new_result(self) -> None:
         """The moves so far have brought something."""
-        self._fruitless = 0
+        self._fruitless = self._speaker_losses = 0
+
+    @property
+    def keep_speakers(self) -> bool:
+        """True while a move has to find a speaker model: none does after losses in a row, which the audio may cause."""
+        return not self.may_lose_speakers and self._speaker_losses < _MAX_FRUITLESS_MOVES - 1
 
     def begin(self, parts: Sequence[Part]) -> int:
         """The stream is on another server, which receives these parts. Returns their samples."""
@@ -65,6 +72,7 @@ class Moves:
     def may_follow(self, error: ClientError) -> bool:
         """True if another move may help after this error."""
         self._unreadable_replies += error.code == ProtocolError.code
+        self._speaker_losses += error.of_speakers
         return max(self._fruitless, self._unreadable_replies - 1) < _MAX_FRUITLESS_MOVES
 
     def cancel(self) -> None:

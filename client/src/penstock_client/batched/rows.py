@@ -17,7 +17,8 @@ from penstock_client.errors import ClientError, ProtocolError, StreamError
 from penstock_client.protocol import Parameter, Result
 from penstock_client.replies import UNREADABLE, parse_results, stream_error
 
-MODEL_NAME = "asr_batch"
+MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
+"""The second one for streams with speakers."""
 MAX_ROWS = 1024
 """The server's limit for one request."""
 START, END, FINALIZE = 1, 2, 4
@@ -141,6 +142,7 @@ def stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResu
         result.is_final and not flags & (FINALIZE | END),
         answers_finalize=bool(flags & FINALIZE),
         is_last=bool(flags & END),
+        word_speakers=result.word_speakers,
         end_s=result.audio_processed_s if result.is_final else 0.0,
     )
 

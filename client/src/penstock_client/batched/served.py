@@ -28,12 +28,13 @@ from penstock_client.errors import (
     ConnectionLostError,
     ProtocolError,
     ServerFullError,
+    SpeakersNotServedError,
     StreamClosedError,
     StreamNotOpenError,
 )
+from penstock_client.options import without_speakers
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Parameter, Result, ends_stream
 from penstock_client.replies import stream_error
-from penstock_client.speakers.track import SpeakerTrack
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.signal import AsyncSignal
 
@@ -60,12 +61,12 @@ class ServedStream:
         self.on_lost: OnLost = lambda stream, error: False
         self._at = OnServer(link, link.next_number())
         self._moves = Moves(self._at.stream_id)
-        self._parameters = parameters
+        self.parameters = parameters
         self._aligner = ChunkAligner(geometry)
         self._replay = replay
         self._polls = polls
-        self.track: SpeakerTrack | None = None
-        """The speakers of a stream that asks for them. A move ends them: later words have none."""
+        self.has_speakers = False
+        """True for a stream that asks for speakers, until it goes on without them."""
         self._end_samples = self._rows = 0
         self._is_without_server = False
         """True while it is on no server."""
@@ -125,16 +126,6 @@ class ServedStream:
         """True once a stream that may be moved has had a result."""
         return self._replay is not None and self._replay.has_results
 
-    @property
-    def replayed_samples(self) -> int:
-        """Samples that its moves have sent again."""
-        return self._moves.replayed_samples
-
-    @property
-    def restarted_from_s(self) -> float:
-        """Begin of the segment that a move sends again."""
-        return self._replay.start_s if self._replay is not None else 0.0
-
     async def settled(self, limit_s: float) -> None:
         """Returns when its server has answered all that was sent, or after the limit."""
         await self._at.link.settled(self, limit_s)
@@ -151,12 +142,9 @@ class ServedStream:
     def cancel(self) -> None:
         """Ends the stream without its remaining results, and frees its slot on the server. Does not wait.
 
-        Calls to push or iterate raise StreamClosedError, also in other tasks. A stream that is over stays so; its words
-        wait for speakers no longer.
+        Calls to push or iterate raise StreamClosedError, also in other tasks. A stream that is over stays so.
         """
         self.fail(StreamClosedError(self.stream_id, "the stream was closed before its last result"))
-        if self.track is not None:
-            self.track.cancel()
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
@@ -166,6 +154,7 @@ class ServedStream:
         flags = pushed.flags
         if error is not None:
             failure = stream_error(self.stream_id, error)
+            failure.of_speakers |= self.has_speakers and isinstance(failure, ServerFullError)
             is_closed = flags & (START | END) or isinstance(failure, StreamNotOpenError)
             self.fail(failure, is_open=False if is_closed else None)
             return
@@ -211,8 +200,11 @@ class ServedStream:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
-        if not (self._failure or pushed.server is not self._at or self._is_without_server):
-            self.fail(error, is_open=True)
+        if self._failure or pushed.server is not self._at or self._is_without_server:
+            return
+        if error.of_speakers and not self._answers.have_begun:
+            error = SpeakersNotServedError(self.stream_id, f"the speaker model does not answer: {error.text}")
+        self.fail(error, is_open=True)
 
     def _new_result(self, result: StreamResult) -> StreamResult | None:
         """The result with the times of the whole stream, or None where it is reported already."""
@@ -236,8 +228,6 @@ class ServedStream:
         if error.code not in MOVABLE or not self._may_move(error):
             self._failure = error
             self._drop_replay()
-            if self.track is not None:
-                self.track.cancel()
         self._changed.give()
 
     def _drop_replay(self) -> None:
@@ -269,23 +259,28 @@ class ServedStream:
         if is_open and at.is_begun and not unsent & START:
             send_end(self, at.link, begins_work=self._polls and bool(not at.is_ended or unsent & END))
 
-    async def move(self, link: Link, geometry: ChunkGeometry | None) -> None:
+    async def move(self, link: Link, geometry: ChunkGeometry | None, keeps_speakers: bool = True) -> None:
         """Goes on at another server of the same model, which receives the current segment again. One call at a time.
 
-        geometry: of the model's chunks. The server that has the stream keeps it until the other one has answered the
-        segment; a stream on no server goes to the other one at once. Raises ClientError where that does not accept it,
-        or loses it before it has answered: the stream is then where it was, or waits for another call on no server.
+        geometry: of the model's chunks. keeps_speakers: where the stream has some; else it has none from now on.
+
+        The server that has the stream keeps it until the other one has answered the segment; a stream on no server goes
+        to the other one at once. Raises ClientError where that does not accept it, or loses it before it has answered:
+        the stream is then where it was, or waits for another call on no server.
         """
         if self._replay is None:
             raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")
         self._moves.are_under_way = True
         try:
-            await self._go_to(link, self._replay, geometry)
+            await self._go_to(link, self._replay, geometry, keeps_speakers)
         finally:
             self._moves.are_under_way = False
 
-    async def _go_to(self, link: Link, replay: Replay, geometry: ChunkGeometry | None) -> None:
-        arrival, answers = await self._arrived(link, replay, geometry)
+    async def _go_to(self, link: Link, replay: Replay, geometry: ChunkGeometry | None, keeps_speakers: bool) -> None:
+        arrival, answers = await self._arrived(link, replay, geometry, keeps_speakers)
+        if not keeps_speakers:
+            self.has_speakers = False
+            replay.forget_speakers()
         if not self._is_without_server:
             self._leave(is_open=None)
         link.forget(arrival)
@@ -308,7 +303,7 @@ class ServedStream:
             raise self._moves.error
 
     async def _arrived(
-        self, link: Link, replay: Replay, geometry: ChunkGeometry | None
+        self, link: Link, replay: Replay, geometry: ChunkGeometry | None, keeps_speakers: bool
     ) -> tuple[Arrival, list[Sequence[Result]]]:
         """The stream on the other server. If this one still has it, with the answers to what it receives again.
 
@@ -318,7 +313,8 @@ class ServedStream:
             self._check_whole(replay, geometry)
             parameters, parts = repeated(replay, geometry)
             again = [] if self._is_without_server else reported(parts, replay.segment_start_samples)
-            arrival = self._moves.arrival = Arrival(link, parameters, self._polls)
+            options = parameters if keeps_speakers else without_speakers(parameters)
+            arrival = self._moves.arrival = Arrival(link, options, self._polls)
             try:
                 answers = await arrival.catch_up(again, _MAX_REPLAYED_SAMPLES)
                 self._check_whole(replay, geometry)
@@ -356,7 +352,7 @@ class ServedStream:
             if parameters:  # a start has the options before them
                 self._enqueue(NO_SAMPLES)
                 return self._enqueue(samples, flags, changes)
-            flags, parameters = flags | START, self._parameters
+            flags, parameters = flags | START, self.parameters
         self._end_samples += len(samples)
         part = Part(samples, flags, self._end_samples, self._rows, parameters)
         self._rows += 1

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from penstock_client import limits
-from penstock_client.batched.client import Server, StreamSettings, move_to_any
 from penstock_client.batched.rows import MOVABLE
+from penstock_client.batched.server import Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.errors import (
@@ -27,9 +27,7 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.options import SpeakerSettings
 from penstock_client.protocol import FINALIZE, SAMPLE_RATE_HZ, Parameter, Request, Result
-from penstock_client.transport.base import AsyncConnection, AsyncTransport
 from penstock_client.transport.probe import NOT_A_SERVER, explain
 from penstock_client.transport.signal import AsyncSignal
 from penstock_client.transport.thread import in_thread
@@ -51,11 +49,9 @@ class EngineConnection:
         settings = StreamSettings(MAX_UNANSWERED_SAMPLES, align, math.inf if self.options.reconnect_s else 0)
         self.server = Server(endpoint, settings)
 
-    def open_transport(
-        self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
-    ) -> "EngineTransport":
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "EngineTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
-        return EngineTransport(self, stream_id, speakers)
+        return EngineTransport(self, stream_id)
 
     async def close(self) -> None:
         """Ends the remaining streams and the connection."""
@@ -68,8 +64,8 @@ class EngineTransport:
     A task opens it and then sends what waits: only who waits for results waits for a connection.
     """
 
-    def __init__(self, connection: EngineConnection, stream_id: StreamId, speakers: SpeakerSettings | None):
-        self._connection, self._stream_id, self._speakers = connection, stream_id, speakers
+    def __init__(self, connection: EngineConnection, stream_id: StreamId):
+        self._connection, self._stream_id = connection, stream_id
         self._stream: BatchedStream | None = None
         self._requests: deque[Request] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -231,7 +227,7 @@ class EngineTransport:
         is_rejected = False  # then it may be gone for a while, too: it starts again
         while True:
             try:
-                stream = await self._connection.server.open(parameters, self._speakers)
+                stream = await self._connection.server.open(parameters)
                 if self._connection.options.wait_for_slot_s:
                     await self._accept(stream)
                 return stream
@@ -240,7 +236,7 @@ class EngineTransport:
             ) as error:  # fmt: skip
                 is_rejected |= isinstance(error, ServerFullError | ServerDrainingError)
                 pause_s = next(pauses, None) if is_rejected else None
-                if pause_s is None or error.of_speakers:
+                if pause_s is None:
                     if isinstance(error, ServerReplyError):
                         raise await self._explained(error) from error
                     raise
@@ -271,6 +267,8 @@ class EngineTransport:
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""
+        if error.of_speakers:
+            return self._connection.server.note_speakers_lost(stream, error)
         is_lost = error.code in MOVABLE and (self._lost_s is not None or error.code not in _ONLY_WHILE_LOST)
         if not is_lost or not stream.has_results or self._failure is not None:
             return False
@@ -290,14 +288,3 @@ class EngineTransport:
         took_s, self._lost_s = time.monotonic() - self._lost_s, None
         start_s = self._stream.restarted_from_s
         _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)
-
-
-def open_transport(
-    connection: AsyncConnection, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None
-) -> AsyncTransport:
-    """A transport for a new stream. ValueError for speakers over a connection of the caller's own."""
-    if speakers is None:
-        return connection.open_transport(stream_id, timeout_s)
-    if not isinstance(connection, EngineConnection):
-        raise ValueError("speakers are asked for, but the connection that was given is of another kind")
-    return connection.open_transport(stream_id, timeout_s, speakers)

@@ -10,14 +10,16 @@ left out. After an end by the caller it starts anew.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from penstock_client import limits
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.rows import Part
 from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Parameter, Result, Word
+from penstock_client.transport.speaker_numbers import SpeakerNumbers
 
 _WARM_UP = "warm_up_chunks"
 T = TypeVar("T", bound=Result)
@@ -39,8 +41,13 @@ class _Kept:
         self.parameters: Mapping[str, Parameter] = {}
         """Options of the stream's start, with changes of parts that are not kept."""
         self.old_ends = self.forced_ends = 0
-        """Ends by the caller that are reported and whose parts are kept: before and after the last endpoint."""
+        """Ends by the caller that are reported and whose parts are kept: before and after the endpoint of a replay."""
         self._max_samples = max_samples
+
+    def note_base(self, ends: int) -> None:
+        """A replay begins with an endpoint before the last `ends` reported ends by the caller."""
+        self.forced_ends, reported_ends = min(self.forced_ends, ends), self.reported_ends
+        self.old_ends = reported_ends - self.forced_ends
 
     @property
     def reported_ends(self) -> int:
@@ -72,6 +79,17 @@ class _Kept:
             self.forced_ends -= 1
 
 
+class _Endpoint(NamedTuple):
+    """An endpoint that is reported."""
+
+    samples: int
+    """Covered by the segments before it."""
+    segment: int
+    """The caller's index of the segment after it."""
+    ends: int
+    """Ends by the caller before it, and after the endpoint before."""
+
+
 class _ServerStream:
     """The position of a server's stream in the caller's, and what it will report again."""
 
@@ -95,17 +113,27 @@ class Replay:
     Beyond `max_samples` it forgets the oldest: until the next segment, the stream can then not be resumed.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, max_samples: float = math.inf):
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, max_samples: float = math.inf, has_speakers: bool = False
+    ):
+        """has_speakers: audio of earlier segments is repeated, too, in which they are known again."""
         self.has_results = False
+        self._speakers = SpeakerNumbers() if has_speakers else None
+        self._context_samples = round(limits.SPEAKER_CONTEXT_S * SAMPLE_RATE_HZ) if has_speakers else 0
+        """Audio before the segment that is repeated, also once the stream has no speakers any more."""
         self._now_s = clock
         self._kept = _Kept(max_samples)
         self._server = _ServerStream()
-        self._endpoint_samples = self._forced_samples = 0
-        """Covered by the last segments that an endpoint and, since then, the caller have ended; 0 without one."""
+        self._endpoints = deque([_Endpoint(0, 0, 0)])
+        """The one that a replay begins with, and those after it. Without speakers only the last one."""
+        self._ends = 0
+        """Ends by the caller after the last one."""
+        self.segment_start_samples = 0
+        """Samples before the current segment."""
         self._segment: int | None = None
         """The caller's index of the current segment; None before the first result."""
-        self._first_segment = 0
-        """The index of the one that `restart` begins with."""
+        self._after_end = 0
+        """The caller's index of the segment after the last end by the caller."""
         # Of this segment the caller has these words and tokens, and the audio that they cover
         self._words = self._tokens = self._covered_samples = 0
         self._covered_s = 0.0  # as it was reported
@@ -124,11 +152,6 @@ class Replay:
     def start_s(self) -> float:
         """Words from here on are recognized again."""
         return self.segment_start_samples / SAMPLE_RATE_HZ
-
-    @property
-    def segment_start_samples(self) -> int:
-        """Samples before the current segment."""
-        return self._forced_samples or self._endpoint_samples
 
     @property
     def has_words(self) -> bool:
@@ -156,8 +179,10 @@ class Replay:
         offset_samples, warm_up_chunks = self._begin(geometry)
         server = self._server = _ServerStream(offset_samples, None, self._now_s())
         server.words, server.tokens = self._words, self._tokens
+        if self._speakers is not None:
+            self._speakers.restart()
         if geometry is not None and offset_samples and not warm_up_chunks:
-            chunks = offset_samples // geometry.chunk_samples - geometry.chunks(self._endpoint_samples)
+            chunks = offset_samples // geometry.chunk_samples - geometry.chunks(self._endpoints[0].samples)
             server.shift_frames = chunks * geometry.chunk_frames
         parts = self.requests(geometry)
         unsent = sum(sent.part.is_final for sent in self._kept.sent) - sum(part.is_final for part in parts)
@@ -192,26 +217,30 @@ class Replay:
             return self.segment_start_samples, 0
         size, warm_up_samples = geometry.chunk_samples, round(limits.WARM_UP_S * SAMPLE_RATE_HZ)
         # An endpoint ends the chunk that covers its segment's last sample.
-        chunks = geometry.chunks(self._endpoint_samples)
-        forced_chunk = max(0, self._forced_samples - warm_up_samples) // size
-        if forced_chunk > chunks or not chunks:
-            return forced_chunk * size, 0
+        chunks = geometry.chunks(self._endpoints[0].samples)
+        first_chunk = max(0, self.segment_start_samples - max(warm_up_samples, self._context_samples)) // size
+        if first_chunk > chunks or not chunks:
+            return first_chunk * size, 0
         warm_up_chunks = min(geometry.chunks(warm_up_samples), chunks)
         return (chunks - warm_up_chunks) * size, warm_up_chunks
 
     def new_result(self, result: T) -> T | None:
         """The server's result as the caller's next, or None where the caller has it already."""
-        server = self._server
+        server, words = self._server, list[Word]()
+        if self._speakers is not None:
+            words = self._speakers.words(result, round(1000 * server.offset_samples / SAMPLE_RATE_HZ))
         if server.ends:
             server.ends -= result.is_final and not result.is_endpoint
+            self._match(words)
             return None
         if self._segment is None:
-            self._first_segment = result.segment
+            self._endpoints[0] = self._endpoints[0]._replace(segment=result.segment)
         if server.segment_shift is None:
-            server.segment_shift = self._first_segment - result.segment
+            server.segment_shift = max(self._endpoints[0].segment, self._after_end) - result.segment
         self.has_results = True
         segment = result.segment + server.segment_shift
         if self._segment is not None and segment < self._segment:
+            self._match(words)
             return None
         result = self._without_repeated(self._shifted(result, segment))
         covered_samples = round(result.audio_processed_s * SAMPLE_RATE_HZ)
@@ -226,14 +255,25 @@ class Replay:
         server.is_repeating, self._covered_samples, self._segment = is_behind, covered_samples, result.segment
         self._covered_s = result.audio_processed_s
         if result.is_final:
+            if self._speakers is not None:
+                result = self._speakers.renumbered(result, words)
             self._segment += 1
             self._end_segment(result.is_endpoint, covered_samples)
         return result
 
+    def _match(self, words: Sequence[Word]) -> None:
+        """The caller has these words of the present server."""
+        if self._speakers is not None:
+            self._speakers.match(words)
+
+    def forget_speakers(self) -> None:
+        """The stream goes on without them."""
+        self._speakers = None
+
     def skip_segment(self) -> int:
         """The next segment is empty and needs no server: returns its index."""
         skipped = self._segment or 0
-        self._segment = self._first_segment = skipped + 1
+        self._segment = self._after_end = skipped + 1
         return skipped
 
     def _without_repeated(self, result: T) -> T:
@@ -256,19 +296,28 @@ class Replay:
         self._words = self._tokens = server.words = server.tokens = 0
         if is_endpoint and kept.sent and kept.sent[-1].part.is_end:
             return  # the results of an offline model, whose context is the whole stream, come after its end
-        self._first_segment = self._segment or 0
-        context_samples = round((limits.WARM_UP_S + limits.WARM_UP_MARGIN_S) * SAMPLE_RATE_HZ)
         if is_endpoint:
-            self._endpoint_samples, self._forced_samples, server.shift_frames = covered_samples, 0, 0
-            kept.old_ends, kept.forced_ends = kept.reported_ends, 0
+            self.segment_start_samples, server.shift_frames = covered_samples, 0
+            self._endpoints.append(_Endpoint(covered_samples, self._segment or 0, self._ends))
+            self._ends = 0
         else:
             ends, reported = [part.end_samples for part, _ in kept.sent if part.is_final], kept.reported_ends
-            self._forced_samples = ends[reported] if reported < len(ends) else covered_samples
+            self.segment_start_samples = ends[reported] if reported < len(ends) else covered_samples
             kept.forced_ends += 1
-        first = self.segment_start_samples - context_samples
-        if first <= self._endpoint_samples:
-            first = self._endpoint_samples - context_samples
-        kept.forget(first)
+            self._ends, self._after_end = self._ends + 1, self._segment or 0
+        self._forget(kept)
+
+    def _forget(self, kept: _Kept) -> None:
+        """Forgets what no replay would begin with any more."""
+        start_samples, context_samples = self.segment_start_samples, self._context_samples
+        while len(self._endpoints) > 1 and self._endpoints[0].samples < start_samples - context_samples:
+            self._endpoints.popleft()
+        kept.note_base(sum(each.ends for each in islice(self._endpoints, 1, None)) + self._ends)
+        base_samples, warm_up_samples = self._endpoints[0].samples, round(limits.WARM_UP_S * SAMPLE_RATE_HZ)
+        first = start_samples - max(warm_up_samples, context_samples)
+        if first <= base_samples:
+            first = base_samples - warm_up_samples
+        kept.forget(first - round(limits.WARM_UP_MARGIN_S * SAMPLE_RATE_HZ))
 
     def _shifted(self, result: T, segment: int) -> T:
         server = self._server

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
-from penstock_client.batched.client import move_to_any
+from penstock_client.batched.server import move_to_any
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.metrics import Metrics, StreamReport
