@@ -22,6 +22,7 @@ class ErrorCode(Enum):
     OPTION_INVALID = "a request parameter is unknown, wrong, or not accepted at this point of the stream"
     PHRASES_INVALID = "the boosted phrases cannot be used by this model or are too many"
     PHRASE_MEMORY_FULL = "the phrases of other streams leave no memory for this stream's"
+    SPEAKERS_NOT_SERVED = "a stream asks for speakers where no speaker model is served, or not by `asr_batch_speakers`"
     REQUEST_INVALID = "a request or row has not the form that `asr` or `asr_batch` accepts"
 
     SETTING_INVALID = "a flag, an environment variable or an argument has a wrong value or is missing"
@@ -182,6 +183,7 @@ STREAM_ERROR_KINDS: Mapping[ErrorCode, StreamErrorKind] = {
     ErrorCode.OPTION_INVALID: StreamErrorKind.INVALID_ARGUMENT,
     ErrorCode.PHRASES_INVALID: StreamErrorKind.INVALID_ARGUMENT,
     ErrorCode.PHRASE_MEMORY_FULL: StreamErrorKind.UNAVAILABLE,
+    ErrorCode.SPEAKERS_NOT_SERVED: StreamErrorKind.INVALID_ARGUMENT,
     ErrorCode.REQUEST_INVALID: StreamErrorKind.INVALID_ARGUMENT,
 }
 """The codes that a server answers requests with."""

@@ -94,7 +94,7 @@ class StreamError(ClientError):
 
 
 class SpeakersNotServedError(StreamError):
-    """The stream asks for speakers, and the server has no speaker model, or one that does not answer."""
+    """The stream asks for speakers, and the server has no speaker model."""
 
     code = "SPEAKERS_NOT_SERVED"
     of_speakers = True

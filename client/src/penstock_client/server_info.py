@@ -55,8 +55,6 @@ class ServerInfo:
     fingerprint: str
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""
-    speakers: int
-    """Speakers that its speaker model tells apart; 0 without one."""
     parameters: Mapping[str, str]
     """Parameters as the server sent them, in the order of these attributes; those of a later version follow."""
 
@@ -64,6 +62,11 @@ class ServerInfo:
     def server_id(self) -> str:
         """Random for each start of a server, the same at all its addresses; "" for servers of earlier versions."""
         return self.parameters.get(SERVER_ID, "")
+
+    @property
+    def speakers(self) -> int:
+        """Speakers that its speaker model tells apart; 0 without one."""
+        return _count(self.parameters.get(SPEAKERS, "0"))
 
 
 def takes_files(parameters: Mapping[str, str]) -> bool:
@@ -95,7 +98,6 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         windows=windows,
         max_audio_s=_number(parameters.get("max_audio_s", "0")),
         fingerprint=parameters.get(FINGERPRINT, ""),
-        speakers=_count(parameters.get(SPEAKERS, "0")),
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
 

@@ -21,6 +21,7 @@ from penstock_client import (
     ServerFullError,
     ServerUnreachableError,
     SpeakersNotServedError,
+    StreamError,
     StreamOptions,
     Transcript,
 )
@@ -94,8 +95,9 @@ def test_a_model_that_is_away_at_the_start_is_an_error_with_a_code(name):
     kind, transcribe = CLIENTS[name]
     with serving(kind) as server:
         server.speakers.is_away = True
-        with pytest.raises(SpeakersNotServedError, match="the speaker model does not answer"):
+        with pytest.raises(StreamError, match=r"TRITON_ERROR: .*is not at ready state") as error:
             transcribe(server, ON, AUDIO)
+        assert error.value.of_speakers
         assert len(transcribe(server, StreamOptions(), AUDIO).words) == 16
 
 

@@ -285,7 +285,9 @@ class Link:
         """
         for pushed in rows:
             failure = type(error)(pushed.stream.stream_id, error.message, error.code)
-            failure.of_speakers = self._is_of_speakers and error.code in _OF_TRITON
+            if self._is_of_speakers and error.code in _OF_TRITON:
+                failure = StreamError(pushed.stream.stream_id, error.message)
+                failure.of_speakers = True
             pushed.stream.reject(pushed, failure)
 
     async def _end_all(self, numbers: Sequence[int]) -> None:

@@ -28,7 +28,6 @@ from penstock_client.errors import (
     ConnectionLostError,
     ProtocolError,
     ServerFullError,
-    SpeakersNotServedError,
     StreamClosedError,
     StreamNotOpenError,
 )
@@ -200,11 +199,8 @@ class ServedStream:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
-        if self._failure or pushed.server is not self._at or self._is_without_server:
-            return
-        if error.of_speakers and not self._answers.have_begun:
-            error = SpeakersNotServedError(self.stream_id, f"the speaker model does not answer: {error.text}")
-        self.fail(error, is_open=True)
+        if not (self._failure or pushed.server is not self._at or self._is_without_server):
+            self.fail(error, is_open=True)
 
     def _new_result(self, result: StreamResult) -> StreamResult | None:
         """The result with the times of the whole stream, or None where it is reported already."""

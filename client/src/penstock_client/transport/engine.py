@@ -267,10 +267,8 @@ class EngineTransport:
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""
-        if error.of_speakers:
-            return self._connection.server.note_speakers_lost(stream, error)
-        is_lost = error.code in MOVABLE and (self._lost_s is not None or error.code not in _ONLY_WHILE_LOST)
-        if not is_lost or not stream.has_results or self._failure is not None:
+        is_elsewhere = error.of_speakers or self._lost_s is not None or error.code not in _ONLY_WHILE_LOST
+        if error.code not in MOVABLE or not (is_elsewhere and stream.has_results) or self._failure is not None:
             return False
         reconnect_s, now_s = self._connection.options.reconnect_s, time.monotonic()
         if self._lost_s is None:
