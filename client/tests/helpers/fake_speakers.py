@@ -35,6 +35,7 @@ class FakeSpeakers:
         self.modes: list[str] = []
         self._words: dict[Stream, list[tuple[int, int]]] = {}
         """Times of the words of each stream's segment."""
+        self._lost: set[Stream] = set()
         self._lock = threading.Lock()
 
     @property
@@ -61,9 +62,16 @@ class FakeSpeakers:
                     raise RejectionError(f"STREAM_LIMIT: all {self.max_streams} speaker streams are taken")
                 self.modes.append(options.get("speaker_mode", "low_latency"))
                 self.audio[stream], self._words[stream] = np.zeros(0, np.float32), []
+            if stream in self._lost and not flags & _END:
+                raise RejectionError("STREAM_LOST: the model speakers has ended")
             if stream in self.audio:
                 assert is_here, "all rows of a stream with speakers go to one model"
                 self.audio[stream] = np.concatenate([self.audio[stream], samples])
+
+    def lose(self) -> None:
+        """The process is replaced: its streams are lost."""
+        self._lost |= self.audio.keys()
+        self.audio.clear()
 
     def label(self, stream: Stream, entry: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The next entry of a stream's answers, with its speakers where it is final."""

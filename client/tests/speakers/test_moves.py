@@ -221,6 +221,19 @@ async def test_a_model_that_starts_again_has_its_streams_again(servers):
     assert len(server.batch.starts) == 3
 
 
+async def test_a_stream_that_a_model_has_lost_meanwhile_is_replayed(servers):
+    """It was silent while the process was replaced: no request has failed."""
+    server = servers()
+
+    async def lose(stream, i):
+        if i == 14:
+            server.speakers.lose()
+
+    async with connected(server) as client:
+        assert spoken(await play(client, lose)) == EXPECTED
+    assert ["speakers" in start for start in server.batch.starts] == [True, True]
+
+
 async def test_a_stream_that_ends_the_speaker_model_each_time_goes_on_without(servers):
     server = servers()
 

@@ -39,6 +39,8 @@ from penstock_client.transport.signal import AsyncSignal
 
 _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
 """Samples of a moved stream on their way at a time: enough for few round trips, and others are not delayed for long."""
+_LOST = "STREAM_LOST"
+"""The code of the server's error after a process of its models has ended: with speakers, most often theirs."""
 OnLost = Callable[[Any, ClientError], bool]
 """Decides when a server has lost the stream, a `BatchedStream`. True: it will call `move` or `give_up`."""
 
@@ -153,7 +155,7 @@ class ServedStream:
         flags = pushed.flags
         if error is not None:
             failure = stream_error(self.stream_id, error)
-            failure.of_speakers |= self.has_speakers and isinstance(failure, ServerFullError)
+            failure.of_speakers |= self.has_speakers and (isinstance(failure, ServerFullError) or failure.code == _LOST)
             is_closed = flags & (START | END) or isinstance(failure, StreamNotOpenError)
             self.fail(failure, is_open=False if is_closed else None)
             return
