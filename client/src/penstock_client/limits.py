@@ -25,13 +25,13 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 """Between two attempts: a server that returns is found soon, and many clients do not flood it."""
 OFFER_S = 2.0
-"""To find out what a server is where that only makes an error clearer or comes earlier: nobody waits for it longer."""
+"""To find out what a server is, where that only makes an error clearer: the error itself does not wait longer."""
 KEEPALIVE_ANSWER_S = 10.0
 """A connection whose keepalive probe has no answer for this long is lost: gRPC's answer comes from its core."""
 SPEAKER_FILE_S = 300.0
 """For a reply about speakers of a file, of a live server: a step has half a minute of audio of each of its files."""
 SPEAKER_CONTEXT_S = 60
-"""Audio before a segment that a move repeats in a stream with speakers: whoever speaks in it keeps the number."""
+"""Audio before a segment that a move repeats in a stream with speakers: those heard in it keep their numbers."""
 WARM_UP_S = 10
 """Audio before a segment that gives the encoder its context in a move: with it, 0 of some 500 words change."""
 WARM_UP_MARGIN_S = 3

@@ -31,7 +31,7 @@ class FakeSpeakers:
         self.before: Callable[[np.ndarray], None] = lambda rows: None
         """Called with the ROWS of a request with speakers before that is answered."""
         self.audio: dict[Stream, np.ndarray] = {}
-        """Of each live stream."""
+        """Samples of each live stream."""
         self.modes: list[str] = []
         self._words: dict[Stream, list[tuple[int, int]]] = {}
         """Times of the words of each stream's segment."""

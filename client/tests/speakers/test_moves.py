@@ -1,4 +1,4 @@
-"""Speakers of streams that move: whoever speaks in the audio that is repeated keeps the number."""
+"""Speakers of streams that move: speakers who are heard in the repeated audio keep their numbers."""
 
 import asyncio
 
@@ -222,7 +222,7 @@ async def test_a_model_that_starts_again_has_its_streams_again(servers):
 
 
 async def test_a_stream_that_a_model_has_lost_meanwhile_is_replayed(servers):
-    """It was silent while the process was replaced: no request has failed."""
+    """No request failed: the stream was silent while the process was replaced."""
     server = servers()
 
     async def lose(stream, i):

@@ -52,7 +52,7 @@ class _Faults:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Of packets that could not be decoded since the last good frame."""
+        """Duration of packets that could not be decoded since the last good frame."""
         self.is_found = self.is_early = self.is_cut = self.is_joined = False
         """Early: found before the first frame."""
         self.complaint = ""

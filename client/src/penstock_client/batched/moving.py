@@ -35,7 +35,7 @@ class OnServer:
         return Pushed(stream, row, part.end_samples, self.link.now_s(), part.number, self)
 
 
-class Moves:
+class StreamMoves:
     """The moves of one stream: the one under way, and how many have brought nothing."""
 
     def __init__(self, stream_id: StreamId):

@@ -281,7 +281,7 @@ class Receiver(Protocol):
 
     @property
     def stream_id(self) -> int:
-        """Its number on the link."""
+        """The stream's number on the link."""
 
     @property
     def has_words(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
 from penstock_client.batched.link import Arrival, Link, send_end
-from penstock_client.batched.moving import Moves, OnServer, begins_with, repeated, reported
+from penstock_client.batched.moving import OnServer, StreamMoves, begins_with, repeated, reported
 from penstock_client.batched.rows import (
     END,
     FINALIZE,
@@ -61,7 +61,7 @@ class ServedStream:
         self.fingerprint = ""  # of the server's model: the stream moves to no other
         self.on_lost: OnLost = lambda stream, error: False
         self._at = OnServer(link, link.next_number())
-        self._moves = Moves(self._at.stream_id)
+        self._moves = StreamMoves(self._at.stream_id)
         self.parameters = parameters
         self._aligner = ChunkAligner(geometry)
         self._replay = replay

@@ -87,7 +87,7 @@ class Server:
         self._connecting: asyncio.Task[None] | None = None
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
         self._moves: set[asyncio.Task[object]] = set()
-        """Of streams that the speaker model has lost, and that have no other way."""
+        """Moves of streams that the speaker model has lost, and that have no other way."""
         self._is_closed = False
         self.down_until_s = 0.0
         """A time of the monotonic clock. A server that was lost or not reached is the last choice until then."""
