@@ -59,6 +59,8 @@ def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protoco
          ["audio.input.turn_detection.silence_duration", "audio.input.turn_detection.type", "threshold"]),
         ({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": 1}}}},
          ["audio.input.turn_detection.eagerness"]),
+        ({"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 50}}}},
+         ["session.audio.input.turn_detection.silence_duration_ms"]),
         ({"include": ["logprobs", INTERIM]}, ["include.0"]),
     ],
 )  # fmt: skip

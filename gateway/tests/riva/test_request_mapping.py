@@ -228,6 +228,7 @@ def test_ignored_fields_of_the_table_are_tested():
 def test_languages(languages, code, option, shown):
     request = mapped(language_code=code, group=replace(GROUP, languages=languages, detected_languages=()))
     assert (request.options.language, request.results.language) == (option, shown)
+    assert request.ignored == (("language 'fr'",) if code == "fr" else ())
 
 
 @pytest.mark.parametrize(

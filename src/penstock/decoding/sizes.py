@@ -6,6 +6,8 @@ MAX_BEAM_SIZE = 32
 """Hypotheses of a beam search, at most."""
 CTC_LABEL_BONUS = 1.5
 """Nats that the CTC beam search adds to the language model's log-probability of each label, against deletions."""
+GREEDY_WINDOW_ENCODER_FRAMES = 8
+"""Frames that a greedy search scores at once, at most."""
 
 
 class BeamSizes(NamedTuple):

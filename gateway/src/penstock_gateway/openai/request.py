@@ -19,7 +19,14 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import KEYWORD_NATS, UNKNOWN_SPEAKER, speaker_name
 from penstock_gateway.security.limits import MAX_FIELDS_BYTES, RETRY_AFTER_S
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
+from penstock_gateway.stream.options import (
+    LiveStreamOptions,
+    ModelGroup,
+    choose_language,
+    shown_language,
+    unused_language,
+    unused_model,
+)
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
 
@@ -174,6 +181,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         chosen = {each: choose_language(each, group, "language") for each in codes if each}
         if len(chosen) == 1:
             ((code, language),) = chosen.items()
+    ignored += unused_language(code, group, config.language)
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]

@@ -26,7 +26,7 @@ from penstock_gateway.realtime.dialect import (
 )
 from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession, SessionTranscription
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
-from penstock_gateway.stream.options import ModelGroup, unused_model
+from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, read_fields
 
@@ -81,7 +81,7 @@ class OpenAIDialect:
 
     def opened(self) -> list[Action]:
         """The first event of a connection."""
-        return [self._event("session.created", session=self._shown_session(), **self._unused(()))]
+        return [self._event("session.created", session=self._shown_session(), **self._unused(self._session))]
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
         """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
@@ -137,7 +137,7 @@ class OpenAIDialect:
             session = self._session.update(read_fields(SessionUpdate, event, "").session or {}, self._config)
             configured = self._configure(session)
         self._session = session
-        updated = self._event("session.updated", session=self._shown_session(), **self._unused(session.ignored))
+        updated = self._event("session.updated", session=self._shown_session(), **self._unused(session))
         if configured == self._configured:
             return [updated]
         self._configured = configured
@@ -295,10 +295,9 @@ class OpenAIDialect:
             self._known = model, delay, session.group(self._streams)
         return self._known[2]
 
-    def _unused(self, ignored: Sequence[str]) -> dict[str, Any]:
-        """The names of fields without an effect, and that of a model."""
-        model = self._session.transcription.model or ""
-        names = [*unused_model(model, self._streams.group(model)), *ignored]
+    def _unused(self, session: OpenAISession) -> dict[str, Any]:
+        """The names of what has no effect."""
+        names = session.unused(self._streams.group(session.transcription.model or ""), self._config.language)
         return {"penstock_ignored": shown_names(names)} if names else {}
 
     def _shown_session(self) -> dict[str, Any]:

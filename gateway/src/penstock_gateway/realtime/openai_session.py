@@ -12,7 +12,14 @@ from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.realtime.dialect import retired
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language
+from penstock_gateway.stream.options import (
+    LiveStreamOptions,
+    ModelGroup,
+    choose_language,
+    shown_language,
+    unused_language,
+    unused_model,
+)
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import (
     Array,
@@ -114,8 +121,16 @@ class TurnDetection(ClosedFields):
         """Silence of server_vad, or of semantic_vad's eagerness."""
         if self.type == "semantic_vad":
             return _EAGERNESS_MS[self.eagerness or "auto"]
-        silence_ms = self.silence_duration_ms or default_ms
-        return min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS)  # `session.updated` shows it
+        return _in_range(self.silence_duration_ms or default_ms)
+
+    def limited(self) -> list[str]:
+        """The name of a silence that is not taken as it was given; `session.updated` shows the one that is."""
+        is_taken = self.silence_duration_ms is None or _in_range(self.silence_duration_ms) == self.silence_duration_ms
+        return [] if is_taken else ["session.audio.input.turn_detection.silence_duration_ms"]
+
+
+def _in_range(silence_ms: int) -> int:
+    return min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS)
 
 
 class SessionAudioInput(ClosedFields):
@@ -189,6 +204,7 @@ class OpenAISession:
                 raise retired(f"session.{name}", "OpenAI's beta", f"session.audio.input.{current}")
         fields, ignored = read_known(SessionFields, session, "session", _counts, config.strict)
         audio = (fields.audio and fields.audio.input) or SessionAudioInput()
+        ignored += audio.turn_detection.limited() if audio.turn_detection else []
         changed: dict[str, Any] = {"ignored": tuple(dict.fromkeys(ignored))}
         if audio.format is not None:
             changed["format"] = audio.format
@@ -237,6 +253,12 @@ class OpenAISession:
             endpoint_silence_ms=self.silence_ms or 0,
             speakers=self.transcription.asked_speakers,
         )
+
+    def unused(self, group: ModelGroup, only_language: str) -> list[str]:
+        """Fields and values of the last update that have no effect, and what of the session `group` cannot use."""
+        keywords = [f"keywords {text!r}" for text in group.unwritable(self.transcription.keywords or ())]
+        named = unused_model(self.transcription.model or "", group)
+        return [*named, *self.ignored, *unused_language(self._language, group, only_language), *keywords]
 
     def shown(self, group: ModelGroup, only_language: str) -> dict[str, Any]:
         """The session as the client sees it: what is really done."""

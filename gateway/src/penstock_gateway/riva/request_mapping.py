@@ -27,7 +27,14 @@ from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.security.limits import MAX_CHANNELS
-from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, choose_language, shown_language, unused_model
+from penstock_gateway.stream.options import (
+    LiveStreamOptions,
+    ModelGroup,
+    choose_language,
+    shown_language,
+    unused_language,
+    unused_model,
+)
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_BOOST_NATS = 2.0
@@ -156,6 +163,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     if settings.strict and ignored:
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
     language = choose_language(config.language_code, group, "config.language_code")
+    ignored += unused_language(config.language_code, group, settings.language)
     decoder, n_best = _search(config.max_alternatives, custom, group)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them

@@ -96,6 +96,12 @@ def unused_model(name: str, group: ModelGroup) -> list[str]:
     return [] if not name or name == group.name or is_of_openai(name) else [f"model {name!r}"]
 
 
+def unused_language(code: str | None, group: ModelGroup, default: str) -> list[str]:
+    """The language as a field without an effect: `group` names none, and `default`, the gateway's, is another."""
+    is_named = group.languages or group.detected_languages or _find(code or "", (default,))
+    return [] if is_named or _key(code or "") in _NO_CHOICE else [f"language {code!r}"]
+
+
 def choose_language(code: str | None, group: ModelGroup, param: str) -> str | None:
     """The server's option: one of the model's languages, or None for a model without a choice.
 

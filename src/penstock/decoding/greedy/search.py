@@ -18,6 +18,7 @@ from penstock.decoding.greedy.memory import (
     GreedyStates,
     GreedyWorkspace,
 )
+from penstock.decoding.sizes import GREEDY_WINDOW_ENCODER_FRAMES
 from penstock.decoding.tensors.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import first, map_tensors, overwrite
 from penstock.decoding.transducer.interface import FrameAdvance, Prediction, TransducerNetwork, max_labels
@@ -25,7 +26,6 @@ from penstock.graphs.program import Driver, Program, While, run_eagerly
 from penstock.kernels.capability import TORCH
 from penstock.scoring.fusion import Fusion
 
-_WINDOW_ENCODER_FRAMES = 8
 _LARGE_VOCABULARY, _WINDOW_OF_LARGE_VOCABULARY = 4096, 4
 """On the CPU. A frame after the label found was scored in vain, which takes longer the larger the joint is."""
 _LEAST_LEFT_OUT = 8
@@ -228,7 +228,7 @@ def _leave_out(workspace: GreedyWorkspace) -> None:
 
 def _default_window(network: TransducerNetwork) -> int:
     is_large = network.config.vocabulary_size > _LARGE_VOCABULARY
-    return _WINDOW_OF_LARGE_VOCABULARY if is_large and network.device.type == "cpu" else _WINDOW_ENCODER_FRAMES
+    return _WINDOW_OF_LARGE_VOCABULARY if is_large and network.device.type == "cpu" else GREEDY_WINDOW_ENCODER_FRAMES
 
 
 def _follow(successor: torch.Tensor, first: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.decoding.sizes import BeamSizes, WfstSizes
+from penstock.decoding.sizes import GREEDY_WINDOW_ENCODER_FRAMES, BeamSizes, WfstSizes
 from penstock.model.bundle import encoder_shapes, tensor_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -20,7 +20,6 @@ from penstock_client.options import WFST
 MAX_DECODER_STEP = 256
 """Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""
 _FLOAT_BYTES = 4
-_GREEDY_WINDOW_ENCODER_FRAMES = 8
 _SCORE_TENSORS = 6
 """Tensors [rows, V + 1] of a step: logits, log-probabilities, those with forced blanks, external and fused scores."""
 WINDOW_STEP_BYTES = 150 * 10**6
@@ -216,9 +215,9 @@ def step_bytes(config: ModelConfig, context: AttentionContext | None, decoding: 
     row = (config.vocabulary_size + 1) * _FLOAT_BYTES * _SCORE_TENSORS
     if context is None:
         frames = MAX_CALL_PARTS * decoded_frames(config) if config.ctc is not None else 0
-        per_stream = max(decoding.beam_size, _GREEDY_WINDOW_ENCODER_FRAMES)
+        per_stream = max(decoding.beam_size, GREEDY_WINDOW_ENCODER_FRAMES)
         return max(batch * per_stream, frames) * row + WINDOW_STEP_BYTES
-    per_stream = max(decoding.beam_size, min(_GREEDY_WINDOW_ENCODER_FRAMES, context.chunk_encoder_frames))
+    per_stream = max(decoding.beam_size, min(GREEDY_WINDOW_ENCODER_FRAMES, context.chunk_encoder_frames))
     if config.ctc is not None:
         per_stream = max(per_stream, context.chunk_encoder_frames)
     return batch * per_stream * row
