@@ -16,6 +16,10 @@ DOWN_S = 5.0
 """A server that was lost or not reached is the last choice for this long: a restart takes about as long."""
 MAX_UNANSWERED_S = 20.0
 """Audio of a stream on its way: a request may have 30 s, together with what waits for a whole chunk."""
+MAX_QUEUED_S = 60.0
+"""Audio of a `Client`'s stream on its way, and as much before it is open: a recording is sent ahead of its replies."""
+MAX_REPEATED_S = 8.0
+"""Audio of a moved stream on its way at a time: enough for few round trips, and others are not delayed for long."""
 REPLAY_S = 120.0
 """Audio kept for a move, by default: the longest segment of the rule for long ones, twice."""
 MOVE_S = 15.0

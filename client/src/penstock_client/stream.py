@@ -8,10 +8,11 @@ import numpy.typing as npt
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
 from penstock_client.options import changes_of
 from penstock_client.protocol import (
+    FINALIZE,
     Parameter,
     Request,
-    RequestSplitter,
     Result,
+    as_samples,
 )
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import AsyncTransport, Transport
@@ -30,10 +31,10 @@ class StreamBase:
         """Accumulates the results that were received."""
         self.start_ms = 0
         """The time of the first sample, which counts in the times of all words."""
-        self._splitter = RequestSplitter(stream_id, parameters=parameters)
-        self._is_closed = False
+        self._parameters = parameters or {}
+        self._is_started = self._is_finished = self._is_closed = False
 
-    def _split(
+    def _requests(
         self,
         samples: npt.ArrayLike,
         *,
@@ -41,9 +42,19 @@ class StreamBase:
         finalize: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> list[Request]:
-        """The requests of these samples; one if there are none."""
+        """The request of these samples, after a start where options change with it."""
         self._check_open()
-        return self._splitter.split(samples, is_end, finalize, changes_of(options))
+        if self._is_finished:
+            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
+        audio, changes = as_samples(samples).tobytes(), changes_of(options)
+        ends: dict[str, Parameter] = {**FINALIZE, **changes} if finalize else {}
+        requests = []
+        if changes and not self._is_started:  # a start has the options before them
+            requests, self._is_started = [Request(b"", True, False, self._parameters)], True
+        parameters = ends if self._is_started else {**self._parameters, **ends}
+        requests.append(Request(audio, not self._is_started, is_end, parameters))
+        self._is_started, self._is_finished = True, is_end
+        return requests
 
     def _add(self, result: Result, is_complete: bool) -> Result:
         """Adds a result to the transcript; `is_complete` marks the stream's last."""
@@ -155,7 +166,7 @@ class Stream(StreamBase):
         finalize: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        for request in self._split(samples, is_end=is_end, finalize=finalize, options=options):
+        for request in self._requests(samples, is_end=is_end, finalize=finalize, options=options):
             self._transport.send(request)
 
     def _receive(self, wait_s: float | None) -> Result | None:
@@ -257,7 +268,7 @@ class AsyncStream(StreamBase):
         finalize: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        for request in self._split(samples, is_end=is_end, finalize=finalize, options=options):
+        for request in self._requests(samples, is_end=is_end, finalize=finalize, options=options):
             await self._transport.send(request)
 
     async def _receive(self, wait_s: float | None) -> Result | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from penstock_client import limits
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
 from penstock_client.batched.link import Arrival, Link, send_end
 from penstock_client.batched.moving import OnServer, StreamMoves, begins_with, repeated, reported
@@ -37,8 +38,7 @@ from penstock_client.replies import stream_error
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.signal import AsyncSignal
 
-_MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
-"""Samples of a moved stream on their way at a time: enough for few round trips, and others are not delayed for long."""
+_MAX_REPEATED_SAMPLES = round(limits.MAX_REPEATED_S * SAMPLE_RATE_HZ)
 _LOST = "STREAM_LOST"
 """The code of the server's error after a process of its models has ended: with speakers, most often theirs."""
 OnLost = Callable[[Any, ClientError], bool]
@@ -295,7 +295,7 @@ class ServedStream:
                 self.answer(self._at.pushed(self, backlog.popleft()), results, None)
         while backlog:
             self._send(backlog.popleft())
-            await self._wait_for_answers(self._at.sent_samples - _MAX_REPLAYED_SAMPLES)
+            await self._wait_for_answers(self._at.sent_samples - _MAX_REPEATED_SAMPLES)
         await self._wait_for_answers(samples)
         if self._is_without_server:
             raise self._moves.error
@@ -314,7 +314,7 @@ class ServedStream:
             options = parameters if keeps_speakers else without_speakers(parameters)
             arrival = self._moves.arrival = Arrival(link, options, self._polls)
             try:
-                answers = await arrival.catch_up(again, _MAX_REPLAYED_SAMPLES)
+                answers = await arrival.catch_up(again, _MAX_REPEATED_SAMPLES)
                 self._check_whole(replay, geometry)
                 if link.is_lost:
                     raise ConnectionLostError(self.stream_id, "lost the connection to the other server")

@@ -32,7 +32,7 @@ from penstock_client.transport.probe import NOT_A_SERVER, explain
 from penstock_client.transport.signal import AsyncSignal
 from penstock_client.transport.thread import in_thread
 
-MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = 60 * SAMPLE_RATE_HZ, 64
+MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = round(limits.MAX_QUEUED_S * SAMPLE_RATE_HZ), 64
 _OVERHANG_SAMPLES = 40
 """By which a window of 25 ms reaches beyond its step of 10 ms: the end of a chunk is not covered yet."""
 _ONLY_WHILE_LOST = (StreamError.code, ProtocolError.code)
@@ -177,7 +177,9 @@ class EngineTransport:
     def _has_room(self, request: Request) -> bool:
         """True where another request may wait for the stream to be opened."""
         samples = sum(each.samples for each in self._requests) + request.samples
-        return len(self._requests) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+        return not self._requests or (
+            len(self._requests) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+        )
 
     def _check_open(self) -> None:
         if self._failure is not None:
