@@ -7,6 +7,7 @@ import pytest
 import soundfile
 
 from client.tests.helpers.event_loop import ANYIO_BACKEND
+from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire, eventually
 from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, in_memory
 from penstock_client import Client
@@ -51,6 +52,13 @@ def server(protocol, recognizer):
     server = {"grpc": GrpcServer, "http": HttpServer}[protocol](recognizer)
     yield server
     server.close()
+
+
+@pytest.fixture
+def servers():
+    """Makes servers of one model."""
+    with fleet_maker() as make:
+        yield make
 
 
 @pytest.fixture

@@ -1,17 +1,14 @@
 """Streams send whole chunks of the server's model, which publishes where they end."""
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_servers import Wire
+from client.tests.helpers.fake_servers import Wire, eventually
 from client.tests.helpers.fakes import FakeRecognizer, expected
 from penstock_client import AsyncClient, Client, ConnectionOptions
-from penstock_client.alignment import ChunkGeometry
-from penstock_client.connection import Endpoint
-from penstock_client.transport.server_offer import ServerChunks
+from penstock_client.transport import server_offer
 
 pytestmark = pytest.mark.anyio
 
@@ -76,18 +73,17 @@ def test_an_earlier_server_gets_each_send(served_client, recognizer):
 
 def test_samples_that_wait_are_counted(url, protocol):
     with Client(url, protocol, timeout_s=WAIT_S) as client, client.open_stream() as stream:
-        counts = []
-        for _ in range(4):
+        for count in (300, 600, 200, 500):
             stream.send(np.zeros(300, np.float32))
-            counts.append(stream.held_samples)
-        assert counts == [300, 600, 200, 500]
+            eventually(lambda: stream.held_samples == count)  # noqa: B023
         stream.finish()
         assert stream.held_samples == 0
         list(stream)
 
 
 async def test_the_chunks_are_read_once_per_connection(url, protocol, monkeypatch):
-    reads = count_reads(monkeypatch)
+    reads, read = [], server_offer.read_parameters
+    monkeypatch.setattr(server_offer, "read_parameters", lambda *given: reads.append(given) or read(*given))
 
     async with AsyncClient(url, protocol, timeout_s=WAIT_S) as client:
         await asyncio.gather(*(client.transcribe(np.zeros(500, np.float32)) for _ in range(4)))
@@ -97,62 +93,27 @@ async def test_the_chunks_are_read_once_per_connection(url, protocol, monkeypatc
     assert len(reads) == 2
 
 
-def count_reads(monkeypatch) -> list[Endpoint]:
-    from penstock_client.transport import server_offer
-
-    reads: list[Endpoint] = []
-    read = server_offer.try_parameters
-    monkeypatch.setattr(server_offer, "try_parameters", lambda endpoint: reads.append(endpoint) or read(endpoint))
-    return reads
-
-
-def test_an_absent_server_is_asked_again_later(monkeypatch):
-    reads = count_reads(monkeypatch)
-    now_s = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    chunks = ServerChunks(Endpoint("127.0.0.1:1", "http"))
-    assert chunks.get() is chunks.get() is None
-    assert len(reads) == 1
-    now_s += 6
-    assert chunks.get() is None
-    assert len(reads) == 2
-
-
-def test_a_lost_server_keeps_its_chunks_until_they_are_read_again(monkeypatch):
-    from penstock_client.transport import server_offer
-
-    now_s, answers = 100.0, [{"first_chunk_samples": "700", "chunk_samples": "1000"}, None, {"chunk_samples": "200"}]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    monkeypatch.setattr(server_offer, "try_parameters", lambda _: answers.pop(0))
-    chunks = ServerChunks(Endpoint("127.0.0.1:1", "http"))
-    known = chunks.get()
-    chunks.forget()
-    assert known is not None and chunks.get() is chunks.get() is known
-    now_s += 6
-    assert chunks.get() is None  # the new server publishes none
-    assert not answers
-
-
 def test_a_resumed_stream_sends_the_chunks_of_the_new_server(protocol, server, recognizer, samples):
     """The client's answers stay those of one connection."""
     wire = Wire(server.port)
     options = ConnectionOptions(reconnect_s=WAIT_S)
-    with Client(f"127.0.0.1:{wire.port}", protocol, timeout_s=WAIT_S, connection_options=options) as client:
-        assert client._chunks is not None and client._chunks.get() == ChunkGeometry(FIRST, CHUNK, 7)
-        with client.open_stream() as stream:
-            stream.send(samples[:3000])
-            assert stream.poll(WAIT_S)
-            port = wire.port
-            wire.close()
-            recognizer.received.clear()  # the new server knows no streams
-            recognizer.server_parameters |= {"first_chunk_samples": "100", "chunk_samples": "200"}
-            wire = Wire(server.port, port)
-            stream.send(samples[3000:6000])
-            assert stream.poll(WAIT_S)
-            stream.send(samples[6000:6500])
-            assert stream.held_samples == 0
-            stream.finish(samples[6500:9000])
-            list(stream)
+    with (
+        Client(f"127.0.0.1:{wire.port}", protocol, timeout_s=WAIT_S, connection_options=options) as client,
+        client.open_stream() as stream,
+    ):
+        stream.send(samples[:3000])
+        assert stream.poll(WAIT_S)
+        port = wire.port
+        wire.close()
+        recognizer.received.clear()  # the new server knows no streams
+        recognizer.server_parameters |= {"first_chunk_samples": "100", "chunk_samples": "200"}
+        wire = Wire(server.port, port)
+        stream.send(samples[3000:6000])
+        assert stream.poll(WAIT_S)
+        stream.send(samples[6000:6500])
+        assert stream.held_samples == 0
+        stream.finish(samples[6500:9000])
+        list(stream)
     wire.close()
     assert stream.transcript.text == expected(samples[:9000]).text
     assert [word.text for word in stream.transcript.words] == stream.transcript.text.split()

@@ -138,6 +138,16 @@ def test_closed_stream_takes_no_more(client, connection):
     assert connection.transports[0].closes == 1
 
 
+def test_a_finished_stream_takes_no_more_and_rejected_samples_start_none(client, recognizer):
+    with client.open_stream() as stream:
+        with pytest.raises(ValueError, match="samples have shape"):
+            stream.send(np.zeros((2, 2)))
+        stream.finish()
+        assert [request.is_start for request in recognizer.requests] == [True]
+        with pytest.raises(StreamClosedError, match=r"stream '.*': .*finished"):
+            stream.send([0.0])
+
+
 def test_streams_are_closed_after_an_error_in_the_with_block(client, connection):
     with pytest.raises(KeyboardInterrupt), client.open_stream() as stream:
         stream.send([0.0])

@@ -63,8 +63,8 @@ def test_a_short_file_may_need_no_poll(served_client, recognizer, samples):
 def test_samples_are_sent_at_once_as_there_are_no_chunks(served_client, recognizer):
     with served_client.open_stream() as stream:
         stream.send(np.zeros(123, np.float32))
-        assert stream.held_samples == 0
         eventually(lambda: len(recognizer.requests) == 1)
+        assert stream.held_samples == 0
 
 
 async def test_files_of_one_client_are_polled_side_by_side(url, protocol, noise):

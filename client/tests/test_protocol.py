@@ -8,58 +8,13 @@ from penstock_client import (
     Alternative,
     ProtocolError,
     ServerDrainingError,
-    StreamClosedError,
     StreamError,
     StreamNotOpenError,
     Transcript,
     Word,
 )
-from penstock_client.protocol import END_REQUEST, MAX_REQUEST_SAMPLES, RequestSplitter, as_samples
+from penstock_client.protocol import as_samples
 from penstock_client.replies import STREAM_ERRORS, parse_results, stream_error
-
-
-@settings(max_examples=50, deadline=None)
-@given(pushes=st.lists(st.integers(0, 40), min_size=1, max_size=12), limit=st.integers(1, 16))
-def test_requests_hold_all_audio_in_order_with_one_start_and_one_end(pushes, limit):
-    audio = np.arange(sum(pushes), dtype=np.float32)
-    splitter = RequestSplitter("s", limit)
-    requests = []
-    for i, push in enumerate(np.split(audio, np.cumsum(pushes)[:-1])):
-        requests += splitter.split(push, is_end=i == len(pushes) - 1)
-
-    assert np.array_equal(np.frombuffer(b"".join(request.audio for request in requests), "<f4"), audio)
-    assert all(request.samples <= limit for request in requests)
-    assert len(requests) >= len(pushes)
-    assert [i for i, request in enumerate(requests) if request.is_start] == [0]
-    assert [i for i, request in enumerate(requests) if request.is_end] == [len(requests) - 1]
-
-
-def test_limit_of_a_request_is_thirty_seconds():
-    sizes = [request.samples for request in RequestSplitter("s").split(np.zeros(MAX_REQUEST_SAMPLES + 1))]
-    assert sizes == [30 * 16_000, 1]
-
-
-@settings(max_examples=20, deadline=None)
-@given(pushes=st.lists(st.integers(0, 40), min_size=1, max_size=5), limit=st.integers(1, 16))
-def test_only_the_first_request_has_parameters(pushes, limit):
-    splitter = RequestSplitter("s", limit, {"n_best": 2})
-    requests = [request for push in pushes for request in splitter.split(np.zeros(push))]
-    assert [request.parameters for request in requests] == [{"n_best": 2}] + [{}] * (len(requests) - 1)
-    assert END_REQUEST.parameters == {}
-
-
-def test_no_request_follows_the_last():
-    splitter = RequestSplitter("s")
-    splitter.split([], is_end=True)
-    with pytest.raises(StreamClosedError, match=r"stream 's': .*finished"):
-        splitter.split([0.0])
-
-
-def test_rejected_samples_do_not_start_the_stream():
-    splitter = RequestSplitter("s")
-    with pytest.raises(ValueError):
-        splitter.split(np.zeros((2, 2)))
-    assert splitter.split([])[0].is_start
 
 
 @pytest.mark.parametrize(

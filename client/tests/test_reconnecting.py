@@ -13,8 +13,7 @@ import pytest
 from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, HttpServer, Restart, eventually
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs, parse_reply
-from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions
-from penstock_client.batched import client as engine
+from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, limits
 from penstock_client.batched import link
 from penstock_client.batched.rows import END, START, Part
 from penstock_client.transport.replay import Replay
@@ -180,7 +179,7 @@ def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wi
 @pytest.fixture
 def restarted(server, wire, taken, monkeypatch):
     """A server that drains while a stream is open, and starts again: it is gone for several attempts to reconnect."""
-    monkeypatch.setattr(engine, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(limits, "LONGEST_PAUSE_S", 0.1)
     messages = [DRAINING, DRAINING, UNLOADED, "Request for unknown model: 'asr' is not found"]
     with contextlib.closing(Restart(server, wire, 7, messages, lambda: taken)) as restart:
         yield restart.recognizer

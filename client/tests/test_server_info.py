@@ -11,7 +11,7 @@ from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.server_info import parse_server_info
 
 
-def test_a_server_tells_its_model_and_limits(served_client, recognizer):
+def test_a_server_tells_its_model_and_limits(served_client, recognizer, server):
     recognizer.server_parameters["color"] = "blue"  # of a later version
     info = served_client.server_info()
     assert (info.version, info.model, info.architecture) == ("1.2.3", "fake", "RNN-T, CTC")
@@ -21,7 +21,12 @@ def test_a_server_tells_its_model_and_limits(served_client, recognizer):
     assert (info.max_beam_size, info.max_boosted_phrases, info.has_language_model) == (4, 2000, False)
     assert info.has_internal_language_model
     assert info.parameters["color"] == "blue"
-    assert (*info.parameters,)[:2] + (*info.parameters,)[-1:] == ("version", "model", "color")  # protobuf has no order
+    assert (*info.parameters,)[:2] == ("version", "model") and (*info.parameters,)[
+        -3
+    ] == "color"  # protobuf has no order
+    assert info.speakers == 8
+    server.speakers.is_served = False
+    assert served_client.server_info().speakers == 0
 
 
 def test_a_stream_works_beside_the_question(served_client):
@@ -87,9 +92,9 @@ def test_the_command_prints_the_information(url, protocol, capsys):
     assert not [line for line in lines if line.startswith("languages")]  # empty
 
 
-def test_the_command_prints_json(url, protocol, capsys, recognizer):
+def test_the_command_prints_json(url, protocol, capsys, recognizer, server):
     assert main(["--info", "--json", "--url", url, "--protocol", protocol]) == 0
-    assert json.loads(capsys.readouterr().out) == recognizer.server_parameters
+    assert json.loads(capsys.readouterr().out) == recognizer.server_parameters | server.speakers.parameters
 
 
 def test_the_command_reports_an_unreachable_server(capsys, closed_url):

@@ -14,7 +14,7 @@ import pytest
 from client.tests.helpers.certificates import make_certificates
 from client.tests.helpers.fake_servers import THREADS_NAME, GrpcServer, HttpServer
 from client.tests.helpers.fakes import FakeRecognizer
-from penstock_client import Client, ServerUnreachableError
+from penstock_client import Client, ServerUnreachableError, limits
 from penstock_client.connection import Endpoint
 from penstock_client.transport import probe
 
@@ -24,7 +24,7 @@ GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by d
 
 @pytest.fixture(autouse=True)
 def ample_time(monkeypatch):
-    monkeypatch.setattr(probe, "_PROBE_S", 60.0)
+    monkeypatch.setattr(limits, "OFFER_S", 60.0)
 
 
 class MetricsServer:

@@ -21,8 +21,8 @@ from penstock_client import (
     StreamNotOpenError,
     StreamOptions,
 )
+from penstock_client.limits import CLOSE_S
 from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.transport.engine import CLOSE_TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
@@ -200,7 +200,7 @@ def test_closing_a_client_waits_once_for_all_its_streams(url, protocol, recogniz
         start_s = time.monotonic()
     took_s = time.monotonic() - start_s
     release.set()
-    assert took_s < streams * CLOSE_TIMEOUT_S
+    assert took_s < streams * CLOSE_S
 
 
 def test_a_silent_server_times_out(url, protocol, recognizer):

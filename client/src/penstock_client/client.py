@@ -9,30 +9,30 @@ from pathlib import Path
 
 import numpy.typing as npt
 
+from penstock_client import limits
 from penstock_client.audio.tracks import MIX, Channel
 from penstock_client.batched.rows import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError, StreamId
-from penstock_client.options import StreamOptions, for_file, parameters_of, speaker_settings
+from penstock_client.options import StreamOptions, check_live_options, for_file, parameters_of
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.protocol import Result
 from penstock_client.server_info import ServerInfo
 from penstock_client.stream import AsyncStream, Stream
 from penstock_client.transcript import Transcript
-from penstock_client.transport.base import AsyncConnection, Connection, Transport
+from penstock_client.transport.base import AsyncConnection, Connection
 from penstock_client.transport.blocking import BlockingConnection
-from penstock_client.transport.engine import EngineConnection, open_transport
-from penstock_client.transport.server_offer import ServerChunks, read_server_info
+from penstock_client.transport.engine import EngineConnection
+from penstock_client.transport.server_offer import check_live, read_server_info
 
 
 class ClientBase:
     """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
 
-    def __init__(self, endpoint: Endpoint, align: bool, has_network: bool):
+    def __init__(self, endpoint: Endpoint, has_network: bool):
         self.url = endpoint.url
         self._endpoint = endpoint
-        self._server = ServerChunks(endpoint) if has_network else None
-        self._chunks = self._server if align else None
+        self._has_network = has_network
         self._timeout_s = endpoint.timeout_s
         self._is_closed = False
 
@@ -67,14 +67,14 @@ class Client(ClientBase):
         url: str,
         protocol: ProtocolName = "grpc",
         *,
-        timeout_s: float = 10.0,
+        timeout_s: float = limits.TIMEOUT_S,
         connection_options: ConnectionOptions | None = None,
         connection: Connection | None = None,
         align: bool = True,
     ):
         endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint, align, connection is None)
-        self._connection = connection or BlockingConnection(partial(EngineConnection, endpoint, self._chunks))
+        super().__init__(endpoint, connection is None)
+        self._connection = connection or BlockingConnection(partial(EngineConnection, endpoint, align))
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
         self._close_once = weakref.finalize(self, close_all, self._streams, self._connection)
@@ -82,17 +82,12 @@ class Client(ClientBase):
     def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """A new stream.
 
-        Options that the server rejects fail the stream with a StreamError in place of its first result. Speakers
-        without a speaker model on the server are a SpeakersNotServedError of the first `send`.
+        Options that the server rejects fail the stream with a StreamError in place of its first result, as a
+        SpeakersNotServedError for speakers without a speaker model on the server.
         """
         stream_id = self._new_stream_id()
-        if (speakers := speaker_settings(options)) is None:
-            transport: Transport = self._connection.open_transport(stream_id, self._timeout_s)
-        elif isinstance(self._connection, BlockingConnection):
-            transport = self._connection.open_transport(stream_id, self._timeout_s, speakers)
-        else:
-            raise ValueError("speakers are asked for, but the connection that was given is of another kind")
-        stream = Stream(stream_id, transport, parameters_of(options), self, self._chunks)
+        transport = self._connection.open_transport(stream_id, self._timeout_s)
+        stream = Stream(stream_id, transport, parameters_of(options), self)
         self._streams.add(stream)
         return stream
 
@@ -103,10 +98,11 @@ class Client(ClientBase):
     def check_live(self, options: StreamOptions | None = None) -> None:
         """Raises FilesOnlyError for live audio with these options where the server has an offline model.
 
-        Nothing where it does not say, or answer.
+        Nothing where it does not say, or answer. OptionError for an option of whole files.
         """
-        if self._server is not None:
-            self._server.check_live(options)
+        check_live_options(options)
+        if self._has_network:
+            check_live(self._endpoint, options)
 
     def transcribe(
         self,
@@ -170,21 +166,21 @@ class AsyncClient(ClientBase):
         url: str,
         protocol: ProtocolName = "grpc",
         *,
-        timeout_s: float = 10.0,
+        timeout_s: float = limits.TIMEOUT_S,
         connection_options: ConnectionOptions | None = None,
         connection: AsyncConnection | None = None,
         align: bool = True,
     ):
         endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint, align, connection is None)
-        self._connection = connection or EngineConnection(endpoint, self._chunks)
+        super().__init__(endpoint, connection is None)
+        self._connection = connection or EngineConnection(endpoint, align)
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def open_stream(self, options: StreamOptions | None = None) -> AsyncStream:
         """A new stream, for `async with`; its errors are those of `Client.open_stream`."""
         stream_id = self._new_stream_id()
-        transport = open_transport(self._connection, stream_id, self._timeout_s, speaker_settings(options))
-        stream = AsyncStream(stream_id, transport, parameters_of(options), self._chunks)
+        transport = self._connection.open_transport(stream_id, self._timeout_s)
+        stream = AsyncStream(stream_id, transport, parameters_of(options))
         self._streams.add(stream)
         return stream
 
@@ -206,8 +202,10 @@ class AsyncClient(ClientBase):
 
         The arguments are those of `Client.transcribe`. A file is decoded in a thread, which does not block the loop.
         """
-        if realtime and self._server is not None:
-            await asyncio.to_thread(self._server.check_live, options)
+        if realtime:
+            check_live_options(options)
+        if realtime and self._has_network:
+            await asyncio.to_thread(check_live, self._endpoint, options)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(options if realtime else for_file(options)) as stream:

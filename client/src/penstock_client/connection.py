@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from penstock_client import limits
 from penstock_client.protocol import MODEL_NAME
 
 ProtocolName = Literal["grpc", "http", "grpcs", "https"]
@@ -89,7 +90,7 @@ class Endpoint:
     """host:port"""
     protocol: ProtocolName = "grpc"
     model: str = MODEL_NAME
-    timeout_s: float = 10.0
+    timeout_s: float = limits.TIMEOUT_S
     """Maximum time to connect, and to wait for the reply to a request."""
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
 
@@ -121,12 +122,12 @@ class Endpoint:
 
 
 def retry_pauses_s(retry_s: float) -> Iterator[float]:
-    """The pauses between attempts to connect or to get a slot: doubling from 50 ms up to 1 s, `retry_s` in all."""
-    pause_s, left_s = 0.05, retry_s
+    """The pauses between attempts to connect or to get a slot: they double, and are `retry_s` in all."""
+    pause_s, left_s = limits.FIRST_PAUSE_S, retry_s
     while left_s > 1e-3:
         yield min(pause_s, left_s)
         left_s -= pause_s
-        pause_s = min(2 * pause_s, 1.0)
+        pause_s = min(2 * pause_s, limits.LONGEST_PAUSE_S)
 
 
 def read_pem(path: str | Path | None) -> bytes | None:

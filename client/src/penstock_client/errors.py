@@ -8,7 +8,7 @@ class ClientError(Exception):
 
     code: str
     of_speakers = False
-    """True for one of the model `speakers`: streams that do not ask for speakers are not concerned."""
+    """True for an error of the speaker model: streams that do not ask for speakers are not concerned."""
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -68,14 +68,10 @@ class FilesOnlyError(ClientError):
         )
 
 
-class SpeakersNotServedError(ClientError):
-    """The stream asks for speakers, and the server has no speaker model."""
+class OptionError(ClientError):
+    """An option of a stream does not suit its audio."""
 
-    code = "SPEAKERS_NOT_SERVED"
-    of_speakers = True
-
-    def __init__(self) -> None:
-        super().__init__("speakers are not served; start the server with --speakers BUNDLE")
+    code = "OPTION_INVALID"
 
 
 class StreamError(ClientError):
@@ -92,9 +88,19 @@ class StreamError(ClientError):
             self.code = code
         message = one_line(message)
         named = f"stream {stream_id!r}"
-        super().__init__(message if named in message else f"{named}: {message}")
+        super().__init__(message if stream_id == "" or named in message else f"{named}: {message}")
         self.stream_id = stream_id
         self.message = message
+
+
+class SpeakersNotServedError(StreamError):
+    """The stream asks for speakers, and the server has no speaker model."""
+
+    code = "SPEAKERS_NOT_SERVED"
+    of_speakers = True
+
+    def __init__(self, stream_id: StreamId = "", message: str = "", code: str | None = None):
+        super().__init__(stream_id, message or "speakers are not served; start the server with --speakers BUNDLE", code)
 
 
 class ServerFullError(StreamError):

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.declaration import About, Off, Option, Options, shown
+from penstock_client.errors import OptionError
 
 if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
     from penstock_client.protocol import Parameter
@@ -67,7 +68,7 @@ SpeakerMode = Literal["low_latency", "very_low_latency", "ultra_low_latency", "f
 SPEAKER_MODES: tuple[SpeakerMode, ...] = get_args(SpeakerMode)
 SPEAKER_FILE = SPEAKER_MODES[-1]
 OWN_OPTIONS = ("speakers", "speaker_mode")
-"""Options of the client or gateway, which sends the audio to the model `speakers`, too: `asr` does not have them."""
+"""Options about speakers: of streams of `asr_batch_speakers` alone."""
 ACCEPTED_WINDOWS = f"{', '.join(WINDOWS)} (10,2,2), or LEFT,CHUNK,RIGHT in seconds"
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
@@ -234,7 +235,9 @@ class StreamOptions(Options):
 
     def parameters(self) -> "dict[str, Parameter]":
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
-        given = {name: value for name, value in self.given().items() if name not in OWN_OPTIONS}
+        given = self.given()
+        if given.get("speakers") == "off":
+            del given["speakers"]
         if phrases := given.get("boosted_phrases"):
             given["boosted_phrases"] = json.dumps(phrases)
         return given
@@ -324,24 +327,25 @@ def parse_phrase(place: str, argument: str) -> BoostedPhrase:
 OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
 
 
-class SpeakerSettings(NamedTuple):
-    """A stream's options about its speakers."""
-
-    most: int | None
-    """Speakers; None: as many as the model tells apart."""
-    mode: SpeakerMode
+def asks_for_speakers(options: StreamOptions | None) -> bool:
+    """True for options of a stream whose words have their speakers."""
+    return options is not None and options.speakers not in (None, "off")
 
 
-def speaker_settings(options: StreamOptions | None) -> SpeakerSettings | None:
-    """Settings of a stream with these options; None where its speakers are not asked for."""
-    if not isinstance(options, StreamOptions) or options.speakers in (None, "off"):
-        return None
-    most = options.speakers if isinstance(options.speakers, int) else None
-    return SpeakerSettings(most, options.speaker_mode or "low_latency")
+def without_speakers(parameters: "Mapping[str, Parameter]") -> "dict[str, Parameter]":
+    """The parameters of a stream that goes on without speakers."""
+    return {name: value for name, value in parameters.items() if name not in OWN_OPTIONS}
 
 
 def for_file(options: OptionalOptions) -> OptionalOptions:
     """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
-    if options is None or speaker_settings(options) is None or options.speaker_mode is not None:
+    if options is None or not asks_for_speakers(options) or options.speaker_mode is not None:
         return options
     return options.replace(speaker_mode=SPEAKER_FILE)
+
+
+def check_live_options(options: StreamOptions | None) -> None:
+    """Raises OptionError for an option that only suits whole files."""
+    if options is not None and options.speaker_mode == SPEAKER_FILE:
+        *accepted, _ = SPEAKER_MODES
+        raise OptionError(f"speaker_mode is {SPEAKER_FILE!r}, of whole files; accepted live: {', '.join(accepted)}")

@@ -6,11 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.errors import StreamClosedError, StreamId
-
 MODEL_NAME = "asr"
-INPUT_NAME = "AUDIO"
-INPUT_DATATYPE = "FP32"
 SAMPLE_RATE_HZ = 16_000
 MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The server's limit for one request."""
@@ -58,10 +54,6 @@ class Request:
     def changes(self) -> Mapping[str, Parameter]:
         """The options that change with it, in a running stream."""
         return {} if self.is_start else {n: value for n, value in self.parameters.items() if n not in FINALIZE}
-
-
-END_REQUEST = Request(audio=b"", is_start=False, is_end=True)
-"""Ends a stream that was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,62 +172,6 @@ class ResultOrder:
                 return f"the server's reply covers {result.audio_processed_s:g} s of {samples / SAMPLE_RATE_HZ:g}"
             self._next = result.segment + result.is_final
         return None
-
-
-class RequestSplitter:
-    """Splits one stream's audio into requests of at most `max_samples`, and marks the first and the last.
-
-    The first request has `parameters`.
-    """
-
-    def __init__(
-        self,
-        stream_id: StreamId,
-        max_samples: int = MAX_REQUEST_SAMPLES,
-        parameters: Mapping[str, Parameter] | None = None,
-    ):
-        self._stream_id = stream_id
-        self._max_samples = max_samples
-        self._parameters = parameters or {}
-        self._is_started = False
-        self._is_ended = False
-
-    def check_open(self) -> None:
-        """Raises StreamClosedError after the stream's last request."""
-        if self._is_ended:
-            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
-
-    def split(
-        self,
-        samples: npt.ArrayLike,
-        is_end: bool = False,
-        finalize: bool = False,
-        changes: Mapping[str, Parameter] | None = None,
-    ) -> list[Request]:
-        """The requests for `samples` [n] in order: at least one, also where n is 0.
-
-        With `is_end` the last of them ends the stream, with `finalize` the current segment; changes: of options, then.
-        Raises StreamClosedError after the stream's last request and ValueError for an unsuitable array.
-        """
-        self.check_open()
-        if changes and not self._is_started:  # a start has the stream's own
-            return [*self.split(()), *self.split(samples, is_end, finalize, changes)]
-        array = as_samples(samples)
-        starts = range(0, max(1, array.size), self._max_samples)
-        requests = [
-            Request(
-                audio=array[start : start + self._max_samples].tobytes(),
-                is_start=start == 0 and not self._is_started,
-                is_end=start == starts[-1] and is_end,
-                parameters={
-                    **({} if start or self._is_started else self._parameters),
-                    **({**FINALIZE, **(changes or {})} if start == starts[-1] and finalize else {}),
-                },
-            )
-            for start in starts
-        ]
-        self._is_started, self._is_ended = True, is_end
-        return requests
 
 
 def as_samples(samples: npt.ArrayLike) -> npt.NDArray[np.float32]:

@@ -6,24 +6,28 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from penstock_client.errors import (
     ProtocolError,
     ServerDrainingError,
     ServerFullError,
+    SpeakersNotServedError,
     StreamError,
     StreamId,
     StreamNotOpenError,
 )
-from penstock_client.protocol import Alternative, Result, Word
+from penstock_client.protocol import Alternative, Result, Word, with_speakers
 
 
 def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> list[Result]:
     """The results that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
 
-    Confidences, alternatives, the language, stable characters and, with one result, the counts may be missing: not
-    every Penstock server sends them. Raises ProtocolError for any other deviation, also of a value.
+    Confidences, alternatives, the language, stable characters, speakers and, with one result, the counts may be
+    missing: not every model of a Penstock server sends them.
+
+    Raises ProtocolError for any other deviation, also of a value.
     """
     try:
         return _parse(partial(_row, values))
@@ -50,6 +54,7 @@ def _parse(row: Callable[..., list[Any]]) -> list[Result]:
         raise ValueError(f"LIST_COUNTS is {counts} for {len(segments)} results")
     if (sum(counts[::3]), sum(counts[1::3])) != (len(words), len(tokens)):
         raise ValueError(f"LIST_COUNTS is {counts} for {len(words)} WORDS and {len(tokens)} TOKENS")
+    speakers = _speakers(row, len(segments))
     results, word, token, alternative = [], 0, 0, 0
     for i, (segment, content, is_final, audio_processed_s, language, stable_chars) in enumerate(heads):
         text = content.decode()
@@ -57,18 +62,24 @@ def _parse(row: Callable[..., list[Any]]) -> list[Result]:
             found = f"IS_FINAL {is_final}, AUDIO_PROCESSED {audio_processed_s}, STABLE_CHARS {stable_chars}"
             raise ValueError(f"a text of {len(text)} characters has {found}")
         n_words, n_tokens, n_alternatives = counts[3 * i : 3 * i + 3]
+        new_words = words[word : word + n_words]
+        if speakers[i]:
+            if n_words > len(speakers[i]) or not is_final:
+                raise ValueError(f"{len(speakers[i])} WORD_SPEAKERS for {n_words} words, with IS_FINAL {is_final}")
+            new_words = with_speakers(new_words, speakers[i][len(speakers[i]) - n_words :])
         results.append(
             Result(
                 segment=segment,
                 text=text,
                 is_final=is_final,
                 audio_processed_s=audio_processed_s,
-                new_words=tuple(words[word : word + n_words]),
+                new_words=tuple(new_words),
                 new_tokens=tuple(tokens[token : token + n_tokens]),
                 new_timestamps=tuple(timestamps[token : token + n_tokens]),
                 alternatives=tuple(alternatives[alternative : alternative + n_alternatives]),
                 language=language.decode(),
                 stable_chars=stable_chars,
+                word_speakers=speakers[i],
             )
         )
         word, token, alternative = word + n_words, token + n_tokens, alternative + n_alternatives
@@ -82,12 +93,23 @@ def _words(row: Callable[..., list[Any]]) -> list[Word]:
     return [_word(word.decode(), *rest) for word, *rest in rows]
 
 
-def _word(text: Any, start_ms: Any, end_ms: Any, confidence: Any = None) -> Word:
+def _speakers(row: Callable[..., list[Any]], results: int) -> list[tuple[int | None, ...]]:
+    """For each result the speakers of all words of its segment; () where it has none."""
+    counts, entries = _whole(row, "SPEAKER_COUNTS", [0] * results), _whole(row, "WORD_SPEAKERS", [])
+    if len(counts) != results or sum(counts) != len(entries):
+        raise ValueError(f"SPEAKER_COUNTS is {counts} for {results} results and {len(entries)} WORD_SPEAKERS")
+    left = iter(entries)
+    return [tuple(speaker or None for speaker in islice(left, count)) for count in counts]
+
+
+def _word(text: Any, start_ms: Any, end_ms: Any, confidence: Any = None, speaker: Any = None) -> Word:
     """Raises ValueError or TypeError for values that no word has."""
+    if speaker is not None and (type(speaker) is not int or speaker < 1):
+        raise ValueError(f"a word has the speaker {speaker!r}")
     has_times = type(start_ms) is int and type(end_ms) is int and start_ms >= 0 and end_ms >= 0
     if not isinstance(text, str) or not has_times or not (confidence is None or 0 <= confidence <= 1):
         raise ValueError(f"a word has the times {start_ms!r}, {end_ms!r} and the confidence {confidence!r}")
-    return Word(text, start_ms, end_ms, confidence)
+    return Word(text, start_ms, end_ms, confidence, speaker)
 
 
 def _alternatives(row: Callable[..., list[Any]]) -> list[Alternative]:
@@ -125,6 +147,7 @@ STREAM_ERRORS: Mapping[str, type[StreamError]] = {
     "PHRASE_MEMORY_FULL": ServerFullError,
     "AUDIO_MEMORY_FULL": ServerFullError,
     "SERVER_DRAINING": ServerDrainingError,
+    "SPEAKERS_NOT_SERVED": SpeakersNotServedError,
     "STREAM_NOT_OPEN": StreamNotOpenError,
     "STREAM_LOST": StreamError,
     "AUDIO_INVALID": StreamError,

@@ -8,6 +8,8 @@ FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
 SERVER_ID = "penstock_server_id"
 """The parameter of `ServerInfo.server_id`."""
+SPEAKERS = "speakers"
+"""The parameter of `ServerInfo.speakers`."""
 _WINDOWS = "windows"
 
 
@@ -60,6 +62,11 @@ class ServerInfo:
     def server_id(self) -> str:
         """Random for each start of a server, the same at all its addresses; "" for servers of earlier versions."""
         return self.parameters.get(SERVER_ID, "")
+
+    @property
+    def speakers(self) -> int:
+        """Speakers that its speaker model tells apart; 0 without one."""
+        return _count(self.parameters.get(SPEAKERS, "0"))
 
 
 def takes_files(parameters: Mapping[str, str]) -> bool:

@@ -5,19 +5,17 @@ from typing import Any
 
 import numpy.typing as npt
 
-from penstock_client.alignment import ChunkAligner, ChunkGeometry
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
 from penstock_client.options import changes_of
 from penstock_client.protocol import (
+    FINALIZE,
     Parameter,
     Request,
-    RequestSplitter,
     Result,
     as_samples,
 )
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import AsyncTransport, Transport
-from penstock_client.transport.server_offer import ServerChunks
 
 
 class StreamBase:
@@ -27,50 +25,36 @@ class StreamBase:
         self,
         stream_id: StreamId,
         parameters: Mapping[str, Parameter] | None = None,
-        chunks: ServerChunks | None = None,
     ):
         self._stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
         self.start_ms = 0
         """The time of the first sample, which counts in the times of all words."""
-        self._splitter = RequestSplitter(stream_id, parameters=parameters)
-        self._chunks = chunks
-        self._aligner = ChunkAligner()
-        self._is_closed = False
+        self._parameters = parameters or {}
+        self._is_started = self._is_finished = self._is_closed = False
 
-    @property
-    def held_samples(self) -> int:
-        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
-        return self._aligner.held_samples
-
-    def _split(
+    def _requests(
         self,
         samples: npt.ArrayLike,
-        geometry: ChunkGeometry | None,
         *,
         is_end: bool = False,
         finalize: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> list[Request]:
-        """The requests that can be sent: whole chunks, and a segment's rest at its end; one if there are no samples."""
+        """The request of these samples, after a start where options change with it."""
         self._check_open()
-        self._splitter.check_open()
-        array, changes = as_samples(samples), changes_of(options)
-        self._aligner.geometry = geometry
-        if is_end or finalize:
-            array = self._aligner.flush(array)
-        elif array.size:
-            ready = self._aligner.add(array)
-            if ready is None:
-                return []
-            array = ready
-        return self._splitter.split(array, is_end, finalize, changes)
-
-    def _note(self, error: ClientError) -> None:
-        """The stream has failed."""
-        if self._chunks is not None:
-            self._chunks.note_failure(error)
+        if self._is_finished:
+            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
+        audio, changes = as_samples(samples).tobytes(), changes_of(options)
+        ends: dict[str, Parameter] = {**FINALIZE, **changes} if finalize else {}
+        requests = []
+        if changes and not self._is_started:  # a start has the options before them
+            requests, self._is_started = [Request(b"", True, False, self._parameters)], True
+        parameters = ends if self._is_started else {**self._parameters, **ends}
+        requests.append(Request(audio, not self._is_started, is_end, parameters))
+        self._is_started, self._is_finished = True, is_end
+        return requests
 
     def _add(self, result: Result, is_complete: bool) -> Result:
         """Adds a result to the transcript; `is_complete` marks the stream's last."""
@@ -99,9 +83,8 @@ class Stream(StreamBase):
         transport: Transport,
         parameters: Mapping[str, Parameter] | None = None,
         owner: object = None,
-        chunks: ServerChunks | None = None,
     ):
-        super().__init__(stream_id, parameters, chunks)
+        super().__init__(stream_id, parameters)
         self._transport = transport
         self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
 
@@ -109,6 +92,11 @@ class Stream(StreamBase):
     def name(self) -> str:
         """The stream's name in the server's log; empty before the first audio."""
         return self._transport.name
+
+    @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
+        return self._transport.held_samples
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
@@ -178,21 +166,12 @@ class Stream(StreamBase):
         finalize: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        geometry = None if self._chunks is None else self._chunks.get()
-        try:
-            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize, options=options):
-                self._transport.send(request)
-        except ClientError as error:
-            self._note(error)
-            raise
+        for request in self._requests(samples, is_end=is_end, finalize=finalize, options=options):
+            self._transport.send(request)
 
     def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
-        try:
-            result = self._transport.receive(wait_s)
-        except ClientError as error:
-            self._note(error)
-            raise
+        result = self._transport.receive(wait_s)
         return None if result is None else self._add(result, self._transport.is_complete)
 
 
@@ -207,15 +186,19 @@ class AsyncStream(StreamBase):
         stream_id: StreamId,
         transport: AsyncTransport,
         parameters: Mapping[str, Parameter] | None = None,
-        chunks: ServerChunks | None = None,
     ):
-        super().__init__(stream_id, parameters, chunks)
+        super().__init__(stream_id, parameters)
         self._transport = transport
 
     @property
     def name(self) -> str:
         """The stream's name in the server's log; empty before the first audio."""
         return self._transport.name
+
+    @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
+        return self._transport.held_samples
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
@@ -285,19 +268,10 @@ class AsyncStream(StreamBase):
         finalize: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        geometry = None if self._chunks is None else await self._chunks.get_async()
-        try:
-            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize, options=options):
-                await self._transport.send(request)
-        except ClientError as error:
-            self._note(error)
-            raise
+        for request in self._requests(samples, is_end=is_end, finalize=finalize, options=options):
+            await self._transport.send(request)
 
     async def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
-        try:
-            result = await self._transport.receive(wait_s)
-        except ClientError as error:
-            self._note(error)
-            raise
+        result = await self._transport.receive(wait_s)
         return None if result is None else self._add(result, self._transport.is_complete)

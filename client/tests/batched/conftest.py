@@ -3,7 +3,6 @@
 import pytest
 
 from client.tests.helpers.batched_client import GEOMETRY
-from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import FakeRecognizer
 
@@ -20,10 +19,3 @@ def server(recognizer):
     server = GrpcServer(recognizer)
     yield server
     server.close()
-
-
-@pytest.fixture
-def servers():
-    """Makes servers of one model."""
-    with fleet_maker() as make:
-        yield make

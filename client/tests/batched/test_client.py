@@ -23,7 +23,7 @@ from client.tests.helpers.batched_client import (
 )
 from penstock_client import BatchedStream, Result, StreamClosedError, StreamOptions
 from penstock_client.batched.client import BatchedClient
-from penstock_client.batched.rows import END, FINALIZE, START, first_part
+from penstock_client.batched.rows import END, FINALIZE, START
 
 pytestmark = pytest.mark.anyio
 
@@ -287,7 +287,8 @@ class _Rows:
 async def test_an_answer_may_end_segments_and_begin_the_next():
     """Only the newest result of a row has what the row asked for."""
     link = _Rows()
-    stream = BatchedStream(link, first_part({}), None, 32_000)
+    stream = BatchedStream(link, {}, None, 32_000)
+    stream.start()
     assert stream.name == "1 of client 'me'"
 
     await stream.push(noise(32_000))

@@ -11,11 +11,9 @@ from client.tests.helpers.batched_client import WAIT_S, results_of, until
 from client.tests.helpers.fake_fleet import BLOCK, lie
 from client.tests.helpers.fakes import RejectionError, texts
 from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, played, read, told, undisturbed
-from penstock_client import ClientError, ProtocolError, StreamOptions
-from penstock_client.batched import client as batched_client
+from penstock_client import ClientError, ProtocolError, StreamOptions, limits
 from penstock_client.batched.rows import END, FINALIZE
 from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.transport import replay
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("marks", [(), (13,), (0, 3, 4, 9, 13, 18, 27)])
 @pytest.mark.parametrize("lost_at", [1, 4, 9, 10, 13, 16, 23, 24, BLOCKS - 1])
 async def test_a_lost_server_costs_no_word(servers, lost_at, marks, monkeypatch):
-    monkeypatch.setattr(replay, "WARM_UP_S", 10 if (lost_at + len(marks)) % 2 else 0.2)
+    monkeypatch.setattr(limits, "WARM_UP_S", 10 if (lost_at + len(marks)) % 2 else 0.2)
     expected = await undisturbed(servers, marks=marks)
     assert len(expected[0]) == 19
     first, second = servers(), servers()
@@ -98,7 +96,7 @@ async def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has
         async def die(stream, i):
             if i != 12:
                 return
-            link, first.batch.answer = stream._link, reject
+            link, first.batch.answer = stream._at.link, reject
             client._servers[0].down_until_s = math.inf
             for count in (1, 2):
                 await stream.push([])
@@ -106,7 +104,7 @@ async def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has
             if not has_arrived:
                 second.may_answer.clear()
             turns.release()
-            await until(lambda: stream._link is not link if has_arrived else stream.is_without_server)
+            await until(lambda: stream._at.link is not link if has_arrived else stream.is_without_server)
             turns.release(2)
             await until(lambda: not link._in_flight and not link._outbox)
             second.may_answer.set()
@@ -151,7 +149,7 @@ async def test_a_stream_that_ends_each_server_is_given_up(servers):
 )
 async def test_without_a_server_that_is_the_same_the_loss_is_reported(servers, monkeypatch, other):
     """None: the other one is lost, too."""
-    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(limits, "MOVE_S", 0.3)
     if other and "model" in other:
         other = {**other, "fingerprint": "another model"}
     first, second = servers(), servers(**(other or {}))
@@ -162,7 +160,7 @@ async def test_without_a_server_that_is_the_same_the_loss_is_reported(servers, m
 
 async def test_options_that_only_the_lost_server_knew(servers, monkeypatch):
     """Then its loss is reported, not a wrong option."""
-    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(limits, "MOVE_S", 0.3)
     first, second = servers(has_language_model="true"), servers()
     with pytest.raises(ClientError, match="CONNECTION_LOST"):
         await played(first, second, lost={7: [first]}, options=StreamOptions(endpoint_silence_ms=800, lm_weight=1.0))
@@ -205,8 +203,8 @@ async def test_closing_ends_streams_whose_moves_have_not_begun(servers):
         early, late = await client.open_stream(), await client.open_stream()
         reading = [asyncio.create_task(results_of(stream)) for stream in (early, late)]
         await early.accepted()
-        early._link._lose("early")
-        asyncio.get_running_loop().call_soon(late._link._lose, "late")
+        early._at.link._lose("early")
+        asyncio.get_running_loop().call_soon(late._at.link._lose, "late")
         await client.close()
         assert early.is_over and late.is_over
     early, late = await asyncio.wait_for(asyncio.gather(*reading, return_exceptions=True), WAIT_S)
@@ -283,7 +281,7 @@ async def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_ha
             if i == begin:
                 second.may_answer.clear()
                 moves.append(asyncio.create_task(target.move_here(stream)))
-                await until(lambda: stream._is_moving)
+                await until(lambda: stream._moves.are_under_way)
             if i == end:
                 assert not second.batch.rows
                 if is_lost:
@@ -313,7 +311,7 @@ async def test_a_stream_that_ends_or_ends_its_segment_while_it_catches_up(server
         await until(lambda: stream.is_answered)
         second.may_answer.clear()
         move = asyncio.create_task(target.move_here(stream))
-        await until(lambda: stream._arrival is not None)
+        await until(lambda: stream._moves.arrival is not None)
         if how == "end_segment":
             await stream.end_segment()
             await until(lambda: stream.is_answered)

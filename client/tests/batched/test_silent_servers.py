@@ -94,7 +94,7 @@ async def test_a_process_that_was_stalled_itself_judges_no_server(servers, monke
         nonlocal stalled_s
         if i == 12:
             first.may_answer.clear()
-            link = stream._link
+            link = stream._at.link
             await stream.push(np.zeros(0, np.float32))
             await until(lambda: link._in_flight)
             sent_s, stalled_s = link.now_s(), 100.0

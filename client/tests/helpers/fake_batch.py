@@ -5,6 +5,7 @@ import json
 import numpy as np
 from tritonclient.grpc import service_pb2
 
+from client.tests.helpers.fake_speakers import FakeSpeakers
 from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, outputs, texts
 
 _START, _END, _FINALIZE = 1, 2, 4
@@ -14,17 +15,18 @@ _LISTS = ("WORDS", "TOKENS", "ALTERNATIVES")
 class FakeBatch:
     """Answers the tensors of a request with those of its reply. Streams are (client, number)."""
 
-    def __init__(self, recognizer: FakeRecognizer):
-        self.recognizer = recognizer
+    def __init__(self, recognizer: FakeRecognizer, speakers: FakeSpeakers | None = None):
+        self.recognizer, self.speakers = recognizer, speakers or FakeSpeakers()
         self.batches: list[np.ndarray] = []
         """ROWS of each request, without those of probes."""
         self.probes = 0
         self._texts: dict[tuple[str, int], bytes] = {}
         """The text of each stream's last entry."""
 
-    def answer(self, client: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def answer(self, client: str, tensors: dict[str, np.ndarray], model: str = "asr_batch") -> dict[str, np.ndarray]:
         """RejectionError where the request is rejected whole."""
         (rows,) = tensors["ROWS"]
+        has_speakers = self.speakers.check(model, rows)
         if rows[:, 1:3].tolist() == [[0, _START | _END]]:
             return self._answer_probe()
         self.batches.append(rows)
@@ -39,12 +41,16 @@ class FakeBatch:
                 chosen["finalize"] = True
             stream = (client, number)
             try:
+                self.speakers.take(stream, part, flags, chosen, has_speakers)
                 found = self.recognizer.answer(
                     ReceivedRequest(stream, part, bool(flags & _START), bool(flags & _END), chosen)
                 )
             except RejectionError as error:
                 errors[i] = str(error).removeprefix("in ensemble 'asr', ")
+                self.speakers.end(stream, _END)
                 continue
+            found = self.speakers.label(stream, found)
+            self.speakers.end(stream, flags & _END)
             text = found["TEXT"].item()
             if found["IS_FINAL"].item() or self._texts.get(stream, b"") != text or found["TOKENS"].size:
                 entries.append(found)
@@ -75,12 +81,23 @@ def joined(entries: list[dict], numbers: list[int], errors: dict[int, str]) -> d
     counts = [entry[name].shape[1] for entry in entries for name in _LISTS]
     return {
         **found,
+        **speakers_of(entries),
         "STABLE_CHARS": np.array([[0] * len(entries)], np.int32).reshape(1, -1),
         "LIST_COUNTS": np.array([counts], np.int32).reshape(1, -1),
         "ROW": np.array([numbers], np.int32).reshape(1, -1),
         "ERROR_ROWS": np.array([list(errors)], np.int32).reshape(1, -1),
         "ERRORS": texts(list(errors.values())),
     }
+
+
+def speakers_of(entries: list[dict]) -> dict[str, np.ndarray]:
+    """The outputs about speakers, where an entry has some."""
+    none = np.zeros((1, 0), np.int32)
+    if not any("SPEAKER_COUNTS" in entry for entry in entries):
+        return {}
+    counts = [entry.get("SPEAKER_COUNTS", np.zeros((1, 1), np.int32)) for entry in entries]
+    numbers = [entry.get("WORD_SPEAKERS", none) for entry in entries]
+    return {"SPEAKER_COUNTS": np.concatenate(counts, axis=1), "WORD_SPEAKERS": np.concatenate(numbers, axis=1)}
 
 
 DTYPES = {"FP32": "<f4", "INT16": "<i2", "INT64": "<i8"}

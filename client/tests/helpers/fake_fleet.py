@@ -10,6 +10,7 @@ import numpy as np
 
 from client.tests.helpers.fake_batch import joined, samples_of
 from client.tests.helpers.fake_servers import GrpcServer
+from client.tests.helpers.fake_speakers import FakeSpeakers
 from client.tests.helpers.fakes import FakeRecognizer, RejectionError, texts
 
 BLOCK, CHUNK = 800, 1600
@@ -43,8 +44,8 @@ class ContentBatch:
     `endpoint_no_speech_ms`, and 60 with `endpoint_longest_s`.
     """
 
-    def __init__(self, recognizer: FakeRecognizer):
-        self.recognizer = recognizer
+    def __init__(self, recognizer: FakeRecognizer, speakers: FakeSpeakers):
+        self.recognizer, self.speakers = recognizer, speakers
         self.streams: dict[tuple[str, int], _Stream] = {}
         self.rows: list[tuple[int, int, int]] = []
         """(number, samples, flags) of all rows but probes."""
@@ -56,18 +57,23 @@ class ContentBatch:
         """Newest words of a partial result that may change: they are not told yet."""
         self.before_row: Callable[[int, int], None] = lambda samples, flags: None
 
-    def answer(self, client: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def answer(self, client: str, tensors: dict[str, np.ndarray], model: str = "asr_batch") -> dict[str, np.ndarray]:
         (rows,) = tensors["ROWS"]
+        has_speakers = self.speakers.check(model, rows)
         audio = samples_of(tensors)
         entries, numbers, errors = [], [], {}
         for i, (number, samples, flags, options) in enumerate(rows.tolist()):
             part, audio = audio[:samples], audio[samples:]
             chosen = tensors["OPTIONS"][options] if options >= 0 else {}
             try:
+                self.speakers.take((client, number), part, flags, chosen, has_speakers)
                 found = self._row((client, number), part, flags, chosen)
             except RejectionError as error:
                 errors[i] = str(error)
+                self.speakers.end((client, number), _END)
                 continue
+            found = [self.speakers.label((client, number), entry) for entry in found]
+            self.speakers.end((client, number), flags)
             entries += found
             numbers += [i] * len(found)
         return joined(entries, numbers, errors)
@@ -176,7 +182,7 @@ class FleetServer(GrpcServer):
             **({"penstock_fingerprint": fingerprint} if fingerprint else {}), **parameters,
         }  # fmt: skip
         super().__init__(recognizer)
-        self.batch = ContentBatch(recognizer)
+        self.batch = ContentBatch(recognizer, self.speakers)
         self.url = f"127.0.0.1:{self.port}"
         self.may_answer = threading.Event()
         self.may_answer.set()

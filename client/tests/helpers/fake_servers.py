@@ -17,7 +17,7 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 from client.tests.helpers.certificates import Certificates
 from client.tests.helpers.fake_batch import FakeBatch, read_body, read_request
-from client.tests.helpers.fake_speakers import FakeSpeakers
+from client.tests.helpers.fake_speakers import MODEL, FakeSpeakers
 from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError
 
 THREADS_NAME = "fake server"
@@ -33,7 +33,8 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
-        self.recognizer, self.batch, self.speakers = recognizer, FakeBatch(recognizer), FakeSpeakers()
+        self.recognizer, self.speakers = recognizer, FakeSpeakers()
+        self.batch = FakeBatch(recognizer, self.speakers)
         self.on_request: Callable[[], object] = lambda: None
         self.live_calls = 0
         self.headers: dict[str, str] = {}
@@ -54,12 +55,10 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):
         context.add_callback(self._end_call)
         for request in request_iterator:
             try:
-                if request.model_name == "speakers":
-                    outputs = self.speakers.answer(grpc_request(request))
-                else:
-                    assert request.model_name == "asr_batch"
-                    self.on_request()
-                    outputs = self.batch.answer(*read_request(request))
+                assert request.model_name in ("asr_batch", MODEL)
+                self.on_request()
+                model = [MODEL] if request.model_name == MODEL else []
+                outputs = self.batch.answer(*read_request(request), *model)
             except RejectionError as error:
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:
@@ -69,7 +68,7 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):
         if request.name not in ("asr", "asr_batch"):
             context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: {request.name!r} is not found")
         response = service_pb2.ModelConfigResponse()
-        for name, value in self.batch.recognizer.server_parameters.items():
+        for name, value in (self.batch.recognizer.server_parameters | self.speakers.parameters).items():
             response.config.parameters[name].string_value = value
         return response
 
@@ -78,19 +77,6 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def _end_call(self) -> None:
         self.live_calls -= 1
-
-
-def grpc_request(request) -> ReceivedRequest:
-    assert request.model_name == "speakers"
-    (tensor,), (audio,) = request.inputs, request.raw_input_contents
-    assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("AUDIO", "FP32", [1, len(audio) // 4])
-    parameters = {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in request.parameters.items()}
-    return _request(parameters, audio)
-
-
-def _request(parameters: dict[str, object], audio: bytes) -> ReceivedRequest:
-    sequence = [parameters.pop(f"sequence_{name}") for name in ("id", "start", "end")]
-    return ReceivedRequest(sequence[0], np.frombuffer(audio, np.float32), *sequence[1:], parameters)
 
 
 def grpc_response(outputs: dict[str, np.ndarray]):
@@ -115,7 +101,7 @@ class HttpServer:
         self.speakers = FakeSpeakers()
         self.statuses: list[int] = []
         """Statuses of the next POSTs, which a proxy answers in the server's place."""
-        members = {"batch": FakeBatch(recognizer), "speakers": self.speakers, "latest_headers": {}}
+        members = {"batch": FakeBatch(recognizer, self.speakers), "latest_headers": {}}
         members["statuses"] = self.statuses
         self._handler = type("Handler", (_Handler,), members)
         self._server = _QuietHttpServer(("127.0.0.1", 0), self._handler)
@@ -150,20 +136,20 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     batch: FakeBatch
-    speakers: FakeSpeakers
     statuses: list[int]
     latest_headers: dict[str, str]
 
     def do_GET(self) -> None:
         if self.path in ("/v2/models/asr/config", "/v2/models/asr_batch/config"):
-            offered = self.batch.recognizer.server_parameters
+            offered = self.batch.recognizer.server_parameters | self.batch.speakers.parameters
             values = {name: {"string_value": value} for name, value in offered.items()}
             self._reply(200, json.dumps({"name": "asr", "parameters": values}).encode(), None)
             return
         self._reply(200 if self.path == "/v2/health/live" else 404, b"", None)
 
     def do_POST(self) -> None:
-        assert self.path in ("/v2/models/asr_batch/infer", "/v2/models/speakers/infer")
+        model = self.path.split("/")[3]
+        assert self.path == f"/v2/models/{model}/infer" and model in ("asr_batch", MODEL)
         type(self).latest_headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.statuses:
@@ -171,10 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             header_length = int(self.headers[_HEADER_LENGTH])
-            if "speakers" in self.path:
-                outputs = self.speakers.answer(_http_request(body, header_length))
-            else:
-                outputs = self.batch.answer(*read_body(body, header_length))
+            outputs = self.batch.answer(*read_body(body, header_length), model)
         except RejectionError as error:
             self._reply(error.status, json.dumps({"error": str(error)}).encode(), None)
         else:
@@ -190,14 +173,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_) -> None:
         pass
-
-
-def _http_request(body: bytes, header_length: int) -> ReceivedRequest:
-    header, audio = json.loads(body[:header_length]), body[header_length:]
-    (tensor,), parameters = header["inputs"], header["parameters"]
-    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("AUDIO", "FP32", [1, len(audio) // 4])
-    assert parameters.pop("binary_data_output") is True
-    return _request(parameters, audio)
 
 
 def _http_body(outputs: dict[str, np.ndarray]) -> tuple[bytes, int]:

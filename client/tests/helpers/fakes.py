@@ -21,6 +21,10 @@ WORD_SAMPLES = 800
 WORD_MS = 50
 
 
+Stream = tuple[str, int]
+"""A stream of rows: the client and its number there."""
+
+
 class ReceivedRequest(NamedTuple):
     stream_id: StreamId
     samples: np.ndarray
@@ -204,7 +208,7 @@ class FakeTransport:
     def __init__(self, recognizer: FakeRecognizer, stream_id: StreamId, timeout_s: float):
         self._recognizer, self._stream_id = recognizer, stream_id
         self.sent_s: list[float] = []
-        self.closes = 0
+        self.closes = self.held_samples = 0
         self._results: deque[Result] = deque()
         self._failure: ClientError | None = None
         self._is_answered = False

@@ -2,38 +2,39 @@
 
 import asyncio
 import json
-import math
 
 import numpy as np
 import pytest
+import soundfile
 
-from client.tests.helpers.batched_client import WAIT_S, connected
+from client.tests.helpers.batched_client import WAIT_S, connected, results_of
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, eventually
+from client.tests.helpers.fake_speakers import voices
+from client.tests.helpers.fakes import outputs, parse_reply
 from client.tests.helpers.speaking import AUDIO, EXPECTED, ON, serving
 from penstock_client import (
     AsyncClient,
     BatchedClient,
     Client,
     ConnectionOptions,
+    ProtocolError,
     ServerFullError,
     ServerUnreachableError,
     SpeakersNotServedError,
+    StreamError,
     StreamOptions,
     Transcript,
-    Word,
 )
+from penstock_client.batched.rows import SPEAKERS_MODEL_NAME
+from penstock_client.errors import OptionError
 from penstock_client.options import for_file
-from penstock_client.speakers.probabilities import Probabilities
 
 pytestmark = pytest.mark.anyio
 
 
-FULL = "STREAM_LIMIT: .*all slots are taken"
-
-
-async def _batched(server, options, audio, **arguments):
+async def _batched(server, options, audio):
     found = Transcript()
-    async with connected(server, **arguments) as client, await client.open_stream(options) as stream:
+    async with connected(server) as client, await client.open_stream(options) as stream:
 
         async def push():
             for start in range(0, len(audio), 1000):
@@ -75,10 +76,8 @@ def test_every_client_names_the_speaker_of_each_word(name):
         eventually(lambda: not server.speakers.audio)
     assert {word.speaker for word in without.words} == {None}
     assert [word.text for word in without.words] == [word.text for word in transcript.words]
-    sent = np.concatenate([request.samples for request in server.speakers.requests])
-    assert np.array_equal(sent, AUDIO)
-    recognizer = server.batch.recognizer if kind is GrpcServer else server.recognizer
-    assert not any("speakers" in request.parameters for request in recognizer.requests)
+    starts = [request.parameters for request in server.recognizer.requests if request.is_start]
+    assert [start.get("speakers") for start in starts] == ["on", None]
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -92,39 +91,62 @@ def test_speakers_that_are_not_served_are_an_error_with_a_code(name):
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_words_go_on_where_the_speaker_model_fails(name, caplog):
+def test_a_model_that_is_away_at_the_start_is_an_error_with_a_code(name):
     kind, transcribe = CLIENTS[name]
     with serving(kind) as server:
-        answer = server.speakers.answer
+        server.speakers.is_away = True
+        with pytest.raises(StreamError, match=r"TRITON_ERROR: .*is not at ready state") as error:
+            transcribe(server, ON, AUDIO)
+        assert error.value.of_speakers
+        assert len(transcribe(server, StreamOptions(), AUDIO).words) == 16
 
-        def fail_later(request):
-            if request.samples.size:
-                server.speakers.error = "STREAM_LOST: the model has failed"
-            return answer(request)
 
-        server.speakers.answer = fail_later
-        transcript = transcribe(server, ON, AUDIO)
-    assert [word.speaker for word in transcript.words] == [None] * 16
-    assert [record.levelname for record in caplog.records if "without speakers" in record.message] == ["WARNING"]
+@pytest.mark.parametrize("name", CLIENTS)
+def test_words_have_no_speakers_where_the_model_fails(name):
+    kind, transcribe = CLIENTS[name]
+    with serving(kind) as server:
+        server.speakers.fails = True
+        assert [word.speaker for word in transcribe(server, ON, AUDIO).words] == [None] * 16
+
+
+@pytest.mark.parametrize(("kind", "protocol"), [(GrpcServer, "grpc"), (HttpServer, "http")])
+def test_words_go_on_without_a_model_that_ends(kind, protocol, caplog):
+    """The client keeps the audio of such a stream, also where it would not reconnect."""
+    with (
+        serving(kind) as server,
+        Client(f"127.0.0.1:{server.port}", protocol, timeout_s=WAIT_S) as client,
+        client.open_stream(ON) as stream,
+    ):
+        stream.finalize(AUDIO)
+        assert stream.poll(WAIT_S)
+        server.speakers.is_away = True
+        stream.send(AUDIO)
+        stream.finish()
+        list(stream)
+        starts = [request.parameters for request in server.recognizer.requests if request.is_start]
+        assert [start.get("speakers") for start in starts] == ["on", None]
+    spoken = stream.transcript.words
+    assert [word.text for word in spoken] == 2 * [word.text for word in spoken[:16]]
+    assert [word.speaker for word in spoken] == [*EXPECTED, *[None] * 16]
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1 and "goes on without speakers" in warnings[0]
 
 
 def test_a_model_without_a_free_slot_rejects_the_stream():
     with serving(GrpcServer) as server:
         server.speakers.max_streams = 0
-        with pytest.raises(Exception, match=FULL):
+        with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*all 0 speaker streams are taken"):
             _threads(server, ON, AUDIO)
         options = ConnectionOptions(wait_for_slot_s=WAIT_S)
-        answer = server.speakers.answer
+        starts = []
 
-        def free_later(request):
-            try:
-                return answer(request)
-            finally:
-                server.speakers.max_streams = 1
+        def free_later(rows):
+            starts.append(1)
+            server.speakers.max_streams = int(len(starts) > 2)
 
-        server.speakers.answer = free_later
+        server.speakers.before = free_later
         with Client(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, connection_options=options) as client:
-            assert client.transcribe(AUDIO, options=ON).words[0].speaker == 1
+            assert client.transcribe(AUDIO, options=ON).words[-1].speaker == 1
 
 
 async def test_streams_start_where_their_speakers_are_told_apart():
@@ -145,6 +167,31 @@ async def test_streams_start_where_their_speakers_are_told_apart():
             assert [server.down_until_s for server in client._servers] == [0, 0]
 
 
+async def test_a_slow_speaker_model_delays_no_other_stream():
+    """Streams with speakers have a call of their own, and files one more, on one connection."""
+    with serving(GrpcServer) as server:
+        goes_on = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def wait():
+            await goes_on.wait()
+
+        async with connected(server) as client:
+            stream, file = await client.open_stream(ON), await client.open_stream(ON.replace(speaker_mode="file"))
+            server.speakers.before = lambda rows: asyncio.run_coroutine_threadsafe(wait(), loop).result(WAIT_S)
+            await stream.finish(AUDIO)
+            await file.finish(AUDIO)
+            async with await client.open_stream() as plain:
+                await plain.finish(AUDIO)
+                assert (await asyncio.wait_for(results_of(plain), WAIT_S))[-1].is_last
+            assert server.live_calls == 3 and not stream.is_answered and not file.is_answered
+            goes_on.set()
+            assert [word.speaker for word in (await results_of(stream))[-1].new_words][-1] == 1
+            (link, *others) = client._servers[0]._links.values()
+            assert all(each._call.channel is link._call.channel for each in others)
+            assert [each._endpoint.model for each in others].count(SPEAKERS_MODEL_NAME) >= 1
+
+
 def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():
     with serving(GrpcServer) as server:
         _threads(server, ON, AUDIO)
@@ -156,24 +203,53 @@ def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():
     assert for_file(StreamOptions()) == StreamOptions() and for_file(None) is None
 
 
-def test_speakers_are_of_the_first_ones_where_their_number_is_limited():
-    known = Probabilities(most=2)
-    known.add(0, np.array([[0.1, 0.2, 0.9], [0.3, 0.2, 0.9]], np.float32))
-    assert known.speakers_of([Word("a", 0, 10), Word("b", 10, 20), Word("c", 500, 600)]) == (2, 1, 1)
+async def test_the_mode_of_files_is_rejected_for_live_audio():
+    options, problem = ON.replace(speaker_mode="file"), "OPTION_INVALID: speaker_mode is 'file'.*accepted live: low_"
+    with serving(GrpcServer) as server:
+        with Client(f"127.0.0.1:{server.port}") as client, pytest.raises(OptionError, match=problem):
+            client.transcribe(AUDIO, realtime=True, options=options)
+        async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S) as client:
+            with pytest.raises(OptionError, match=problem):
+                await client.transcribe(AUDIO, realtime=True, options=options)
+        assert not server.recognizer.requests
 
 
-def test_probabilities_have_to_follow_one_another_and_be_probabilities():
-    known = Probabilities()
-    assert known.speakers_of([Word("a", 0, 10)]) == (None,)
-    known.add(0, np.full((100, 2), 0.5, np.float32))
-    for first, value in ((99, 0.5), (100, math.nan), (100, 1.5), (100, -0.5)):
-        with pytest.raises(ValueError, match=r"FIRST_FRAME|PROBABILITIES"):
-            known.add(first, np.full((1, 2), value, np.float32))
-    known.forget(500)
-    known.forget(5000)
-    assert known.end_ms == 1000
-    known.add(100, np.array([[0.1, 0.9]], np.float32))
-    assert known.speakers_of([Word("a", 0, 20), Word("b", 1000, 1010)]) == (1, 2)
+def test_a_later_part_of_a_segment_has_the_speakers_of_all_its_words():
+    with (
+        serving(GrpcServer) as server,
+        Client(f"127.0.0.1:{server.port}", timeout_s=WAIT_S) as client,
+        client.open_stream(options=ON) as stream,
+    ):
+        stream.send(AUDIO)
+        assert all(word.speaker is None for result in stream.poll(WAIT_S) for word in result.new_words)
+        stream.finalize(voices(1))
+        stream.finish(voices(2))
+        first, last = [result for result in stream if result.is_final]
+    assert list(first.word_speakers) == [*EXPECTED, 2, 2] and [word.speaker for word in first.new_words][-1] == 2
+    assert last.word_speakers == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"SPEAKER_COUNTS": np.array([[2]], np.int32)},
+        {"SPEAKER_COUNTS": np.array([[1, 1]], np.int32), "WORD_SPEAKERS": np.array([[1, 1]], np.int32)},
+        {"SPEAKER_COUNTS": np.array([[1]], np.int32), "WORD_SPEAKERS": np.array([[-1]], np.int32)},
+        {"SPEAKER_COUNTS": np.array([[1]], np.int32), "WORD_SPEAKERS": np.array([[1]], np.int32)},
+    ],
+    ids=["too few", "too many results", "negative", "fewer than words"],
+)
+def test_speakers_that_cannot_be_are_not_read(wrong):
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        parse_reply("s", (outputs(0, 2400, True) | wrong).get)
+
+
+def test_words_of_alternatives_have_speakers():
+    texts = np.array(
+        [[json.dumps([["a", 0, 50, 0.5, 2], ["b", 50, 90, None, None], ["c", 90, 99, 1.0]]).encode()]], object
+    )
+    (result,) = parse_reply("s", (outputs(0, 2400, True, n_best=1) | {"ALTERNATIVE_WORDS": texts}).get)
+    assert [word.speaker for word in result.alternatives[0].words] == [2, None, None]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +271,6 @@ def test_wrong_options_are_rejected_by_name(values, problem):
 @pytest.mark.parametrize("protocol", ["grpc"])
 class TestCommand:
     def test_text_has_a_line_for_each_speaker(self, run, tmp_path):
-        import soundfile
-
         path = tmp_path / "call.wav"
         soundfile.write(path, AUDIO, 16_000, subtype="FLOAT")
         status, out, _ = run(path, "--speakers", "on")
@@ -213,8 +287,12 @@ class TestCommand:
         status, _, notes = run(audio_file, "--speakers", "on")
         assert status == 1 and "SPEAKERS_NOT_SERVED" in notes
 
+    def test_the_mode_of_files_is_rejected_for_live_audio(self, run, audio_file):
+        status, _, notes = run(audio_file, "--speakers", "on", "--speaker-mode", "file", "--simulate-realtime")
+        assert status == 1 and "OPTION_INVALID" in notes
 
-def test_a_track_says_so_where_no_server_is_reached(closed_url):
+
+def test_a_server_that_is_not_reached(closed_url):
     options = ConnectionOptions(connect_retry_s=0)
     with Client(closed_url, connection_options=options) as client, pytest.raises(ServerUnreachableError):
         client.transcribe(AUDIO, options=ON)

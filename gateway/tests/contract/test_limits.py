@@ -76,19 +76,19 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
 
 
 @pytest.mark.parametrize(
-    ("most", "failure", "code"),
-    [(0, None, GatewayCode.STREAMS_EXHAUSTED), (8, "the model has failed", GatewayCode.NO_REPLICA)],
+    ("most", "is_away", "code"),
+    [(0, False, GatewayCode.STREAMS_EXHAUSTED), (8, True, GatewayCode.NO_REPLICA)],
 )
 @pytest.mark.parametrize("driver", ALL)
-async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, until, driver, most, failure, code):
+async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, until, driver, most, is_away, code):
     server = fleet()
     async with serve(server) as served:
-        server.speakers.max_streams, server.speakers.error = most, failure
+        server.speakers.max_streams, server.speakers.is_away = most, is_away
         outcome = await driver.of(served.ports, speech(1), **driver.speakers)
         check(driver, outcome, code)
         assert "speaker model" in outcome.message
         assert (await driver.of(served.ports, speech(2))).text == "w2"
-        server.speakers.max_streams, server.speakers.error = 64, None
+        server.speakers.max_streams, server.speakers.is_away = 64, False
         assert (await driver.of(served.ports, speech(3), **driver.speakers)).text == "w3"
         (replica,) = served.streams._groups[0].replicas
         await until(lambda: replica.live == served.streams.live == 0)

@@ -1,7 +1,5 @@
 """Answers of every protocol to the same audio, to options, and to fields that it leaves out."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from client.tests.helpers.fake_offline import SEGMENT, whole
 from client.tests.helpers.fake_speakers import voices
 from gateway.tests.contract.call import END_SEGMENT
 from gateway.tests.contract.drivers import ALL, Realtime
-from penstock_client.speakers import track
 from penstock_gateway.errors import GatewayCode
 
 pytestmark = pytest.mark.anyio
@@ -32,9 +29,7 @@ async def test_words_and_times(fleet, serve, until, driver, size):
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver.has_words])
-async def test_words_have_their_speakers_or_none_are_served(servers, serve, monkeypatch, driver):
-    """Live words wait for the speaker model, however busy this machine is; after a commit it needs more audio."""
-    monkeypatch.setattr(track, "LIVE_WAITS", track.Waits(late_s=math.inf))
+async def test_words_have_their_speakers_or_none_are_served(servers, serve, driver):
     server = servers()
     parts = np.array_split(voices(2, 2, 1, 1, 2), 10)
     parts += [END_SEGMENT, np.zeros(8000, np.float32)] if driver is Realtime else []

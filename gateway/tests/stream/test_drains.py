@@ -7,7 +7,7 @@ import pytest
 
 from client.tests.helpers.fake_fleet import FleetServer, speech
 from gateway.tests.stream.test_watch import ended, mute
-from penstock_client.batched import client
+from penstock_client import limits
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.options import LiveStreamOptions
@@ -130,7 +130,7 @@ async def test_a_replica_that_started_again_takes_streams(drained):
 @pytest.mark.parametrize("has_room", [True, False])
 async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypatch, metrics, has_room):
     """The stream goes on at the other one when audio comes; where that is full, its text so far and the code follow."""
-    monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
+    monkeypatch.setattr(limits, "MOVE_S", 0.2)
     streams, first, second, (other, parked) = drained
     await until(lambda: parked._upstream.is_answered)
     await mute(parked)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_fleet import BLOCK, lie, speech
-from penstock_client.batched import client as batched_client
+from penstock_client import limits as client_limits
 from penstock_client.batched.rows import END, START
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -129,7 +129,7 @@ async def test_the_only_replica_gets_its_streams_back_when_it_starts_again(fleet
 
 @pytest.mark.parametrize("fingerprint", ["other weights", ""])
 async def test_no_stream_goes_on_with_other_weights(fleet, open_streams, until, monkeypatch, caplog, fingerprint):
-    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(client_limits, "MOVE_S", 0.3)
     first, second = fleet("" if not fingerprint else "same", max_streams=9), fleet(fingerprint)
     async with open_streams(second, first) as streams:
         for replica in streams._groups[0].replicas[:1]:
@@ -153,7 +153,7 @@ async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_strea
 
 async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
     """The stream's options end no segments."""
-    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(client_limits, "MOVE_S", 0.3)
     monkeypatch.setattr(limits, "MAX_UNANSWERED_S", 0.5)
     monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)
     first, second = fleet(max_streams=9), fleet()

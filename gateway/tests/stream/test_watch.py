@@ -10,7 +10,7 @@ import pytest
 
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
-from penstock_client.batched import client
+from penstock_client import limits as client_limits
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_IDLE_S, MAX_SILENT_S
@@ -137,7 +137,7 @@ async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its
 
 
 async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, open_streams, until, monkeypatch):
-    monkeypatch.setattr(client, "MAX_WAIT_S", 0.2)
+    monkeypatch.setattr(client_limits, "MOVE_S", 0.2)
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
@@ -233,7 +233,7 @@ async def test_audio_that_waits_for_the_server_is_not_silence(server, open_strea
         await asyncio.sleep(0)
         for minutes in range(2, 6):
             await stream.watch(time.monotonic() + 60 * minutes)
-        assert not (stream._is_finished or stream._upstream.is_parked or stream._upstream._parking_row)
+        assert not (stream._is_finished or stream._upstream.is_parked or stream._upstream._soft_ends)
         goes_on.set()
         await waiting
         await stream.watch(time.monotonic() + 120)

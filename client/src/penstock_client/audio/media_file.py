@@ -47,6 +47,31 @@ _MAX_FAULTS = 1000
 """Faults of the container in a row, with no audio between them."""
 
 
+class _Faults:
+    """Faults of a file that are found while its frames are read."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Duration of packets that could not be decoded since the last good frame."""
+        self.is_found = self.is_early = self.is_cut = self.is_joined = False
+        """Early: found before the first frame."""
+        self.complaint = ""
+        """FFmpeg's first words about a fault."""
+        self.components: set[str] | None = None
+        """The parts of FFmpeg whose messages concern the track; None for all."""
+
+    def read(self, messages: Iterable[tuple[int, str, str]]) -> None:
+        """Takes FFmpeg's messages for faults: after many errors its decoders go on."""
+        for _, component, message in messages:
+            if self.components is not None and component not in self.components:
+                continue  # of a picture, or of a track that is not read
+            self.complaint = self.complaint or message.strip()
+            if "prematurely" in message or "partial file" in message:
+                self.is_cut = True
+            else:
+                self.is_found = True
+
+
 class MediaReader:
     """Reads a file block by block, as `WavReader` does; close it, or use it as a context manager.
 
@@ -60,17 +85,11 @@ class MediaReader:
         self._av = _av()
         self._media: Any = None
         self.remarks = Remarks()
-        self._faults_s = 0.0
-        """Seconds of packets that could not be decoded since the last good frame."""
-        self._has_fault = self._has_early_fault = self._is_cut = self._is_joined = False
-        self._complaint = ""
-        """FFmpeg's first words about a fault."""
+        self._faults = _Faults()
         head = self._file.read(_MP3_HEAD_BYTES)
         self._silence_left_s = _MAX_GAP_S
         self._packets = _JOIN_PACKETS
         """Packets since the last file that was joined began; at first those of the only file count."""
-        self._components: set[str] | None = None
-        """The parts of FFmpeg whose messages concern the track; None for all."""
         self._converters: dict[tuple[str, str, int], Any] = {}
         self._file.seek(0)
         messages: list[tuple[int, str, str]] = []
@@ -78,14 +97,12 @@ class MediaReader:
             with _captured(self._av) as messages:
                 self._media = self._av.open(self._file, options={"format_whitelist": ",".join(DEMUXERS)})
             self._name: str = self._media.format.name.split(",")[0]
-            self._mp3_s = mp3_seconds(head) if self._name == "mp3" else None
             self._track = self._choose_track()
             codec = self._track.codec_context
-            self._components = {self._media.format.name, codec.name, codec.codec.name}
+            self._faults.components = {self._media.format.name, codec.name, codec.codec.name}
             # FFmpeg has read ahead, in a small file to its end: the fault is at a hole, or there the end is missing.
-            self._read_messages(messages)
-            self._has_early_fault, self._has_fault = self._has_fault, False
-            self._tick_s = float(self._track.time_base)
+            self._faults.read(messages)
+            self._faults.is_early, self._faults.is_found = self._faults.is_found, False
             self._frames = self._read_frames()
             self._first = next(self._frames, None)
             if self._first is None:
@@ -95,8 +112,8 @@ class MediaReader:
             check_form(self.channels, self.rate_hz)
         except self._av.FFmpegError as error:
             self.close_media()
-            self._read_messages(messages)
-            raise ValueError(f"not a readable audio file: {self._complaint or error.strerror}") from None
+            self._faults.read(messages)
+            raise ValueError(f"not a readable audio file: {self._faults.complaint or error.strerror}") from None
         except BaseException:
             self.close_media()
             raise
@@ -106,7 +123,7 @@ class MediaReader:
         """The time of the first sample in the file."""
         if first_s is not None and first_s > _MAX_GAP_S:
             self.remarks.note(DAMAGED, 0.0)
-        self.seconds: float | None = self._stated_s()
+        self.seconds: float | None = self._stated_s(head)
         """Duration of the track from the header; None where it has none, or only a guess."""
 
     def blocks(self) -> Iterator[Block]:
@@ -154,7 +171,7 @@ class MediaReader:
         return track
 
     def _read_frames(self) -> Iterator[Any]:
-        """The decoded frames. What cannot be decoded is noted in `_faults_s` and `_has_fault`, at its place."""
+        """The decoded frames. What cannot be decoded is noted in `_faults`, at its place."""
         faults, packets, packet = 0, self._media.demux(self._track), self._track
         while packet is not None and faults < _MAX_FAULTS:
             frames: list[Any] = []
@@ -171,23 +188,23 @@ class MediaReader:
                             self._packets += 1
                             last = self._track.codec_context.decode(packet)
                             samples += sum(each.samples * len(each.layout.channels) for each in last)
-                            self._is_cut |= packet.is_corrupt and self._name != "caf"
+                            self._faults.is_cut |= packet.is_corrupt and self._name != "caf"
                 except self._av.FFmpegError as failure:
                     error = failure
             if frames or last:
                 faults = 0
             yield from frames
-            self._faults_s += silence_s or 0.0
+            self._faults.seconds += silence_s or 0.0
             if self._packets <= _JOIN_PACKETS:  # they refer to those of another file
                 messages, error = [], error if packet is self._track else None
-            self._read_messages(messages)
+            self._faults.read(messages)
             if error is not None:
                 faults += 1
-                self._has_fault, self._complaint = True, self._complaint or error.strerror
+                self._faults.is_found, self._faults.complaint = True, self._faults.complaint or error.strerror
                 if packet is self._track:  # it was not read
                     packets = self._media.demux(self._track)
                 elif packet.duration:
-                    self._faults_s += float(packet.duration * packet.time_base)
+                    self._faults.seconds += float(packet.duration * packet.time_base)
             yield from last
 
     def _silence_s(self, packet: Any) -> float | None:
@@ -205,15 +222,15 @@ class MediaReader:
     def _parts(self) -> Iterator[Block]:
         """The samples of each frame, and silence where the file has none."""
         done_s, shift_s = 0.0, -self.start_s
-        fault_s = 0.0 if self._has_early_fault else None
+        fault_s = 0.0 if self._faults.is_early else None
         """The place of a fault so far without a hole: FFmpeg reads ahead of the frames that it returns."""
         frame = self._first
         while frame is not None:
             samples = self._samples(frame)
-            if self._has_fault:
-                fault_s, self._has_fault = max(done_s, _MIN_FAULT_S), False
+            if self._faults.is_found:
+                fault_s, self._faults.is_found = max(done_s, _MIN_FAULT_S), False
             time_s = self._time_s(frame)
-            hole_s = self._faults_s if time_s is None else time_s + shift_s - done_s
+            hole_s = self._faults.seconds if time_s is None else time_s + shift_s - done_s
             if not -_MIN_GAP_S < hole_s <= self._most_gap_s(time_s):
                 if hole_s > 0:
                     self.remarks.note(DAMAGED, self.start_s + done_s)
@@ -228,11 +245,11 @@ class MediaReader:
             elif fault_s and done_s - fault_s > _READ_AHEAD_S:
                 self.remarks.note(DAMAGED, self.start_s + fault_s)
                 fault_s = None
-            self._faults_s = 0.0
+            self._faults.seconds = 0.0
             yield Block(frame.sample_rate, samples)
             done_s += len(samples) / frame.sample_rate
             frame = next(self._frames, None)
-        self._has_fault |= fault_s is not None
+        self._faults.is_found |= fault_s is not None
         self._note_end(done_s)
 
     def _note_end(self, done_s: float) -> None:
@@ -240,18 +257,18 @@ class MediaReader:
             self._look_at_boxes()
         lost_s = max(0.0, max(self.seconds or 0.0, self._ogg_end_s()) - done_s)
         if lost_s < (MIN_LOST_S if self._name != "mp3" else _MP3_TOLERANCE_S):
-            lost_s = self._faults_s
-            self._has_fault &= self.seconds is None  # else it is in other data, behind the last sample
-        if self._has_fault or self._is_cut or lost_s:
+            lost_s = self._faults.seconds
+            self._faults.is_found &= self.seconds is None  # else it is in other data, behind the last sample
+        if self._faults.is_found or self._faults.is_cut or lost_s:
             self.remarks.note(CUT, self.start_s + done_s, lost_s)
-        if self._is_joined:
+        if self._faults.is_joined:
             self.remarks.note(UNREAD, self.start_s + done_s)
 
     def _time_s(self, frame: Any) -> float | None:
         """The time of a frame from the file's beginning; None where the file has none."""
         if frame.pts is None or self._name not in _TIMED:
             return None
-        return float(frame.pts * self._tick_s - self._origin_s)
+        return float(frame.pts * float(self._track.time_base) - self._origin_s)
 
     def _most_gap_s(self, time_s: float | None) -> float:
         if time_s is None or self._name in ("mpegts", "mpeg"):
@@ -259,10 +276,10 @@ class MediaReader:
         duration_s = (self._media.duration or 0) / _MICROSECONDS
         return self._silence_left_s if not duration_s or time_s <= duration_s + 1 else 0.0
 
-    def _stated_s(self) -> float | None:
+    def _stated_s(self, head: bytes) -> float | None:
         media, track = self._media, self._track
         if self._name == "mp3":
-            return self._mp3_s
+            return mp3_seconds(head)
         if self._name == "matroska":
             is_stated = len(media.streams) == 1  # the duration of the longest track
         else:
@@ -281,8 +298,8 @@ class MediaReader:
         if self._name != "ogg":
             return 0.0
         end = ogg_end(self._file)
-        self._is_cut |= end is None
-        end_s = (end or 0) * self._tick_s - self._origin_s - self.start_s
+        self._faults.is_cut |= end is None
+        end_s = (end or 0) * float(self._track.time_base) - self._origin_s - self.start_s
         return end_s if end_s < _MAX_GAP_S * 24 else 0.0
 
     def _look_at_boxes(self) -> None:
@@ -294,26 +311,17 @@ class MediaReader:
             size, kind = int.from_bytes(header[:4], "big"), header[4:8]
             if size == 1:
                 size = int.from_bytes(header[8:16], "big")
-            self._is_joined |= position > 0 and kind == b"ftyp"
+            self._faults.is_joined |= position > 0 and kind == b"ftyp"
             position += size or end
             if size and (size < 8 or position > end or not kind.isalnum()):
-                self._is_cut = True
+                self._faults.is_cut = True
                 break
 
     def _unusable(self) -> str:
         codec = self._track.codec_context.name
-        return f"has no readable audio: {codec} in {self._name}" + (f", {self._complaint}" if self._complaint else "")
-
-    def _read_messages(self, messages: Iterable[tuple[int, str, str]]) -> None:
-        """Takes them for faults: after many errors FFmpeg's decoders go on."""
-        for _, component, message in messages:
-            if self._components is not None and component not in self._components:
-                continue  # of a picture, or of a track that is not read
-            self._complaint = self._complaint or message.strip()
-            if "prematurely" in message or "partial file" in message:
-                self._is_cut = True
-            else:
-                self._has_fault = True
+        return f"has no readable audio: {codec} in {self._name}" + (
+            f", {self._faults.complaint}" if self._faults.complaint else ""
+        )
 
     def _samples(self, frame: Any) -> npt.NDArray[np.float32]:
         """[n, channels], full scale 1."""

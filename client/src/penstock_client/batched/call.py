@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock_client.batched.rows import MODEL_NAME, Row, RowsMessage, rows_message
+from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import Endpoint
 from penstock_client.errors import (
     ConnectionLostError,
@@ -75,9 +75,32 @@ def check_certificates(endpoint: Endpoint) -> None:
         tls_context(endpoint)
 
 
-def open_call(endpoint: Endpoint) -> BatchCall:
-    """A call of `asr_batch`. Raises ServerUnreachableError in a process that was forked from one that uses gRPC."""
-    return GrpcCall(endpoint) if endpoint.is_grpc else HttpCall(endpoint)
+def open_call(endpoint: Endpoint, beside: BatchCall | None = None) -> BatchCall:
+    """A call of the endpoint's model, over gRPC on the channel of the call `beside`.
+
+    Raises ServerUnreachableError in a process that was forked from one that uses gRPC.
+    """
+    if not endpoint.is_grpc:
+        return HttpCall(endpoint)
+    return GrpcCall(endpoint, beside.channel if isinstance(beside, GrpcCall) else Channel(endpoint))
+
+
+class Channel:
+    """A gRPC channel, which is closed with the last of its calls."""
+
+    def __init__(self, endpoint: Endpoint):
+        import grpc.aio
+
+        from penstock_client.transport.grpc_transport import open_channel
+
+        self.channel = open_channel(grpc.aio, endpoint)
+        self.calls = 0
+
+    async def leave(self) -> None:
+        """One of its calls has ended."""
+        self.calls -= 1
+        if not self.calls:
+            await self.channel.close()
 
 
 class GrpcCall:
@@ -85,14 +108,14 @@ class GrpcCall:
 
     max_unanswered = 64
 
-    def __init__(self, endpoint: Endpoint):
-        import grpc.aio
+    def __init__(self, endpoint: Endpoint, channel: Channel):
         from tritonclient.grpc import service_pb2_grpc
 
-        from penstock_client.transport.grpc_transport import call_metadata, open_channel
+        from penstock_client.transport.grpc_transport import call_metadata
 
-        self._channel = open_channel(grpc.aio, endpoint)
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._model, self.channel = endpoint.model, channel
+        channel.calls += 1
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel.channel)
         self._call = stub.ModelStreamInfer(metadata=call_metadata(endpoint.options))
 
     async def write(self, client_id: str, rows: Sequence[Row]) -> None:
@@ -102,7 +125,7 @@ class GrpcCall:
         from penstock_client.transport.grpc_transport import infer_message
 
         with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader reports why
-            await self._call.write(infer_message(MODEL_NAME, rows_message(client_id, rows)))
+            await self._call.write(infer_message(self._model, rows_message(client_id, rows)))
 
     async def replies(self) -> AsyncIterator[RawReply]:
         """The replies as they come."""
@@ -125,7 +148,7 @@ class GrpcCall:
     async def close(self) -> None:
         """Ends the call and its connection."""
         self._call.cancel()
-        await self._channel.close()
+        await self.channel.leave()
 
 
 class HttpCall:
@@ -167,7 +190,7 @@ class HttpCall:
 
         from penstock_client.transport.http_transport import exchange, post_of_rows
 
-        post, unlimited = post_of_rows(self._endpoint, MODEL_NAME, message), aiohttp.ClientTimeout(total=None)
+        post, unlimited = post_of_rows(self._endpoint, message), aiohttp.ClientTimeout(total=None)
         try:
             outputs = await exchange(session, self._endpoint, _NAME, post, timeout=unlimited)  # a link has own limits
         except ServerUnreachableError as error:

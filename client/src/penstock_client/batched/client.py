@@ -1,251 +1,19 @@
-"""The client of `asr_batch`: many live streams over one call per server, whose chunks share requests."""
+"""The client of `asr_batch`: many live streams over few calls per server, whose chunks share requests."""
 
 import asyncio
-import logging
 import math
-import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
 
-from penstock_client.alignment import ChunkGeometry, read_geometry
-from penstock_client.batched.call import check_certificates
-from penstock_client.batched.link import ALIVE_S, STALL_S, Link
-from penstock_client.batched.rows import END, MODEL_NAME, MOVABLE, OnAnswer, Part, first_part
+from penstock_client import limits
+from penstock_client.batched.rows import MODEL_NAME, MOVABLE, OnAnswer
+from penstock_client.batched.server import LOST, Probe, Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
-from penstock_client.errors import (
-    ClientError,
-    ConnectionLostError,
-    ProtocolError,
-    ReplyTimeoutError,
-    ServerDrainingError,
-    ServerFullError,
-    ServerReplyError,
-    ServerUnreachableError,
-    SpeakersNotServedError,
-    StreamClosedError,
-)
-from penstock_client.options import SpeakerSettings, StreamOptions, parameters_of, speaker_settings
-from penstock_client.protocol import SAMPLE_RATE_HZ, as_samples
-from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
-from penstock_client.speakers.link import SpeakerLink
-from penstock_client.transport.replay import Replay
-from penstock_client.transport.server_offer import read_parameters_soon
-
-_DOWN_S = 5.0
-LOST = (ConnectionLostError.code, ReplyTimeoutError.code, ProtocolError.code)
-"""The codes of errors of a stream whose server is lost, or replies what cannot be read."""
-_MAX_UNANSWERED_S = 20.0
-_MAX_REPLAY_S = 120.0
-MAX_WAIT_S = 15.0
-"""The longest wait of a lost stream for a server with room: one that is late or full, or that starts again."""
-_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-
-
-class Probe(NamedTuple):
-    """The findings of an empty stream about a server that is alive."""
-
-    information: ServerInfo
-    """The server's offer when it was connected to."""
-    is_full: bool
-    is_draining: bool
-
-
-class StreamSettings(NamedTuple):
-    """The treatment of a client's streams."""
-
-    max_unanswered_samples: int
-    aligns: bool
-    """Whole chunks are sent."""
-    max_replay_samples: float = 0
-    """Kept of each stream, so that it can be moved."""
-
-
-class Server:
-    """Streams on one server. For one event loop."""
-
-    def __init__(self, endpoint: Endpoint, settings: StreamSettings, slow_s: float = 0.0):
-        """slow_s: time without a reply for a server that is alive; beyond the endpoint's timeout.
-
-        ValueError for bad certificates.
-        """
-        check_certificates(endpoint)
-        self.endpoint = endpoint
-        self.parameters: Mapping[str, str] = {}
-        """The server's offer; empty until it was reached."""
-        self._settings, self._slow_s = settings, slow_s
-        self._geometry: ChunkGeometry | None = None
-        self._link: Link | None = None
-        self._speakers = SpeakerLink(endpoint, self.is_alive, slow_s)
-        self._connecting: asyncio.Task[None] | None = None
-        """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
-        self._is_closed = False
-        self.down_until_s = 0.0
-        """A time of the monotonic clock. A server that was lost or not reached is the last choice until then."""
-
-    @property
-    def geometry(self) -> ChunkGeometry | None:
-        """The chunks of its model; None where they are not known."""
-        return self._geometry
-
-    @property
-    def live(self) -> int:
-        """Number of its streams."""
-        return self._link.live if self._link is not None else 0
-
-    async def open(
-        self,
-        first: Part,
-        speakers: SpeakerSettings | None = None,
-        on_answer: OnAnswer | None = None,
-    ) -> BatchedStream:
-        """A new stream, whose first row is sent at once. ClientError where the server is not reached.
-
-        One with speakers is accepted when this returns, by the speaker model first: SpeakersNotServedError where there
-        is none.
-        """
-        link, settings = await self._connect(), self._settings
-        most = settings.max_replay_samples
-        track = None
-        if speakers is not None:
-            track = self._speakers.track(speakers)
-            try:
-                await track.open()
-                link = await self._connect()  # the first one may be lost meanwhile
-            except BaseException:
-                track.cancel()
-                raise
-        stream = BatchedStream(
-            link,
-            first,
-            self._geometry if settings.aligns else None,
-            settings.max_unanswered_samples,
-            on_answer,
-            replay=Replay[Part](max_samples=most) if most else None,
-            polls=takes_files(self.parameters),
-        )
-        stream.fingerprint = self.parameters.get(FINGERPRINT, "")
-        if track is not None:
-            stream.track, track.keep_open = track, stream.keep_open
-            try:
-                await track.send(as_samples(first.audio))
-                if first.is_end:
-                    track.finish()
-                await stream.accepted()  # else it would move to a server that does not know its speakers
-            except BaseException:
-                stream.cancel()
-                raise
-        return stream
-
-    async def move_here(self, stream: BatchedStream) -> None:
-        """Moves a stream here (`BatchedStream.move`). ServerReplyError where this server is not the same."""
-        link = await self._connect()
-        is_known = bool(stream.fingerprint) or stream.server_url == self.endpoint.url
-        if not is_known or self.parameters.get(FINGERPRINT, "") != stream.fingerprint:
-            raise ServerReplyError(f"the server at {self.endpoint.url} serves another model, or another version")
-        try:
-            await stream.move(link, self._geometry)
-        except ClientError as error:
-            if error.code in LOST:
-                self.note_down()
-            raise
-        if (track := stream.track) is not None and not self._speakers.has(track):
-            track.cancel(ConnectionLostError("speakers", f"the stream has moved to the server at {self.endpoint.url}"))
-
-    def note_down(self) -> None:
-        """Notes that it was lost, or not reached."""
-        self.down_until_s = time.monotonic() + _DOWN_S
-
-    async def probe(self) -> Probe:
-        """Sends an empty stream in one row through all models of the server.
-
-        Triton says that it is ready, and tells of its models, also when their processes have ended. Raises ClientError
-        where no model answers, and ServerReplyError for a server that does not say what it offers.
-        """
-        link = await self._connect()
-        if not self.parameters:  # they could not be read the last time
-            await self._read_parameters()
-        error = await _rejection(link)
-        try:
-            information = parse_server_info(self.parameters)
-        except (KeyError, ValueError) as wrong:
-            self.parameters = {}
-            message = f"the server at {self.endpoint.url} does not say what it offers ({wrong})"
-            raise ServerReplyError(message) from wrong
-        return Probe(information, isinstance(error, ServerFullError), isinstance(error, ServerDrainingError))
-
-    async def is_alive(self) -> bool:
-        """True if it answers an empty stream over a connection of its own; also where this process was stalled."""
-        link = Link(replace(self.endpoint, timeout_s=ALIVE_S))
-        begin_s = link.now_s()
-        try:
-            await _rejection(link)
-        except ClientError:
-            return link.now_s() - begin_s > ALIVE_S + STALL_S
-        finally:
-            await link.close(at_once=True)
-        return True
-
-    async def close(self) -> None:
-        """Ends the remaining streams and the connection."""
-        self._is_closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
-        await self._speakers.close()
-
-    async def _connect(self) -> Link:
-        """The link to the server; connects where there is none, or where it was lost."""
-        while not self._is_closed:
-            if self._link is not None and not self._link.is_lost:
-                return self._link
-            if self._connecting is None:
-                self._connecting = asyncio.create_task(self._open_link())
-                self._connecting.add_done_callback(self._note_attempt)
-            try:
-                await asyncio.shield(self._connecting)  # a cancelled caller does not cancel the attempt of the others
-            except asyncio.CancelledError:
-                if not self._is_closed:
-                    raise
-        raise StreamClosedError(0, "the client is closed")
-
-    async def _open_link(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
-        await self._read_parameters()
-        self._link = Link(self.endpoint, self.is_alive, self._slow_s)
-
-    async def _read_parameters(self) -> None:
-        self.parameters = await read_parameters_soon(self.endpoint)
-        self._geometry = read_geometry(self.parameters)
-
-    def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
-        self._connecting = None
-        if not attempt.cancelled():
-            attempt.exception()  # those that wait for it report it; without this, asyncio does where there are none
-
-
-async def _rejection(link: Link) -> ClientError | None:
-    """Why the server, which is alive, accepts no stream: an empty one was sent. Raises ClientError where it is not."""
-    stream = BatchedStream(link, first_part({}, flags=END), None, 1)
-    try:
-        async for _ in stream:
-            pass
-    except (ServerFullError, ServerDrainingError) as rejection:
-        return rejection
-    finally:
-        stream.cancel()
-    return None
-
-
-log = logging.getLogger("penstock_client")
+from penstock_client.errors import ClientError, ServerUnreachableError, SpeakersNotServedError
+from penstock_client.options import StreamOptions, parameters_of
+from penstock_client.protocol import SAMPLE_RATE_HZ
 
 
 class BatchedClient:
@@ -268,7 +36,7 @@ class BatchedClient:
         url: str | Sequence[str],
         protocol: ProtocolName = "grpc",
         *,
-        timeout_s: float = 10.0,
+        timeout_s: float = limits.TIMEOUT_S,
         connection_options: ConnectionOptions | None = None,
         max_unanswered_s: float = 2.0,
         align: bool = True,
@@ -280,8 +48,9 @@ class BatchedClient:
             raise ValueError("url is empty, expected one host:port or several")
         options = connection_options or ConnectionOptions()
         endpoints = [Endpoint(each, protocol, MODEL_NAME, timeout_s, options) for each in urls]
-        if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
-            raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
+        if not 0 < max_unanswered_s <= limits.MAX_UNANSWERED_S:
+            accepted = f"above 0, up to {limits.MAX_UNANSWERED_S:g}"
+            raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected {accepted}")
         if not 0 <= slow_s < math.inf:
             raise ValueError(f"slow_s is {slow_s!r}, expected 0 or more")
         if max_replay_s and not max_unanswered_s <= max_replay_s < math.inf:
@@ -290,7 +59,7 @@ class BatchedClient:
             if getattr(options, name):
                 raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
         self.url = ",".join(urls)
-        replay_s = max_replay_s if max_replay_s is not None else _MAX_REPLAY_S if len(urls) > 1 else 0.0
+        replay_s = max_replay_s if max_replay_s is not None else limits.REPLAY_S if len(urls) > 1 else 0.0
         samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
         settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
         self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
@@ -306,16 +75,15 @@ class BatchedClient:
     ) -> BatchedStream:
         """A new stream, whose start is sent at once; its `accepted` waits for the answer.
 
-        The first one reads where the model's chunks end and connects. One with speakers is accepted when this returns,
-        by a server whose model `speakers` accepts it, too. Raises ServerUnreachableError, ServerReplyError for a server
-        without the model `asr_batch`, and the error of a rejection: SpeakersNotServedError only where no server has the
-        model `speakers`.
+        The first one reads where the model's chunks end and connects. One with speakers is accepted when this returns.
+        Raises ServerUnreachableError, ServerReplyError for a server
+        without the model `asr_batch`, and the error of a rejection: SpeakersNotServedError only where no server has a
+        speaker model.
         """
         failures: list[ClientError] = []
         for server in self._by_room():
             try:
-                stream = await server.open(first_part(parameters_of(options)), speaker_settings(options), on_answer)
-                return self._watched(stream, server)
+                return self._watched(await _started(server, options, on_answer), server)
             except ClientError as error:
                 failures.append(error)
                 if error.of_speakers:
@@ -364,7 +132,7 @@ class BatchedClient:
         return stream
 
     def _note_lost(self, server: Server, stream: BatchedStream, error: ClientError) -> bool:
-        if error.code in LOST:
+        if error.code in LOST and not error.of_speakers:
             server.note_down()
         if self._is_closed:
             return False
@@ -379,41 +147,14 @@ class BatchedClient:
             self._watched(stream, server)
 
 
-class Target(Protocol):
-    """A place that a stream can move to."""
-
-    async def move_here(self, stream: BatchedStream) -> None:
-        """Moves it here. ClientError where that fails."""
-
-
-T = TypeVar("T", bound=Target)
-
-
-async def move_to_any(
-    stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]], limit_s: float = MAX_WAIT_S
-) -> T | None:
-    """Moves a lost stream to the first target that takes it; after the limit it fails with its loss.
-
-    targets: the best first; called for each attempt. Returns the target, None where the stream is over.
-    """
-    deadline_s, pause_s = time.monotonic() + limit_s, _PAUSE_S
-    try:
-        while stream.is_without_server:
-            for target in targets():
-                try:
-                    await target.move_here(stream)
-                    return target
-                except StreamClosedError:  # too long since its last border: nowhere
-                    return None
-                except ClientError as error:
-                    log.debug("stream %s cannot go on there: %s", stream.stream_id, error)
-                if not stream.is_without_server:
-                    return None
-            if time.monotonic() >= deadline_s:
-                break
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
-    finally:
-        if stream.is_without_server:
-            stream.give_up(lost)
-    return None
+async def _started(server: Server, options: StreamOptions | None, on_answer: OnAnswer | None) -> BatchedStream:
+    """A stream that has sent its start; one with speakers once it is accepted: else another server is tried."""
+    stream = await server.open(parameters_of(options), on_answer)
+    stream.start()
+    if stream.has_speakers:
+        try:
+            await stream.accepted()
+        except BaseException:
+            stream.cancel()
+            raise
+    return stream

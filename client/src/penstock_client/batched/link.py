@@ -1,4 +1,4 @@
-"""One call of `asr_batch` on one server: rows of all its streams share requests, replies come in order.
+"""One call of a model on one server: rows of all its streams share requests, replies come in order.
 
 Also the end of a stream there, and the arrival of one that moves.
 """
@@ -14,11 +14,13 @@ from functools import reduce
 from itertools import chain
 from operator import or_
 
-from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, open_call
+from penstock_client import limits
+from penstock_client.batched.call import BatchCall, CallLostError, RawReply, UnreadableReplyError, open_call
 from penstock_client.batched.rows import (
     END,
     MAX_ROWS,
     NO_SAMPLES,
+    SPEAKERS_MODEL_NAME,
     START,
     Part,
     Pushed,
@@ -32,6 +34,7 @@ from penstock_client.errors import (
     ConnectionLostError,
     ProtocolError,
     ReplyTimeoutError,
+    ServerDrainingError,
     StreamClosedError,
     StreamError,
     StreamNotOpenError,
@@ -42,17 +45,10 @@ from penstock_client.transport.signal import AsyncSignal
 
 _REQUESTS_WHILE_BEHIND = 2
 """At most this many requests in the time that the server is behind."""
-_MAX_APART_S = 0.25
-"""However far the server is behind: after a stall, rows do not wait for as long again."""
+_OF_TRITON = (StreamError.code, ServerDrainingError.code)
+"""The codes of errors of Triton itself: a model is not there."""
 MAX_SAMPLES = 900_000
 """The most in a request of several rows: 3.6 MB; servers and proxies accept 4 MB by default."""
-ALIVE_S = 1.0
-"""Within this time a server answers an empty stream over another connection, or it is dead."""
-STALL_S = 0.5
-"""A watch that wakes this late has not seen whether the server replies: this process or its machine was stalled."""
-_CLOSE_POLL_S = 0.01
-_CLOSE_TIMEOUT_S = 1.0
-"""Time for which closing waits for the server to take the ends of unfinished streams."""
 
 
 class Link:
@@ -61,8 +57,17 @@ class Link:
     Made in a running event loop. Stream numbers are this link's own: the server tells links apart by a random name.
     """
 
-    def __init__(self, endpoint: Endpoint, is_alive: Callable[[], Awaitable[bool]] | None = None, slow_s: float = 0.0):
-        """is_alive: asked 1 s before the timeout if no reply has come; if so, the server has `slow_s` from the last."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        is_alive: Callable[[], Awaitable[bool]] | None = None,
+        slow_s: float = 0.0,
+        beside: "Link | None" = None,
+    ):
+        """is_alive: asked 1 s before the timeout if no reply has come; if so, the server has `slow_s` from the last.
+
+        beside: a link to the same server, which shares its channel.
+        """
         self._endpoint = endpoint
         self._is_alive, self._slow_s = is_alive, slow_s
         self.client_id = secrets.token_hex(16)
@@ -77,7 +82,7 @@ class Link:
         self._round_trip_s = self._last_sent_s = 0.0
         self._wake = AsyncSignal()
         """Wakes the sender: there are rows, or room for a request."""
-        self._call = open_call(endpoint)
+        self._call: BatchCall = open_call(endpoint, beside._call if beside is not None else None)
         self._ending: asyncio.Task[None] | None = None
         """Ends the streams on a server that this link has lost, and that may be alive."""
         self.is_lost = False
@@ -133,7 +138,7 @@ class Link:
         deadline_s, rows = self.now_s() + limit_s, [row for row in self._unanswered() if row.stream is stream]
         names = set(map(id, rows))  # rows have arrays, which cannot be compared
         while not self.is_lost and self.now_s() < deadline_s and not names.isdisjoint(map(id, self._unanswered())):
-            await asyncio.sleep(_CLOSE_POLL_S)
+            await asyncio.sleep(limits.POLL_S)
 
     def _unanswered(self) -> list[Pushed]:
         """The rows that wait, and those on their way."""
@@ -143,9 +148,9 @@ class Link:
         """Ends its streams, on the server too unless it is `at_once`, and the call."""
         for stream in list(self._streams):
             stream.cancel()
-        deadline_s = self.now_s() + (0.0 if at_once else _CLOSE_TIMEOUT_S)
+        deadline_s = self.now_s() + (0.0 if at_once else limits.CLOSE_S)
         while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
-            await asyncio.sleep(_CLOSE_POLL_S)
+            await asyncio.sleep(limits.POLL_S)
         self.is_lost = True
         for task in self._tasks:
             task.cancel()
@@ -176,7 +181,7 @@ class Link:
             return 0.0
         waited_s = self.now_s() - self._in_flight[0][0] if self._in_flight else 0.0
         behind_s = max(self._round_trip_s, waited_s) - self._quickest_s
-        return min(max(0.0, behind_s / _REQUESTS_WHILE_BEHIND), _MAX_APART_S)
+        return min(max(0.0, behind_s / _REQUESTS_WHILE_BEHIND), limits.MAX_APART_S)
 
     def _note_sent(self, rows: list[Pushed]) -> None:
         now_s = self.now_s()
@@ -220,7 +225,7 @@ class Link:
         try:
             results, errors = decode_reply(reply.values, reply.error, len(rows))
         except StreamError as error:
-            _reject(rows, error)
+            self._reject(rows, error)
             return
         for i, pushed in enumerate(rows):
             pushed.stream.answer(pushed, results.get(i, ()), errors.get(i))
@@ -228,25 +233,27 @@ class Link:
     async def _watch(self) -> None:
         """Fails the streams if the server leaves a request unanswered for the timeout."""
         timeout_s = limit_s = self._endpoint.timeout_s
-        is_asked, ask_s = False, math.inf
-        if self._is_alive is not None and self._slow_s > timeout_s:
-            ask_s = max(timeout_s - ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
+        is_asked, lives, ask_s = False, False, math.inf
+        if self._is_alive is not None and (self._slow_s > timeout_s or self._is_of_speakers):
+            ask_s = max(timeout_s - limits.ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
         while True:
             waited_s = self.now_s() - self._last_activity_s if self._in_flight else 0.0
             if waited_s < ask_s:
-                limit_s, is_asked = timeout_s, False
+                limit_s, is_asked, lives = timeout_s, False, False
             elif not is_asked and self._is_alive is not None:
                 is_asked = True
-                limit_s = self._slow_s if await self._is_alive() else timeout_s
+                lives = await self._is_alive()
+                limit_s = max(self._slow_s, timeout_s) if lives else timeout_s
                 continue
             if waited_s >= limit_s:
-                self._fail_all(ReplyTimeoutError, f"no reply from the server at {self._endpoint.url} for {limit_s:g} s")
+                message = f"no reply from the server at {self._endpoint.url} for {limit_s:g} s"
+                self._fail_all(ReplyTimeoutError, message, of_speakers=self._is_of_speakers and lives)
                 self._call.cancel()
                 return
             next_s = limit_s if is_asked else min(ask_s, limit_s)
             due_s = self.now_s() + min(next_s - waited_s, timeout_s / 4)
             await asyncio.sleep(due_s - self.now_s())
-            if self.now_s() - due_s > STALL_S:
+            if self.now_s() - due_s > limits.STALL_S:
                 self._last_activity_s = self.now_s()
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
@@ -256,13 +263,32 @@ class Link:
     def _lose(self, why: str) -> None:
         self._fail_all(ConnectionLostError, f"lost the connection to the server at {self._endpoint.url}: {why}")
 
-    def _fail_all(self, error: type[StreamError], message: str) -> None:
+    def _fail_all(self, kind: type[StreamError], message: str, of_speakers: bool = False) -> None:
         self.is_lost = True
         self._outbox.clear()
         if self._streams and self._ending is None:
             self._ending = asyncio.create_task(self._end_all([stream.stream_id for stream in self._streams]))
         for stream in sorted(self._streams, key=lambda each: not each.has_words):
-            stream.fail(error(stream.stream_id, message), is_open=False)
+            error = kind(stream.stream_id, message)
+            error.of_speakers = of_speakers
+            stream.fail(error, is_open=False)
+
+    @property
+    def _is_of_speakers(self) -> bool:
+        return self._endpoint.model == SPEAKERS_MODEL_NAME
+
+    def _reject(self, rows: Sequence[Pushed], error: StreamError) -> None:
+        """Fails the streams of a request that was rejected whole, and ends them.
+
+        The client cannot know which model of the server rejected it: its first one, which opens and closes streams, or
+        a later one. Only requests with speakers meet the speaker model, so it is taken for that one there.
+        """
+        for pushed in rows:
+            failure = type(error)(pushed.stream.stream_id, error.message, error.code)
+            if self._is_of_speakers and error.code in _OF_TRITON:
+                failure = StreamError(pushed.stream.stream_id, error.message)
+                failure.of_speakers = True
+            pushed.stream.reject(pushed, failure)
 
     async def _end_all(self, numbers: Sequence[int]) -> None:
         """Ends the streams over another call, so that their slots are free: the server may be alive."""
@@ -274,19 +300,9 @@ class Link:
                     await call.write(self.client_id, rows[start : start + MAX_ROWS])
                 replies = call.replies()
                 for _ in range(0, len(rows), MAX_ROWS):
-                    await asyncio.wait_for(anext(replies), _CLOSE_TIMEOUT_S)
+                    await asyncio.wait_for(anext(replies), limits.CLOSE_S)
             finally:
                 await call.close()
-
-
-def _reject(rows: Sequence[Pushed], error: StreamError) -> None:
-    """Fails the streams of a request that was rejected whole, and ends them.
-
-    The client cannot know which model of the server rejected it: its first one, which opens and closes streams, or a
-    later one.
-    """
-    for pushed in rows:
-        pushed.stream.reject(pushed, type(error)(pushed.stream.stream_id, error.message, error.code))
 
 
 def send_end(stream: Receiver, link: Link, begins_work: bool) -> None:
@@ -296,7 +312,7 @@ def send_end(stream: Receiver, link: Link, begins_work: bool) -> None:
     """
     row = Row(stream.stream_id, NO_SAMPLES, END)
     for _ in range(2 if begins_work else 1):
-        link.enqueue(Pushed(stream, row, 0, link.now_s(), server_number=-1))
+        link.enqueue(Pushed(stream, row, 0, link.now_s()))
 
 
 class Arrival:

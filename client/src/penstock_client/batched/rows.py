@@ -17,7 +17,8 @@ from penstock_client.errors import ClientError, ProtocolError, StreamError
 from penstock_client.protocol import Parameter, Result
 from penstock_client.replies import UNREADABLE, parse_results, stream_error
 
-MODEL_NAME = "asr_batch"
+MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
+"""The second one for streams with speakers."""
 MAX_ROWS = 1024
 """The server's limit for one request."""
 START, END, FINALIZE = 1, 2, 4
@@ -141,6 +142,7 @@ def stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResu
         result.is_final and not flags & (FINALIZE | END),
         answers_finalize=bool(flags & FINALIZE),
         is_last=bool(flags & END),
+        word_speakers=result.word_speakers,
         end_s=result.audio_processed_s if result.is_final else 0.0,
     )
 
@@ -166,6 +168,8 @@ class Answers:
     def __init__(self, on_answer: OnAnswer | None):
         self.rows = self.samples = 0
         """Answered so far."""
+        self.have_begun = False
+        """True once a row is answered, also in part."""
         self._on_answer = on_answer
         self._withheld: list[StreamResult] = []
         """Results of repeated rows, for the next answer."""
@@ -176,6 +180,7 @@ class Answers:
 
     def add(self, row: int, answer: Answer, round_trip_s: float) -> bool:
         """Adds the answer to the row with this number, from 0. False where that is a repeated row."""
+        self.have_begun = True
         if row < self.rows:
             self._withheld += answer.results
             return False
@@ -245,11 +250,6 @@ class Part:
         return Row(stream_number, self.audio, self.flags, options)
 
 
-def first_part(parameters: Mapping[str, Parameter], samples: Samples = NO_SAMPLES, flags: int = 0) -> Part:
-    """The first row of a stream with these options; flags: END or FINALIZE where they come with it."""
-    return Part(samples, START | flags, len(samples), 0, parameters)
-
-
 class Pushed(NamedTuple):
     """A row on its way to the server and back."""
 
@@ -261,8 +261,8 @@ class Pushed(NamedTuple):
     """Time at which its last sample was pushed, by the link's clock."""
     number: int = -1
     """The number of its part."""
-    server_number: int = 0
-    """Servers of the stream before this one."""
+    server: object = None
+    """The stream's state on the server that the row goes to; None where no answer is awaited."""
     polled: int = 0
     """The flags of the row before, where this one asks for more of its answer."""
 
@@ -279,11 +279,13 @@ class Pushed(NamedTuple):
 class Receiver(Protocol):
     """A stream, as a link needs it."""
 
-    stream_id: int
+    @property
+    def stream_id(self) -> int:
+        """The stream's number on the link."""
 
     @property
     def has_words(self) -> bool:
-        """True if words of its segment are told: it is moved before others."""
+        """True if words of its segment are reported: it is moved before others."""
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected."""

@@ -1,17 +1,17 @@
 """One audio stream of a `BatchedClient`: push samples, receive results. Its link sends and receives for it."""
 
 import math
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
+from penstock_client.alignment import ChunkGeometry, Samples
 from penstock_client.batched.link import Link
-from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, Part, StreamResult
+from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, StreamResult
 from penstock_client.batched.served import ServedStream
 from penstock_client.errors import StreamClosedError
 from penstock_client.options import changes_of
@@ -31,24 +31,24 @@ class BatchedStream(ServedStream):
     def __init__(
         self,
         link: Link,
-        first: Part,
+        parameters: Mapping[str, Parameter],
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
         on_answer: OnAnswer | None = None,
-        replay: Replay[Part] | None = None,
+        replay: Replay | None = None,
         polls: bool = False,
     ):
-        """replay: of a stream that may be moved; polls: an offline model's."""
-        super().__init__(link, first, on_answer, replay, polls)
-        self._aligner = ChunkAligner(geometry)
+        """parameters: the options of its start, which goes with its first row.
+
+        geometry: of the chunks that are sent whole. replay: of a stream that may be moved; polls: an offline model's.
+        """
+        super().__init__(link, parameters, geometry, on_answer, replay, polls)
         self._max_unanswered_samples = max_unanswered_samples
         self._results: deque[StreamResult] = deque()
         """The remaining results of the answer that is being iterated."""
-        self._placing: tuple[Answer, float, list[StreamResult]] | None = None
-        """The answer that waits for its speakers, when it has come, and its results that have them."""
         self._ends: deque[int] = deque(maxlen=_MAX_UNANSWERED_ENDS)
         """The numbers, from 1, of the last rows that end a segment."""
-        self._is_finished = first.is_end
+        self._is_finished = False
         """No more audio comes."""
 
     @property
@@ -71,9 +71,42 @@ class BatchedStream(ServedStream):
         """Samples that are kept for a move."""
         return self._replay.held_samples if self._replay is not None else 0
 
+    @property
+    def replayed_samples(self) -> int:
+        """Samples that its moves have sent again."""
+        return self._moves.replayed_samples
+
+    @property
+    def restarted_from_s(self) -> float:
+        """Begin of the segment that a move sends again."""
+        return self._replay.start_s if self._replay is not None else 0.0
+
+    @property
+    def keeps_speakers(self) -> bool:
+        """True while a move has to find a speaker model."""
+        return self.has_speakers and self._moves.keep_speakers
+
+    @contextmanager
+    def letting_speakers_go(self) -> Iterator[None]:
+        """Inside it a move takes the stream to where it has no speakers, if need be."""
+        self._moves.may_lose_speakers = True
+        try:
+            yield
+        finally:
+            self._moves.may_lose_speakers = False
+
+    def start(self) -> None:
+        """Sends its start without audio; else that goes with the first row."""
+        self._enqueue(NO_SAMPLES)
+
+    @property
+    def is_accepted(self) -> bool:
+        """True once a server has accepted it."""
+        return self._answers.have_begun
+
     async def accepted(self) -> None:
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
-        await self._wait_until(lambda: self._is_accepted)
+        await self._wait_until(lambda: self.is_accepted)
 
     async def push(self, samples: npt.ArrayLike) -> None:
         """Takes mono audio [n] at the model's rate, floats in -1 .. 1 or int16, and copies it.
@@ -91,9 +124,7 @@ class BatchedStream(ServedStream):
             part = array[start : start + step]
             ready = self._aligner.add(part)
             if ready is not None or not len(part):
-                self._enqueue(NO_SAMPLES if ready is None else ready)
-            if self.track is not None:
-                await self.track.send(as_samples(part))
+                self._enqueue_all(NO_SAMPLES if ready is None else ready)
 
     async def end_segment(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
         """Ends the segment after what was pushed, and after these samples if given; the stream continues.
@@ -114,20 +145,19 @@ class BatchedStream(ServedStream):
         """Ends the stream after what was pushed, and after these samples if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
 
-    async def keep_open(self) -> None:
-        """Sends no samples, unless a row is on its way or the stream is finished: the server ends none that is idle."""
-        if self.is_answered and not (self._is_finished or self.is_over):
-            self._enqueue(NO_SAMPLES)
-
     def end_softly(self) -> bool:
         """Ends the segment after what was pushed as an endpoint does, and does not wait.
 
         Returns False, and does nothing, where rows are unanswered or the stream is on no server or finished.
         """
-        if not self.is_answered or self._is_without_server or self._is_moving or self._is_finished:
+        if not self._may_end_softly:
             return False
         self._enqueue_soft_end()
         return True
+
+    @property
+    def _may_end_softly(self) -> bool:
+        return not (not self.is_answered or self._is_without_server or self._moves.are_under_way or self._is_finished)
 
     async def change(self, options: Mapping[str, Any]) -> None:
         """Ends the segment softly; from here on the stream has these options (of `options.CHANGEABLE`).
@@ -140,18 +170,21 @@ class BatchedStream(ServedStream):
         self._check_open()
         self._enqueue_soft_end(changes)
 
-    def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None) -> None:
-        self._endpoint_rows.add(self._rows + 1)
-        self._ends.append(self._rows + 1)
-        self._enqueue(self._aligner.flush(NO_SAMPLES), FINALIZE, changes)
+    def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None, parks: bool = False) -> None:
+        self._enqueue_end(NO_SAMPLES, FINALIZE, changes)
+        self._soft_ends[self._rows] = parks
+
+    def _enqueue_end(self, samples: Samples, flags: int, changes: Mapping[str, Parameter] | None) -> None:
+        self._enqueue_all(self._aligner.flush(samples), flags, changes)
+        self._ends.append(self._rows)
 
     def park(self) -> None:
         """Ends the segment softly, and then gives back the slot until audio is pushed. Does not wait.
 
         With that audio the stream has lost its server: `on_lost` is called with ServerFullError.
         """
-        if self.can_park and self.end_softly():
-            self._parking_row = self._rows
+        if self.can_park and self._may_end_softly:
+            self._enqueue_soft_end(parks=True)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
         """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
@@ -183,21 +216,13 @@ class BatchedStream(ServedStream):
         if not is_end:
             await self._wait_for_ends()
         self._check_open()
-        self._ends.append(self._rows + 1)
         self._is_finished = is_end
-        self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE, changes)
-        if self.track is None:
-            return
-        try:
-            await self.track.send(as_samples(array))
-        finally:
-            if is_end:
-                self.track.finish()
+        self._enqueue_end(array, END if is_end else FINALIZE, changes)
 
     async def _wait_for_end(self) -> None:
         """Waits for soft ends of a stream that polls: a later row could have their results in its answer."""
         if self._polls:
-            await self._wait_until(lambda: self._answers.rows >= max(self._endpoint_rows, default=0))
+            await self._wait_until(lambda: self._answers.rows >= max(self._soft_ends, default=0))
 
     async def _wait_for_ends(self) -> None:
         """Returns when one more end of a segment may be on its way."""
@@ -214,28 +239,13 @@ class BatchedStream(ServedStream):
 
         Raises ClientError.
         """
-        deadline_s = time.monotonic() + limit_s
-        if self._placing is None:
-            has_waited = bool(self._answers)
-            await self._wait_until(lambda: bool(self._answers) or self._is_complete, limit_s)
-            answer = self._answers.next()
-            if answer is None or self.track is None:
-                return answer
-            self._placing = answer, self.track.came_s(has_waited), []
-        assert self.track is not None
-        answer, came_s, placed = self._placing
-        while len(placed) < len(answer.results):
-            result = answer.results[len(placed)]
-            if not await self.track.is_due(result, came_s, deadline_s - time.monotonic()):
-                return None
-            placed.append(self.track.place(result))
-        self._placing = None
-        return answer._replace(results=placed)
+        await self._wait_until(lambda: bool(self._answers) or self._is_complete, limit_s)
+        return self._answers.next()
 
     @property
     def is_complete(self) -> bool:
         """True once it is finished and every answer was taken."""
-        return self._is_complete and not self._answers and self._placing is None
+        return self._is_complete and not self._answers
 
     def _check_open(self) -> None:
         if self._failure:

@@ -19,7 +19,7 @@ from penstock_client.audio.tracks import Audio, Track
 from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
 from penstock_client.client import Client
-from penstock_client.options import StreamOptions, for_file
+from penstock_client.options import StreamOptions, check_live_options, for_file
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.stream import Stream
@@ -85,6 +85,8 @@ class Streamer:
 
     def _open(self, start_s: float = 0.0, is_live: bool = False) -> Stream:
         is_file = not (is_live or self.args.simulate_realtime)
+        if not is_file:
+            check_live_options(self.options)
         stream = self.client.open_stream(for_file(self.options) if is_file else self.options)
         stream.start_ms = round(1000 * start_s)
         return stream

@@ -17,6 +17,10 @@ class Transport(Protocol):
         """The stream's name in the server's log; empty before the stream is opened."""
 
     @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that are still here: they complete no chunk."""
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
 
@@ -33,7 +37,7 @@ class Transport(Protocol):
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
 
     def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
+        """Cancels, and waits until the server has taken the end, up to `limits.CLOSE_S`. Called once."""
 
 
 class Connection(Protocol):
@@ -54,6 +58,10 @@ class AsyncTransport(Protocol):
         """The stream's name in the server's log; empty before the stream is opened."""
 
     @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that are still here: they complete no chunk."""
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
 
@@ -70,7 +78,7 @@ class AsyncTransport(Protocol):
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
 
     async def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
+        """Cancels, and waits until the server has taken the end, up to `limits.CLOSE_S`. Called once."""
 
 
 class AsyncConnection(Protocol):

@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock_client.errors import StreamClosedError, StreamId
-from penstock_client.options import SpeakerSettings
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.base import AsyncConnection, AsyncTransport
-from penstock_client.transport.engine import open_transport
 
 T = TypeVar("T")
 
@@ -75,24 +73,22 @@ class BlockingConnection:
         self._connection = connect()
         self._thread: EventLoopThread | None = None
 
-    def open_transport(
-        self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
-    ) -> "BlockingTransport":
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "BlockingTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
         thread = event_loop_thread()
         if self._thread not in (None, thread):
             self._inherited = self._connection  # kept: its sockets are the other process's, and must not be closed
             self._connection = self._connect()
         self._thread = thread
-        return BlockingTransport(stream_id, thread, thread.call(self._open(stream_id, timeout_s, speakers)))
+        return BlockingTransport(stream_id, thread, thread.call(self._open(stream_id, timeout_s)))
 
     def close(self) -> None:
         """Frees what the transports share."""
         if self._thread is not None and self._thread.is_running:
             self._thread.finish(self._connection.close())
 
-    async def _open(self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None) -> AsyncTransport:
-        return open_transport(self._connection, stream_id, timeout_s, speakers)
+    async def _open(self, stream_id: StreamId, timeout_s: float) -> AsyncTransport:
+        return self._connection.open_transport(stream_id, timeout_s)
 
 
 class _Arrival(NamedTuple):
@@ -128,6 +124,11 @@ class BlockingTransport:
         return self._transport.name
 
     @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that are still here: they complete no chunk."""
+        return self._transport.held_samples
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
         return self._is_complete
@@ -161,7 +162,7 @@ class BlockingTransport:
             self._thread.post(self._cancel)
 
     def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, up to CLOSE_TIMEOUT_S. Called once."""
+        """Cancels, and waits until the server has taken the end, up to `limits.CLOSE_S`. Called once."""
         self._abandon.detach()
         if self._thread.is_running:
             self._thread.finish(self._transport.close())

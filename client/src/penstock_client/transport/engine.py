@@ -5,12 +5,14 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from penstock_client.batched.client import Server, StreamSettings, move_to_any
-from penstock_client.batched.rows import END, FINALIZE, MOVABLE, first_part
+from penstock_client import limits
+from penstock_client.batched.rows import MOVABLE
+from penstock_client.batched.server import Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.errors import (
@@ -25,18 +27,12 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.options import SpeakerSettings
-from penstock_client.protocol import FINALIZE as FINALIZE_PARAMETER
-from penstock_client.protocol import SAMPLE_RATE_HZ, Request, Result
-from penstock_client.transport.base import AsyncConnection, AsyncTransport
+from penstock_client.protocol import FINALIZE, SAMPLE_RATE_HZ, Parameter, Request, Result
 from penstock_client.transport.probe import NOT_A_SERVER, explain
-from penstock_client.transport.server_offer import ServerChunks
 from penstock_client.transport.signal import AsyncSignal
 from penstock_client.transport.thread import in_thread
 
-MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = 60 * SAMPLE_RATE_HZ, 64
-CLOSE_TIMEOUT_S = 1.0
-"""Time for which closing an unfinished stream waits for the server to take its last request."""
+MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = round(limits.MAX_QUEUED_S * SAMPLE_RATE_HZ), 64
 _OVERHANG_SAMPLES = 40
 """By which a window of 25 ms reaches beyond its step of 10 ms: the end of a chunk is not covered yet."""
 _ONLY_WHILE_LOST = (StreamError.code, ProtocolError.code)
@@ -47,27 +43,19 @@ _LOG = logging.getLogger("penstock_client")
 class EngineConnection:
     """The connection to one server, for the streams of one event loop. An `AsyncConnection`."""
 
-    def __init__(self, endpoint: Endpoint, chunks: ServerChunks | None = None):
-        """chunks: are forgotten when the connection is lost. ValueError for bad certificates."""
-        options = endpoint.options
-        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, False, math.inf if options.reconnect_s else 0)
+    def __init__(self, endpoint: Endpoint, align: bool = True):
+        """align: whole chunks are sent. ValueError for bad certificates."""
+        self.options = endpoint.options
+        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, align, math.inf if self.options.reconnect_s else 0)
         self.server = Server(endpoint, settings)
-        self.options, self._chunks = options, chunks
 
-    def open_transport(
-        self, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None = None
-    ) -> "EngineTransport":
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "EngineTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
-        return EngineTransport(self, stream_id, speakers)
+        return EngineTransport(self, stream_id)
 
     async def close(self) -> None:
         """Ends the remaining streams and the connection."""
         await self.server.close()
-
-    def forget_chunks(self) -> None:
-        """The server may have been replaced."""
-        if self._chunks is not None:
-            self._chunks.forget()
 
 
 class EngineTransport:
@@ -76,8 +64,8 @@ class EngineTransport:
     A task opens it and then sends what waits: only who waits for results waits for a connection.
     """
 
-    def __init__(self, connection: EngineConnection, stream_id: StreamId, speakers: SpeakerSettings | None):
-        self._connection, self._stream_id, self._speakers = connection, stream_id, speakers
+    def __init__(self, connection: EngineConnection, stream_id: StreamId):
+        self._connection, self._stream_id = connection, stream_id
         self._stream: BatchedStream | None = None
         self._requests: deque[Request] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -99,6 +87,12 @@ class EngineTransport:
         return "" if self._stream is None else self._stream.name
 
     @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that are still here: they complete no chunk, or it opens."""
+        held_samples = 0 if self._stream is None else self._stream.held_samples
+        return held_samples + sum(request.samples for request in self._requests)
+
+    @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
         return self._stream is not None and self._stream.is_complete and not self._results
@@ -114,6 +108,7 @@ class EngineTransport:
                 break
             await self._changed.wait(math.inf)  # afterwards the task that sends the others may have ended
         self._requests.append(request)
+        self._changed.give()
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all(), name=f"penstock {self._stream_id} requests")
 
@@ -168,7 +163,7 @@ class EngineTransport:
             self._sending.cancel()
 
     async def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, at most `CLOSE_TIMEOUT_S`."""
+        """Cancels, and waits until the server has taken the end, at most `limits.CLOSE_S`."""
         self.cancel()
         tasks = [task for task in (self._sending, self._moving) if task is not None]
         for task in tasks:
@@ -177,12 +172,14 @@ class EngineTransport:
             await asyncio.wait(tasks)
         if self._stream is not None:
             self._stream.cancel()
-            await self._stream.settled(max(0.0, self._cancelled_s + CLOSE_TIMEOUT_S - time.monotonic()))
+            await self._stream.settled(max(0.0, self._cancelled_s + limits.CLOSE_S - time.monotonic()))
 
     def _has_room(self, request: Request) -> bool:
         """True where another request may wait for the stream to be opened."""
         samples = sum(each.samples for each in self._requests) + request.samples
-        return len(self._requests) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+        return not self._requests or (
+            len(self._requests) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+        )
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -198,10 +195,10 @@ class EngineTransport:
     async def _send_all(self) -> None:
         """Opens the stream, and sends what has waited for that. Later requests are sent as they come."""
         try:
-            self._stream = stream = await self._opened(self._requests[0])
+            parameters = {name: value for name, value in self._requests[0].parameters.items() if name not in FINALIZE}
+            self._stream = stream = await self._opened(parameters)
             if self._connection.options.reconnect_s:
                 stream.on_lost = self._note_loss
-            self._requests.popleft()
             while self._requests:
                 self._changed.give()
                 await self._send(stream, self._requests[0])
@@ -226,29 +223,42 @@ class EngineTransport:
         else:
             await stream.push(samples)
 
-    async def _opened(self, request: Request) -> BatchedStream:
-        """The stream with its first request; with `wait_for_slot_s` once the server has accepted it."""
-        parameters = {name: value for name, value in request.parameters.items() if name not in FINALIZE_PARAMETER}
-        flags = END if request.is_end else FINALIZE if request.is_final else 0
-        first = first_part(parameters, np.frombuffer(request.audio, "<f4"), flags)
+    async def _opened(self, parameters: Mapping[str, Parameter]) -> BatchedStream:
+        """The stream; with `wait_for_slot_s` once the server has accepted its first requests."""
         pauses = retry_pauses_s(self._connection.options.wait_for_slot_s)
         is_rejected = False  # then it may be gone for a while, too: it starts again
         while True:
             try:
-                stream = await self._connection.server.open(first, self._speakers)
+                stream = await self._connection.server.open(parameters)
                 if self._connection.options.wait_for_slot_s:
-                    await _accepted(stream)
+                    await self._accept(stream)
                 return stream
             except (
                 ServerFullError, ServerDrainingError, ServerUnreachableError, ConnectionLostError, ServerReplyError,
             ) as error:  # fmt: skip
                 is_rejected |= isinstance(error, ServerFullError | ServerDrainingError)
                 pause_s = next(pauses, None) if is_rejected else None
-                if pause_s is None or error.of_speakers:
+                if pause_s is None:
                     if isinstance(error, ServerReplyError):
                         raise await self._explained(error) from error
                     raise
                 await asyncio.sleep(pause_s)
+
+    async def _accept(self, stream: BatchedStream) -> None:
+        """Sends the first requests, up to one that makes a row. They wait until the server has accepted that."""
+        sent = 0
+        try:
+            while not stream.rows:
+                while len(self._requests) == sent:
+                    await self._changed.wait(math.inf)
+                await self._send(stream, self._requests[sent])
+                sent += 1
+            await stream.accepted()
+        except BaseException:
+            stream.cancel()
+            raise
+        for _ in range(sent):
+            self._requests.popleft()
 
     async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
         """Names what answers at the address in place of a server with this model."""
@@ -259,14 +269,14 @@ class EngineTransport:
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""
-        is_lost = error.code in MOVABLE and (self._lost_s is not None or error.code not in _ONLY_WHILE_LOST)
-        if not is_lost or not stream.has_results or self._failure is not None:
+        is_elsewhere = error.of_speakers or self._lost_s is not None or error.code not in _ONLY_WHILE_LOST
+        if error.code not in MOVABLE or not (is_elsewhere and stream.has_results) or self._failure is not None:
             return False
         reconnect_s, now_s = self._connection.options.reconnect_s, time.monotonic()
         if self._lost_s is None:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
-        self._connection.forget_chunks()
+        self._connection.server.forget_offer()
         self._moving = asyncio.create_task(self._move(stream, error, self._lost_s + reconnect_s - now_s))
         return True
 
@@ -278,22 +288,3 @@ class EngineTransport:
         took_s, self._lost_s = time.monotonic() - self._lost_s, None
         start_s = self._stream.restarted_from_s
         _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)
-
-
-async def _accepted(stream: BatchedStream) -> None:
-    try:
-        await stream.accepted()
-    except BaseException:
-        stream.cancel()
-        raise
-
-
-def open_transport(
-    connection: AsyncConnection, stream_id: StreamId, timeout_s: float, speakers: SpeakerSettings | None
-) -> AsyncTransport:
-    """A transport for a new stream. ValueError for speakers over a connection of the caller's own."""
-    if speakers is None:
-        return connection.open_transport(stream_id, timeout_s)
-    if not isinstance(connection, EngineConnection):
-        raise ValueError("speakers are asked for, but the connection that was given is of another kind")
-    return connection.open_transport(stream_id, timeout_s, speakers)

@@ -12,33 +12,27 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2
 
+from penstock_client import limits
 from penstock_client.batched.rows import RowsMessage
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
 from penstock_client.errors import ServerUnreachableError
-from penstock_client.protocol import (
-    INPUT_DATATYPE,
-    INPUT_NAME,
-    MAX_REPLY_BYTES,
-    Request,
-)
+from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.transport.probe import NOT_A_SERVER
 
 _CHANNEL_OPTIONS = (
     # Without these the clients of one process share a connection, and a back-off of up to minutes.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.initial_reconnect_backoff_ms", round(1000 * limits.FIRST_PAUSE_S)),
+    ("grpc.max_reconnect_backoff_ms", round(1000 * limits.LONGEST_PAUSE_S)),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
 )
-_KEEPALIVE_TIMEOUT_MS = 10_000
 
 _FORKED = "this process was forked from one that uses gRPC: start processes by 'spawn', or use protocol 'http'"
 _aio_process: dict[str, int] = {}
 
 _FORMATS: dict[str, Any] = {"INT32": "i", "INT64": "q", "FP32": "f", "BOOL": "?"}
 _LENGTH = struct.Struct("<I")
-_PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param", bool: "bool_param"}
 
 
 def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
@@ -48,7 +42,7 @@ def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
     return [
         *_CHANNEL_OPTIONS,
         ("grpc.keepalive_time_ms", max(1, round(1000 * options.keepalive_s))),
-        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_timeout_ms", round(1000 * limits.KEEPALIVE_ANSWER_S)),
     ]
 
 
@@ -69,19 +63,6 @@ def open_channel(module: Any, endpoint: Endpoint) -> Any:
 def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
     """The headers of a call."""
     return tuple(options.headers.items())
-
-
-def model_request(model: str, stream_id: str, request: Request) -> service_pb2.ModelInferRequest:
-    """The message that carries a request of one stream of the model `speakers`."""
-    message = service_pb2.ModelInferRequest(model_name=model)
-    message.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, request.samples])
-    message.raw_input_contents.append(request.audio)
-    message.parameters["sequence_id"].string_param = stream_id
-    message.parameters["sequence_start"].bool_param = request.is_start
-    message.parameters["sequence_end"].bool_param = request.is_end
-    for name, value in request.parameters.items():
-        setattr(message.parameters[name], _PARAMETER_FIELDS[type(value)], value)
-    return message
 
 
 def infer_message(model: str, rows: RowsMessage) -> service_pb2.ModelInferRequest:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
-import numpy as np
 import numpy.typing as npt
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
@@ -29,7 +28,7 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, MAX_REPLY_BYTES, Request
+from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.replies import stream_error
 from penstock_client.transport.probe import NOT_A_SERVER
 
@@ -45,14 +44,15 @@ class Post(NamedTuple):
     headers: dict[str, str]
 
 
-def post_of_rows(endpoint: Endpoint, model: str, rows: RowsMessage) -> Post:
+def post_of_rows(endpoint: Endpoint, rows: RowsMessage) -> Post:
     """The POST that carries rows of many streams."""
     inputs = [
         InferInput(name, list(values.shape), datatype).set_data_from_numpy(values)
         for name, datatype, values in rows.tensors
     ]
     body, header_length = InferenceServerClient.generate_request_body(inputs, parameters=dict(rows.parameters))
-    return _post(endpoint, model, body, header_length)
+    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_length)}
+    return Post(f"/v2/models/{quote(endpoint.model)}/infer", body, {**endpoint.options.headers, **headers})
 
 
 async def exchange(
@@ -63,25 +63,6 @@ async def exchange(
     async with session.post(url, data=post.body, headers=post.headers, allow_redirects=False, **limits) as response:
         content = await read_content(response, stream_id)
         return read_outputs(endpoint, stream_id, response.status, response.headers.get(HEADER_LENGTH), content)
-
-
-def post_of(endpoint: Endpoint, stream_id: str, request: Request) -> Post:
-    """The POST that carries a request of one stream of the model `speakers`."""
-    audio = InferInput(INPUT_NAME, [1, request.samples], INPUT_DATATYPE)
-    audio.set_data_from_numpy(np.frombuffer(request.audio, "<f4")[None])
-    body, header_length = InferenceServerClient.generate_request_body(
-        [audio],
-        sequence_id=stream_id,
-        sequence_start=request.is_start,
-        sequence_end=request.is_end,
-        parameters=dict(request.parameters),
-    )
-    return _post(endpoint, endpoint.model, body, header_length)
-
-
-def _post(endpoint: Endpoint, model: str, body: bytes, header_length: int) -> Post:
-    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_length)}
-    return Post(f"/v2/models/{quote(model)}/infer", body, {**endpoint.options.headers, **headers})
 
 
 def read_outputs(

@@ -6,10 +6,9 @@ import ssl
 import time
 from typing import Literal
 
+from penstock_client import limits
 from penstock_client.connection import Endpoint
 
-_PROBE_S = 2.0
-"""The longest search for what answers where the protocol has failed."""
 _SETTINGS_FRAME = 4
 """The type of the frame that an HTTP/2 server, such as gRPC's, sends first (RFC 9113, section 3.4)."""
 _GRPC_PORT, _HTTP_PORT = "gRPC port (8001 by default)", "HTTP port (8000 by default)"
@@ -53,7 +52,7 @@ class _Probe:
     def __init__(self, endpoint: Endpoint):
         host, _, port = endpoint.url.rpartition(":")
         self._address = host.strip("[]"), int(port)
-        self._deadline_s = time.monotonic() + min(_PROBE_S, endpoint.timeout_s / 4)
+        self._deadline_s = time.monotonic() + min(limits.OFFER_S, endpoint.timeout_s / 4)
 
     def find(self) -> _Found | None:
         """The protocol that answers; None if it is unknown. Raises OSError."""

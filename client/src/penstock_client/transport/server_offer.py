@@ -4,15 +4,13 @@ import http.client
 import json
 import ssl
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_client import limits
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.errors import (
-    ClientError,
     FilesOnlyError,
     ServerDrainingError,
     ServerReplyError,
@@ -24,13 +22,6 @@ from penstock_client.replies import STOPPING, UNREADABLE
 from penstock_client.server_info import ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.probe import explain
 from penstock_client.transport.thread import in_thread
-
-_MAX_READ_S = 2.0
-"""The longest attempt to read from a server before its first stream."""
-_RETRY_S = 5.0
-"""Between two attempts to read from a server that does not answer."""
-_LOST = {"CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_DRAINING", "SERVER_UNREACHABLE"}
-"""The codes of errors after which another server, with another model, may answer at the address."""
 
 
 class _NoModelError(Exception):
@@ -165,63 +156,12 @@ def _error_text(body: bytes) -> str:
     return error if isinstance(error, str) else ""
 
 
-class ServerChunks:
-    """The geometry of one server's model, and whether it takes live audio. Thread-safe.
+def check_live(endpoint: Endpoint, options: StreamOptions | None) -> None:
+    """Raises FilesOnlyError for live audio with these options where the server has an offline model.
 
-    No failure to read it is an error: the streams then send as they do to a server that does not publish it, and their
-    own connection says what is wrong.
+    Nothing where it does not say, or answer: the streams' own connection says what is wrong.
     """
-
-    def __init__(self, endpoint: Endpoint):
-        self._endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, _MAX_READ_S))
-        self._lock = threading.Lock()
-        self._geometry: ChunkGeometry | None = None
-        self._files_only: str | None = None
-        """The name of an offline model."""
-        self._losses = 0
-        self._known_after: int | None = None
-        """The number of losses before the geometry was read."""
-        self._next_attempt_s = 0.0
-
-    def get(self) -> ChunkGeometry | None:
-        """The geometry, after a loss the last one known; None where it is not published or not known. Reads it once."""
-        if self._is_known:
-            return self._geometry
-        with self._lock:
-            if not self._is_known and time.monotonic() >= self._next_attempt_s:
-                self._read()
-            return self._geometry
-
-    async def get_async(self) -> ChunkGeometry | None:
-        """The geometry as from `get`, without blocking the event loop."""
-        return self._geometry if self._is_known else await in_thread(self.get)
-
-    def check_live(self, options: StreamOptions | None) -> None:
-        """Raises FilesOnlyError for an offline model, unless the options have a live window."""
-        self.get()
-        if self._files_only is not None and not is_live_window(options.window if options else None):
-            raise FilesOnlyError(self._files_only)
-
-    def forget(self) -> None:
-        """The connection was lost. Does not wait for a thread that reads."""
-        self._losses += 1
-        self._next_attempt_s = 0.0
-
-    def note_failure(self, error: ClientError) -> None:
-        """A stream has failed."""
-        if error.code in _LOST:
-            self.forget()
-
-    def _read(self) -> None:
-        losses = self._losses
-        parameters = try_parameters(self._endpoint)
-        self._next_attempt_s = time.monotonic() + _RETRY_S
-        if parameters is None:  # what is known stays: most often the same model comes back
-            return
-        self._geometry = read_geometry(parameters)
-        self._files_only = parameters.get("model", "") if takes_files(parameters) else None
-        self._known_after = losses
-
-    @property
-    def _is_known(self) -> bool:
-        return self._known_after == self._losses
+    asked = replace(endpoint, timeout_s=min(endpoint.timeout_s, limits.OFFER_S))
+    parameters = try_parameters(asked) or {}
+    if takes_files(parameters) and not is_live_window(options.window if options else None):
+        raise FilesOnlyError(parameters.get("model", ""))

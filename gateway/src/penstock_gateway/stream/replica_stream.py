@@ -19,7 +19,7 @@ from penstock_client import (
 )
 from penstock_client.audio.pcm import Remark
 from penstock_client.audio.tracks import Samples
-from penstock_client.batched.client import move_to_any
+from penstock_client.batched.server import move_to_any
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.activity import Activity

@@ -105,7 +105,8 @@ class Replica:
         except BaseException:
             upstream.cancel()
             raise
-        self.has_speakers = self.has_speakers if upstream.track is None else True
+        if upstream.has_speakers:
+            self.has_speakers = True
         return upstream
 
     @contextmanager
