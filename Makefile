@@ -49,7 +49,7 @@ LOCKS := locks
 # With its progress: one environment has 1.8 GB. Python compiles what is imported, a fraction of it, by itself.
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
-CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
+CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 13) or sys.exit("Penstock needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Debian has haproxy where only root's PATH looks.
 export PATH := $(PATH):/usr/sbin

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamError, StreamErrorKind
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
@@ -26,9 +27,12 @@ from penstock.pipeline.stages.audio_rows import (
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
+from penstock.serving.triton_texts import serialize_texts, stub_size
 
 if TYPE_CHECKING:  # only the process of that model needs it
     from penstock.pipeline.stages.speakers import SpeakerFrames
+
+pb_utils.serialize_byte_tensor = serialize_texts  # the stub calls it for outputs of texts
 
 _SHARED_OUTPUTS, _SHARED_VALUES = 512, 3
 _Execute = Callable[[Any, list[Any]], list[Any]]
@@ -53,7 +57,7 @@ def audio_rows(request: Any, max_stream_samples: int) -> AudioRows | StreamError
             return rows_of([audio_request(request)])
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
         client, options = read_parameters(_parameters(request))
-        return read_rows(client, rows.as_numpy(), samples, options, max_stream_samples)
+        return read_rows(client, _array_of(request, "ROWS"), samples, options, max_stream_samples)
     except StreamError as error:
         return error
 
@@ -78,7 +82,15 @@ def audio_request(request: Any) -> AudioRequest:
 def _array_of(request: Any, name: str) -> np.ndarray:
     """An input on the host; without elements if the request does not have it."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return np.zeros((1, 0), np.float32) if tensor is None else tensor.as_numpy()
+    return np.zeros((1, 0), np.float32) if tensor is None else _host_values(tensor).numpy()
+
+
+def _host_values(tensor: Any) -> torch.Tensor:
+    """The numbers of an input by DLPack, because the stub of Triton 2.51 misreads the arrays of numpy 2.
+
+    They are copied: a view would keep the memory of the whole request.
+    """
+    return from_dlpack(tensor.to_dlpack()).clone()
 
 
 def _parameters(request: Any) -> dict[str, Any]:
@@ -88,13 +100,13 @@ def _parameters(request: Any) -> dict[str, Any]:
 
 def tensor(request: Any, name: str) -> torch.Tensor:
     """An input without its batch axis. Between the models all tensors are on the host."""
-    return torch.from_numpy(pb_utils.get_input_tensor_by_name(request, name).as_numpy()[0])
+    return _host_values(pb_utils.get_input_tensor_by_name(request, name))[0]
 
 
 def ticket(request: Any, signer: TicketSigner, reads_rest: bool = False) -> Ticket | StreamError:
     """TICKET [1, n] int64 of a request of a later stage; only the decoder reads the options and errors in it."""
     try:
-        return signer.unpack(pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0], reads_rest)
+        return signer.unpack(_array_of(request, "TICKET")[0], reads_rest)
     except StreamError as error:
         return error
 
@@ -127,7 +139,7 @@ def ends_process_without_device(execute: _Execute) -> _Execute:
 @lru_cache(_SHARED_OUTPUTS)
 def _shared_output(name: str, shape: tuple[int, ...], dtype: Any, values: tuple[Any, ...] = ()) -> Any:
     """An output that many responses share, already in the memory that Triton copies it from."""
-    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
+    return _array_output(name, _array(values, dtype).reshape(shape))
 
 
 def release_outputs() -> None:
@@ -135,33 +147,43 @@ def release_outputs() -> None:
     _shared_output.cache_clear()
 
 
+def _number_output(name: str, values: torch.Tensor) -> Any:
+    # The view has strides in C order also where a dimension is 1: torch accepts any there, the stub does not.
+    return pb_utils.Tensor.from_dlpack(name, to_dlpack(values.reshape(-1).view(values.shape)))
+
+
+def _array_output(name: str, array: np.ndarray) -> Any:
+    """An output of numbers, or of texts as UTF-8 bytes in an array of objects."""
+    return pb_utils.Tensor(name, array) if array.dtype == np.object_ else _number_output(name, torch.from_numpy(array))
+
+
 def tensor_output(name: str, value: torch.Tensor) -> Any:
     """An output [1, ...] of a tensor on the host."""
     if not value.numel():  # most requests complete no chunk
         return _shared_output(name, (1, *value.shape), np.float32)
-    return pb_utils.Tensor(name, value.unsqueeze(0).numpy())
+    return _number_output(name, value.unsqueeze(0))
 
 
 def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) -> Any:
     """MEL [1, C, N, F] float32 and TICKET [1, n] int64."""
     packed = signer.pack(ticket)[np.newaxis]
-    return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", packed)])
+    return pb_utils.InferenceResponse([tensor_output("MEL", mel), _array_output("TICKET", packed)])
 
 
 def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> Any:
     """ENCODED [1, T, D] float32 and TICKET [1, n] int64: the request's, with other rows where the reply has them."""
-    packed = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()
+    packed = _array_of(request, "TICKET")
     if reply.rows is not None:
         packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
-    return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), pb_utils.Tensor("TICKET", packed)])
+    return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), _array_output("TICKET", packed)])
 
 
 def speaker_response(frames: "SpeakerFrames") -> Any:
     """PROBABILITIES [1, N * K] float32, FIRST_FRAME [1, 1] int64 and SPEAKERS [1, 1] int32, which is K."""
     return pb_utils.InferenceResponse(
         [
-            pb_utils.Tensor("PROBABILITIES", frames.probabilities.reshape(1, -1)),
-            pb_utils.Tensor("FIRST_FRAME", np.array([[frames.first_frame]], np.int64)),
+            _array_output("PROBABILITIES", frames.probabilities.reshape(1, -1)),
+            _array_output("FIRST_FRAME", np.array([[frames.first_frame]], np.int64)),
             _shared_output("SPEAKERS", (1, 1), np.int32, (frames.probabilities.shape[1],)),
         ]
     )
@@ -195,7 +217,7 @@ def _result_outputs(results: Sequence[StreamResult]) -> list[Any]:
     for field, listed in _LISTED_OUTPUTS.items():
         entries = [entry for result in results for entry in getattr(result, field)]
         outputs += [
-            pb_utils.Tensor(name, _array(map(value, entries), dtype).reshape(1, -1))
+            _array_output(name, _array(map(value, entries), dtype).reshape(1, -1))
             if entries
             else _shared_output(name, (1, 0), dtype)
             for name, dtype, value in listed
@@ -208,7 +230,7 @@ def _output(name: str, dtype: Any, values: list[Any]) -> Any:
     shape = (1, len(values))
     if len(values) <= _SHARED_VALUES:
         return _shared_output(name, shape, dtype, tuple(values))
-    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
+    return _array_output(name, _array(values, dtype).reshape(shape))
 
 
 def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
@@ -292,3 +314,22 @@ def check_single_instance(args: dict[str, str]) -> None:
             f"{config['name']}/config.pbtxt: instance_group makes {instances} instances; "
             "accepted: instance_group [ { count: 1, kind: KIND_MODEL } ]"
         )
+
+
+def check_stub() -> None:
+    """SettingError if numbers or texts do not pass through Triton's Python stub unchanged: no request would fail."""
+    numbers = torch.tensor([[[0.5, -2.0]]]), torch.tensor([[1 << 40, -7]]), torch.tensor([[True]]), torch.zeros(1, 0)
+    for sent in numbers:
+        found = _host_values(_number_output("CHECK", sent))
+        if found.dtype != sent.dtype or not torch.equal(found, sent):
+            raise _stub_error(f"tensors ({sent.tolist()} became {found.tolist()})")
+    texts = pb_utils.serialize_byte_tensor(np.array([b"ab", b""], np.object_))
+    if texts.tobytes() != b"\2\0\0\0ab\0\0\0\0" or not texts.nbytes == stub_size(texts) == len(texts.tobytes()):
+        raise _stub_error("the size of texts")
+
+
+def _stub_error(what: str) -> SettingError:
+    return SettingError(
+        f"numpy {np.__version__} and torch {torch.__version__} do not fit Triton's Python stub, which misreads {what}; "
+        "accepted: the versions of locks/server.txt, or another Triton server in PENSTOCK_TRITONSERVER"
+    )
