@@ -139,7 +139,7 @@ def ends_process_without_device(execute: _Execute) -> _Execute:
 @lru_cache(_SHARED_OUTPUTS)
 def _shared_output(name: str, shape: tuple[int, ...], dtype: Any, values: tuple[Any, ...] = ()) -> Any:
     """An output that many responses share, already in the memory that Triton copies it from."""
-    return _array_output(name, _array(values, dtype).reshape(shape))
+    return array_output(name, _array(values, dtype).reshape(shape))
 
 
 def release_outputs() -> None:
@@ -152,7 +152,7 @@ def _number_output(name: str, values: torch.Tensor) -> Any:
     return pb_utils.Tensor.from_dlpack(name, to_dlpack(values.reshape(-1).view(values.shape)))
 
 
-def _array_output(name: str, array: np.ndarray) -> Any:
+def array_output(name: str, array: np.ndarray) -> Any:
     """An output of numbers, or of texts as UTF-8 bytes in an array of objects."""
     return pb_utils.Tensor(name, array) if array.dtype == np.object_ else _number_output(name, torch.from_numpy(array))
 
@@ -167,7 +167,7 @@ def tensor_output(name: str, value: torch.Tensor) -> Any:
 def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) -> Any:
     """MEL [1, C, N, F] float32 and TICKET [1, n] int64."""
     packed = signer.pack(ticket)[np.newaxis]
-    return pb_utils.InferenceResponse([tensor_output("MEL", mel), _array_output("TICKET", packed)])
+    return pb_utils.InferenceResponse([tensor_output("MEL", mel), array_output("TICKET", packed)])
 
 
 def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> Any:
@@ -175,15 +175,15 @@ def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> 
     packed = _array_of(request, "TICKET")
     if reply.rows is not None:
         packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
-    return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), _array_output("TICKET", packed)])
+    return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), array_output("TICKET", packed)])
 
 
 def speaker_response(frames: "SpeakerFrames") -> Any:
     """PROBABILITIES [1, N * K] float32, FIRST_FRAME [1, 1] int64 and SPEAKERS [1, 1] int32, which is K."""
     return pb_utils.InferenceResponse(
         [
-            _array_output("PROBABILITIES", frames.probabilities.reshape(1, -1)),
-            _array_output("FIRST_FRAME", np.array([[frames.first_frame]], np.int64)),
+            array_output("PROBABILITIES", frames.probabilities.reshape(1, -1)),
+            array_output("FIRST_FRAME", np.array([[frames.first_frame]], np.int64)),
             _shared_output("SPEAKERS", (1, 1), np.int32, (frames.probabilities.shape[1],)),
         ]
     )
@@ -217,7 +217,7 @@ def _result_outputs(results: Sequence[StreamResult]) -> list[Any]:
     for field, listed in _LISTED_OUTPUTS.items():
         entries = [entry for result in results for entry in getattr(result, field)]
         outputs += [
-            _array_output(name, _array(map(value, entries), dtype).reshape(1, -1))
+            array_output(name, _array(map(value, entries), dtype).reshape(1, -1))
             if entries
             else _shared_output(name, (1, 0), dtype)
             for name, dtype, value in listed
@@ -230,7 +230,7 @@ def _output(name: str, dtype: Any, values: list[Any]) -> Any:
     shape = (1, len(values))
     if len(values) <= _SHARED_VALUES:
         return _shared_output(name, shape, dtype, tuple(values))
-    return _array_output(name, _array(values, dtype).reshape(shape))
+    return array_output(name, _array(values, dtype).reshape(shape))
 
 
 def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
