@@ -56,7 +56,7 @@ export PATH := $(PATH):/usr/sbin
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
+.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -150,6 +150,9 @@ test-under-load: setup ## [15 min] tests of servers and clients beside a busy lo
 test-nightly: NUMERIC_AT_NIGHT :=
 test-nightly: test-cpus ## [40 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(NIGHTLY_FILES)
+
+test-debian13: ## [15 min] what a new user does, in a Debian 13 with Python 3.13; as root
+	scripts/debian13_test.sh
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
 # failure is traced to one of them.
