@@ -49,14 +49,14 @@ LOCKS := locks
 # With its progress: one environment has 1.8 GB. Python compiles what is imported, a fraction of it, by itself.
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
-CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
+CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 13) or sys.exit("Penstock needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Debian has haproxy where only root's PATH looks.
 export PATH := $(PATH):/usr/sbin
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
+.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -150,6 +150,9 @@ test-under-load: setup ## [15 min] tests of servers and clients beside a busy lo
 test-nightly: NUMERIC_AT_NIGHT :=
 test-nightly: test-cpus ## [40 min] tests that take long
 	$(PYTEST) -m "nightly and not gpu and not oracle" $(NIGHTLY_FILES)
+
+test-debian13: ## [15 min] what a new user does, in a Debian 13 with Python 3.13; as root
+	scripts/debian13_test.sh
 
 # An older instruction set, and an order of sums that no CPU has. Without the plug-in, or without the variables, a
 # failure is traced to one of them.

@@ -43,9 +43,9 @@ build_wheels() {
 }
 
 install_wheels() {
-    "$folder/venv/bin/pip" install --quiet "$(echo "$folder"/wheels/penstock-*.whl)[server]" \
-        "$folder"/wheels/penstock_client-*.whl
-    "$folder/venv/bin/pip" check
+    "$folder/venv/bin/pip" install --quiet "$folder"/wheels/penstock-*.whl "$folder"/wheels/penstock_client-*.whl
+    "$folder/venv/bin/pip" check # before the wheel of the server, whose own Python API it would ask for
+    "$folder/venv/bin/pip" install --quiet --no-deps nvidia-pytriton
     "$folder/venv/bin/pip" list 2>/dev/null | grep -E '^(numpy|nvidia-pytriton|penstock|penstock-client|torch) '
     du -sh "$folder/venv" | cut -f 1
 }
@@ -93,7 +93,7 @@ stop() {
 
 echo "Penstock $(git rev-parse --short HEAD), $("$python" --version), constraints: ${PIP_CONSTRAINT:-none}"
 step "build both wheels" build_wheels
-LINES_SHOWN=7 step "install them into an empty environment, with penstock[server]" install_wheels
+LINES_SHOWN=7 step "install them into an empty environment, with a Triton server" install_wheels
 LINES_SHOWN=16 step "penstock serve, from another folder" serve
 step "penstock health" "$folder/venv/bin/penstock" health --http-url "$(url HTTP)"
 step "penstock-client over gRPC" expect "$folder/venv/bin/penstock-client" "$recording" --url "$(url gRPC)"

@@ -19,8 +19,7 @@ gateway=gateway/pyproject.toml
 printf 'penstock-client ; python_version < "3"\n' >build/lock/overrides.txt
 printf 'torch ; python_version < "3"\n' | cat build/lock/overrides.txt - >build/lock/loadtest-overrides.txt
 # make setup, with locks/pytriton.txt
-echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client $gateway --extra server --extra dev \
-    --extra tracing --overrides - --overrides build/lock/overrides.txt
+lock dev pyproject.toml $client $gateway --extra dev --extra tracing --overrides build/lock/overrides.txt
 lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev --overrides build/lock/overrides.txt # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.dlpack import to_dlpack
 
 from tests.helpers.model_logging import kept_logging
 
@@ -17,16 +19,28 @@ START, END = 1, 2
 
 
 class Tensor:
-    """A tensor of Triton's, on the host."""
+    """A tensor of Triton's, on the host: of texts from an array, of numbers by DLPack alone."""
 
-    def __init__(self, name: str, values: np.ndarray):
-        self.name, self._values = name, values
+    def __init__(self, name: str, texts: np.ndarray):
+        assert texts.dtype == np.object_
+        self.name, self.values = name, texts
 
-    def as_numpy(self) -> np.ndarray:
-        return self._values
+    @classmethod
+    def of(cls, name: str, values: np.ndarray) -> "Tensor":
+        """One that a client has sent."""
+        made = cls.__new__(cls)
+        made.name, made.values = name, values
+        return made
 
-    def is_cpu(self) -> bool:
-        return True
+    @classmethod
+    def from_dlpack(cls, name: str, capsule: object) -> "Tensor":
+        numbers = torch.from_dlpack(capsule)
+        # The stub does not compare the first dimension's.
+        assert numbers.stride()[1:] == torch.empty(numbers.shape).stride()[1:]
+        return cls.of(name, numbers.numpy())
+
+    def to_dlpack(self) -> object:
+        return to_dlpack(torch.from_numpy(self.values))
 
 
 class TritonError(Exception):
@@ -47,7 +61,7 @@ class Response:
         self.error = error
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self.tensors[name].as_numpy()
+        return self.tensors[name].values
 
 
 class Request:
@@ -61,7 +75,7 @@ class Request:
         correlation_id: str | int = "a",
     ):
         self.tensors = {
-            name: found if isinstance(found, Tensor) else Tensor(name, found) for name, found in tensors.items()
+            name: found if isinstance(found, Tensor) else Tensor.of(name, found) for name, found in tensors.items()
         }
         self.parameters, self.flags = (lambda: parameters), (lambda: flags)
         self.correlation_id = lambda: correlation_id

@@ -27,6 +27,8 @@ class TritonPythonModel:
             print("14, too", file=sys.stderr)
             os.abort()
         import penstock
+        from penstock.serving import triton_io
+        self._output = triton_io.array_output
         names = ("PENSTOCK_RUNTIME_DIR", "PENSTOCK_MODEL", "OMP_NUM_THREADS")
         about = {name: os.environ.get(name) for name in names}
         about |= {"penstock": penstock.__file__, "prefix": sys.prefix, "directory": os.getcwd()}
@@ -35,8 +37,8 @@ class TritonPythonModel:
     def execute(self, requests):
         return [
             pb_utils.InferenceResponse([
-                pb_utils.Tensor("TEXT", np.array([[self._about]], dtype=np.object_)),
-                pb_utils.Tensor("IS_FINAL", np.array([[bool(request.flags() & 2)]])),
+                self._output("TEXT", np.array([[self._about]], dtype=np.object_)),
+                self._output("IS_FINAL", np.array([[bool(request.flags() & 2)]])),
             ])
             for request in requests
         ]

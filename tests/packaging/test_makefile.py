@@ -67,13 +67,13 @@ def other_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "is_supported"), [((3, 9), False), ((3, 10), True), ((3, 12), True), ((3, 13), False)]
+    ("version", "is_supported"), [((3, 9), False), ((3, 10), True), ((3, 13), True), ((3, 14), False)]
 )
 def test_the_version_of_python_is_checked_first(other_python, tmp_path, version, is_supported):
     python = other_python(version)
     done = make("setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
     assert done.returncode != 0
     assert not (tmp_path / "venv").exists()
-    message = f"Penstock needs Python 3.10 to 3.12, and {python} is {version[0]}.{version[1]}. Name another one: make"
+    message = f"Penstock needs Python 3.10 to 3.13, and {python} is {version[0]}.{version[1]}. Name another one: make"
     assert (message in done.stderr) != is_supported
     assert ("-m venv" in done.stdout) == is_supported

@@ -2,6 +2,7 @@ import importlib.metadata
 import os
 import stat
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -37,16 +38,12 @@ def make_wheel(root: Path, pythons: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """Installs a fake wheel with stubs for the given Pythons; numpy is 1 and libpython at hand."""
+    """Installs a fake wheel with stubs for the given Pythons."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-    versions = {"numpy": "1.26.4"}
-    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
-    monkeypatch.setattr(triton_install, "_python_library", lambda libraries: None)
 
-    def install(*pythons: str, numpy: str = "1.26.4") -> Path:
+    def install(*pythons: str) -> Path:
         root = tmp_path / "site-packages"
         make_wheel(root, pythons)
-        versions["numpy"] = numpy
         monkeypatch.setattr(importlib.metadata, "distribution", lambda name: FakeDistribution(root))
         return root
 
@@ -76,12 +73,13 @@ def test_a_named_server_goes_before_all(tmp_path):
         find_triton({"PENSTOCK_TRITONSERVER": "/nowhere/x"})
 
 
-def test_neither_found_says_what_to_install(monkeypatch):
-    def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
+def missing(name: str) -> None:
+    raise importlib.metadata.PackageNotFoundError(name)
 
+
+def test_neither_found_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    with pytest.raises(PenstockError, match=r"nvidia-pytriton is not installed; `pip install '.*'` brings one, or set"):
+    with pytest.raises(PenstockError, match=r"is not installed; `pip install --no-deps 'nvidia-pytriton\S+'`"):
         find_triton({"PATH": ""})
 
 
@@ -113,15 +111,25 @@ def test_a_damaged_folder_is_made_anew(tmp_path, wheel):
 def test_a_python_without_stub_is_named_with_those_that_have_one(wheel):
     wheel("3.8", "3.10", "3.9")
     with pytest.raises(
-        PenstockError, match=rf"9\.9 does not run models with Python {VERSION}; it supports 3.8, 3.9, 3.10"
+        PenstockError, match=rf"9\.9 does not run models with Python {VERSION}; accepted: 3.8, 3.9, 3.10\."
     ):
         find_triton({"PATH": ""})
 
 
-def test_numpy_2_is_rejected(wheel):
-    wheel(VERSION, numpy="2.4.6")
-    with pytest.raises(PenstockError, match=r"numpy 2\.4\.6 is installed"):
+def test_a_python_newer_than_every_stub_is_not_told_to_install_the_wheel(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    monkeypatch.setattr(triton_install, "_PYTHON", "3.14")
+    with pytest.raises(PenstockError, match=r"Python 3\.14; accepted: up to 3\.13\. .*docker compose up.*TRITONSERVER"):
         find_triton({"PATH": ""})
+
+
+def test_the_stub_finds_the_running_pythons_library_by_every_name(wheel):
+    copy = f"libpython3-0abc.{VERSION.partition('.')[2]}.so.1.0"
+    (wheel(VERSION) / "nvidia_pytriton.libs" / copy).write_text("of another release")
+    folder = find_triton({"PATH": ""}).library_directories[0]
+    (target,) = {path.resolve() for path in folder.iterdir()}
+    assert {path.name for path in folder.iterdir()} == {copy, sysconfig.get_config_var("INSTSONAME")}
+    assert target.is_relative_to(Path(sys.base_prefix).resolve()) or target.is_relative_to("/usr/lib")
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, wheel, monkeypatch):
@@ -132,8 +140,9 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, wheel, monkeypatch):
         find_triton({"PATH": ""})
 
 
-def test_a_python_without_shared_library_is_told_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(triton_install.sysconfig, "get_config_var", lambda name: None)
-    monkeypatch.setattr(triton_install.ctypes.util, "find_library", lambda name: None)
+def test_a_python_without_shared_library_is_told_what_to_install(wheel, monkeypatch):
+    wheel(VERSION)
+    static = {"LIBDIR": "/usr/lib", "INSTSONAME": f"libpython{VERSION}.a"}
+    monkeypatch.setattr(triton_install.sysconfig, "get_config_var", static.get)
     with pytest.raises(PenstockError, match=rf"shared library libpython{VERSION}\.so.*--enable-shared"):
-        triton_install._python_library(tmp_path)
+        find_triton({"PATH": ""})

@@ -1,6 +1,7 @@
 """Requests and tensors of the server, with a stand-in for Triton's own module."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.scoring.boosting.phrases import TokenPhrase
-from tests.helpers.fake_triton import Request, triton_module
+from penstock.serving import triton_texts
+from penstock.serving.triton_texts import serialize_texts, stub_size
+from tests.helpers.fake_triton import Request, Tensor, triton_module
 
 OPTIONS = ResolvedOptions(
     decoder="alsd", beam_size=4, n_best=2, lm_weight=0.3, phrases=(TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0))
@@ -64,7 +67,7 @@ def test_a_ticket_carries_what_the_features_stage_wrote(triton_io, tmp_path):
 def test_tensors_cross_between_models_on_the_host(triton_io, chunks):
     mel = torch.rand(chunks, 4, 80)
     sent = triton_io.tensor_output("MEL", mel)
-    assert (sent.as_numpy().shape, sent.as_numpy().dtype) == ((1, chunks, 4, 80), np.float32)
+    assert (sent.values.shape, sent.values.dtype) == ((1, chunks, 4, 80), np.float32)
     assert torch.equal(triton_io.tensor(Request({"MEL": sent}), "MEL"), mel)
 
 
@@ -125,13 +128,13 @@ def test_what_says_nothing_new_is_made_once(triton_io):
     quiet = StreamResult(0, "ten", False, 0.5, (), ())
     first, again = (triton_io.results_response([quiet]).tensors for _ in range(2))
     assert all(first[name] is again[name] for name in first)
-    assert {tuple(first[name].as_numpy().shape) for name in first} == {(1, 1), (1, 3), (1, 0)}
+    assert {tuple(first[name].values.shape) for name in first} == {(1, 1), (1, 3), (1, 0)}
     other = triton_io.results_response([StreamResult(1, "ten", False, 0.5, (), ())]).tensors
     assert [name for name in first if other[name] is not first[name]] == ["SEGMENT"]
     shapes = [(0, 7), (0, 7), (0, 8)]
     frames = [encoded(triton_io, torch.zeros(*shape)).tensors["ENCODED"] for shape in shapes]
     assert frames[0] is frames[1]
-    assert [one.as_numpy().shape for one in frames] == [(1, 0, 7), (1, 0, 7), (1, 0, 8)]
+    assert [one.values.shape for one in frames] == [(1, 0, 7), (1, 0, 7), (1, 0, 8)]
     triton_io.release_outputs()
     assert encoded(triton_io, torch.zeros(0, 7)).tensors["ENCODED"] is not frames[0]
 
@@ -158,6 +161,55 @@ def test_a_ticket_goes_on_with_the_frames(triton_io):
 def test_frames_are_never_shared(triton_io):
     sent = [encoded(triton_io, torch.full((2, 3), value))["ENCODED"] for value in (1.0, 2.0)]
     assert [values.tolist() for values in sent] == [[[[value] * 3] * 2] for value in (1.0, 2.0)]
+
+
+def test_frames_go_out_whatever_their_strides(triton_io):
+    """The stub wants strides in C order; torch accepts any where a dimension is 1."""
+    frames = torch.arange(12.0).as_strided((1, 1, 4), (5, 3, 1))
+    assert triton_io.tensor_output("MEL", frames).values.tolist() == [[[[0.0, 1.0, 2.0, 3.0]]]]
+
+
+def test_inputs_outlive_their_request(triton_io):
+    sent = np.ones((1, 4), np.float32)
+    audio = triton_io.audio_request(Request({"AUDIO": sent}))
+    sent[:] = 0
+    assert audio.samples.tolist() == [1, 1, 1, 1]
+
+
+class TestStub:
+    """The start of each model, with a stub or a numpy that do not fit."""
+
+    def test_a_stub_that_fits_is_accepted(self, triton_io):
+        triton_io.check_stub()
+
+    @pytest.mark.parametrize("name", ["to_dlpack", "from_dlpack"])
+    def test_wrong_numbers_are_named(self, triton_io, monkeypatch, name):
+        right = getattr(Tensor, name)
+        ones = {
+            "to_dlpack": lambda self: right(Tensor.of("", np.ones_like(self.values))),
+            "from_dlpack": lambda *arguments: Tensor.of("", right(*arguments).values[..., :1]),
+        }
+        monkeypatch.setattr(Tensor, name, ones[name])
+        with pytest.raises(SettingError, match=rf"numpy {np.__version__} and torch .* stub, which misreads tensors"):
+            triton_io.check_stub()
+
+    def test_a_numpy_whose_bytes_the_stub_would_not_count_is_named(self, triton_io, monkeypatch):
+        monkeypatch.setattr(triton_texts, "_ITEM_SIZE_OFFSET", 28)  # where any numpy has the number of the type
+        with pytest.raises(SettingError, match=rf"numpy {np.__version__} .* stub, which misreads the size of texts"):
+            triton_io.check_stub()
+
+
+@pytest.mark.parametrize("texts", [["ein"], ["", ""], ["zwölf uhr", "", "x" * 70_000]])
+def test_texts_are_serialized_as_triton_does_it(texts):
+    array = np.array([[text.encode() for text in texts]], np.object_)
+    expected = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+    found = serialize_texts(array)
+    assert (found.tobytes(), found.nbytes, stub_size(found)) == (expected, len(expected), len(expected))
+    assert np.dtype("V1").flags == 0, "other arrays are as before"
+
+
+def test_no_texts_have_no_bytes():
+    assert np.asarray(serialize_texts(np.zeros((1, 0), np.object_))).nbytes == 0
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ class TritonPythonModel:
         """Builds the stage from the environment (`penstock.serving.settings`)."""
         self.log = ModelLog("speakers")
         triton_io.check_single_instance(args)
+        triton_io.check_stub()
         settings = Settings.from_environment(is_verified=True)
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)

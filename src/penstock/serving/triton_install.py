@@ -4,7 +4,6 @@ The wheel's server is assembled in a private directory, because its Python backe
 beside it.
 """
 
-import ctypes.util
 import importlib.metadata
 import os
 import shutil
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import TritonInstallError
-from penstock.extras import install_command
 
 WHEEL = "nvidia-pytriton"
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_NEWEST_STUB = 13  # for Python 3.13
 _STUB = "triton_python_backend_stub"
 _BACKEND_FILES = ("libtriton_python.so", "triton_python_backend_utils.py")
 
@@ -51,9 +51,12 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> TritonInstall:
     try:
         wheel = importlib.metadata.distribution(WHEEL)
     except importlib.metadata.PackageNotFoundError:
+        if _minor_version(_PYTHON) > _NEWEST_STUB:
+            raise _unsupported_python(WHEEL, f"up to 3.{_NEWEST_STUB}") from None
         raise TritonInstallError(
             f"no tritonserver found: not on PATH, and the wheel {WHEEL} is not installed; "
-            f"`{install_command('server')}` brings one, or set PENSTOCK_TRITONSERVER to the server's path"
+            f"`pip install --no-deps '{WHEEL}>=0.7'` brings one (alone, as it declares numpy below 2), or set "
+            "PENSTOCK_TRITONSERVER to the server's path"
         ) from None
     return _assemble(Path(str(wheel.locate_file(""))), wheel.version)
 
@@ -62,63 +65,55 @@ def _assemble(site_packages: Path, version: str) -> TritonInstall:
     """The wheel's server in a directory of the cache, which is created if it is missing."""
     from penstock.model.resolve import cache_directory
 
-    _check_numpy()
     server, libraries = site_packages / "pytriton" / "tritonserver", site_packages / "nvidia_pytriton.libs"
     files = {
         "bin/tritonserver": server / "bin" / "tritonserver",
         f"backends/python/{_STUB}": _stub(server, version),
         **{f"backends/python/{name}": server / "backends" / "python" / name for name in _BACKEND_FILES},
     }
-    if python_library := _python_library(libraries):
-        files[f"lib/{python_library.name}"] = python_library
+    python_library = _python_library()
+    # The stub of 3.13 wants the wheel's copy by its name, which does not fit the modules of another 3.13.
+    copies = libraries.glob(f"libpython3-*.{_minor_version(_PYTHON)}.so*")
+    files |= {f"lib/{name}": python_library for name in (python_library.name, *(path.name for path in copies))}
     key = zlib.crc32(os.fsencode("".join(map(str, files.values()))))
-    folder = cache_directory().absolute() / "triton" / f"{version}-python{_python_version()}-{key:08x}"
+    folder = cache_directory().absolute() / "triton" / f"{version}-python{_PYTHON}-{key:08x}"
     if not _is_complete(folder, files):
         _make(folder, files)
     return TritonInstall(folder / "bin" / "tritonserver", folder / "backends", (folder / "lib", libraries))
 
 
-def _python_version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _check_numpy() -> None:
-    version = importlib.metadata.version("numpy")
-    if int(version.partition(".")[0]) >= 2:
-        raise TritonInstallError(
-            f"numpy {version} is installed, but the Python models of the Triton server in {WHEEL} need numpy below 2 "
-            "(with a later one every output is empty): `pip install 'numpy<2'`"
-        )
+def _minor_version(python: str) -> int:
+    return int(python.partition(".")[2])
 
 
 def _stub(server: Path, version: str) -> Path:
     """The stub for the running Python."""
-    stub = server / "python_backend_stubs" / _python_version() / _STUB
+    stub = server / "python_backend_stubs" / _PYTHON / _STUB
     if not stub.is_file():
         names = (path.parent.name for path in stub.parent.parent.glob(f"*/{_STUB}"))
-        known = sorted(names, key=lambda name: [int(part) for part in name.split(".")])
-        raise TritonInstallError(
-            f"the Triton server of {WHEEL} {version} does not run models with Python {_python_version()}; "
-            f"it supports {', '.join(known) or 'none'}; use one of these, or put another tritonserver on PATH"
-        )
+        known = sorted(names, key=_minor_version)
+        raise _unsupported_python(f"{WHEEL} {version}", ", ".join(known) or "none")
     return stub
 
 
-def _python_library(libraries: Path) -> Path | None:
-    """The libpython for the stub to load; None if the loader finds the system's or the wheel's by name.
+def _unsupported_python(wheel: str, accepted: str) -> TritonInstallError:
+    return TritonInstallError(
+        f"the Triton server of {wheel} does not run models with Python {_PYTHON}; accepted: {accepted}. "
+        "Use one of these, run the image (`docker compose up`), or set PENSTOCK_TRITONSERVER to another tritonserver"
+    )
 
-    The running Python's own is preferred, so that interpreter and standard library match.
-    """
-    name = f"libpython{_python_version()}.so"
-    own = Path(sysconfig.get_config_var("LIBDIR") or "/") / (sysconfig.get_config_var("INSTSONAME") or "none")
-    if own.is_file() and own.name.startswith(name):
-        return own
-    major, minor = sys.version_info[:2]
-    if any(libraries.glob(f"libpython{major}-*.{minor}.so*")) or ctypes.util.find_library(f"python{major}.{minor}"):
-        return None
+
+def _python_library() -> Path:
+    """The running Python's own libpython for the stub, so that interpreter and standard library match."""
+    name = f"libpython{_PYTHON}.so"
+    own = sysconfig.get_config_var("INSTSONAME") or "none"
+    folders = (sysconfig.get_config_var("LIBDIR") or "/", f"{sys.base_prefix}/lib")  # the second where it was moved
+    for path in (Path(folder) / own for folder in folders):
+        if path.is_file() and own.startswith(name):
+            return path
     raise TritonInstallError(
         f"the Triton server's Python models need the shared library {name}, which {sys.executable} comes without; "
-        f"install it (Debian and Ubuntu: libpython{_python_version()}), or use a Python built with --enable-shared"
+        f"install it (Debian and Ubuntu: libpython{_PYTHON}), or use a Python built with --enable-shared"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamError, StreamErrorKind
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
@@ -28,6 +29,9 @@ from penstock.pipeline.stages.audio_rows import (
 from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
+from penstock.serving.triton_texts import serialize_texts, stub_size
+
+pb_utils.serialize_byte_tensor = serialize_texts  # the stub calls it for outputs of texts
 
 _SHARED_OUTPUTS, _SHARED_VALUES = 512, 3
 _Execute = Callable[[Any, list[Any]], list[Any]]
@@ -52,7 +56,7 @@ def audio_rows(request: Any, max_stream_samples: int) -> AudioRows | StreamError
             return rows_of([audio_request(request)])
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
         client, options = read_parameters(_parameters(request))
-        return read_rows(client, rows.as_numpy(), samples, options, max_stream_samples)
+        return read_rows(client, _array_of(request, "ROWS"), samples, options, max_stream_samples)
     except StreamError as error:
         return error
 
@@ -77,7 +81,15 @@ def audio_request(request: Any) -> AudioRequest:
 def _array_of(request: Any, name: str) -> np.ndarray:
     """An input on the host; without elements if the request does not have it."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return np.zeros((1, 0), np.float32) if tensor is None else tensor.as_numpy()
+    return np.zeros((1, 0), np.float32) if tensor is None else _host_values(tensor).numpy()
+
+
+def _host_values(tensor: Any) -> torch.Tensor:
+    """The numbers of an input by DLPack, because the stub of Triton 2.51 misreads the arrays of numpy 2.
+
+    They are copied: a view would keep the memory of the whole request.
+    """
+    return from_dlpack(tensor.to_dlpack()).clone()
 
 
 def _parameters(request: Any) -> dict[str, Any]:
@@ -87,13 +99,13 @@ def _parameters(request: Any) -> dict[str, Any]:
 
 def tensor(request: Any, name: str) -> torch.Tensor:
     """An input without its batch axis. Between the models all tensors are on the host."""
-    return torch.from_numpy(pb_utils.get_input_tensor_by_name(request, name).as_numpy()[0])
+    return _host_values(pb_utils.get_input_tensor_by_name(request, name))[0]
 
 
 def ticket(request: Any, signer: TicketSigner, reads_rest: bool = False) -> Ticket | StreamError:
     """TICKET [1, n] int64 of a request of a later stage; only the decoder reads the options and errors in it."""
     try:
-        return signer.unpack(pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0], reads_rest)
+        return signer.unpack(_array_of(request, "TICKET")[0], reads_rest)
     except StreamError as error:
         return error
 
@@ -104,7 +116,7 @@ def speaker_audio(request: Any) -> SpeakerAudio | StreamError:
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
     except StreamError as error:  # of a client that calls this model
         return error
-    _, lengths, flags, _ = pb_utils.get_input_tensor_by_name(request, "ROWS").as_numpy()[0].T
+    _, lengths, flags, _ = _array_of(request, "ROWS")[0].T
     return SpeakerAudio(samples, lengths, flags)
 
 
@@ -113,10 +125,10 @@ def speaker_frames(request: Any) -> SpeakerFrames | None:
 
     None for the empty pair of the ensembles without speakers.
     """
-    rows = pb_utils.get_input_tensor_by_name(request, "SPEAKER_FRAMES").as_numpy()[0]
+    rows = _array_of(request, "SPEAKER_FRAMES")[0]
     if not len(rows):
         return None
-    return SpeakerFrames(pb_utils.get_input_tensor_by_name(request, "PROBABILITIES").as_numpy()[0], rows)
+    return SpeakerFrames(_array_of(request, "PROBABILITIES")[0], rows)
 
 
 def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
@@ -147,7 +159,7 @@ def ends_process_without_device(execute: _Execute) -> _Execute:
 @lru_cache(_SHARED_OUTPUTS)
 def _shared_output(name: str, shape: tuple[int, ...], dtype: Any, values: tuple[Any, ...] = ()) -> Any:
     """An output that many responses share, already in the memory that Triton copies it from."""
-    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
+    return array_output(name, _array(values, dtype).reshape(shape))
 
 
 def release_outputs() -> None:
@@ -155,25 +167,35 @@ def release_outputs() -> None:
     _shared_output.cache_clear()
 
 
+def _number_output(name: str, values: torch.Tensor) -> Any:
+    # The view has strides in C order also where a dimension is 1: torch accepts any there, the stub does not.
+    return pb_utils.Tensor.from_dlpack(name, to_dlpack(values.reshape(-1).view(values.shape)))
+
+
+def array_output(name: str, array: np.ndarray) -> Any:
+    """An output of numbers, or of texts as UTF-8 bytes in an array of objects."""
+    return pb_utils.Tensor(name, array) if array.dtype == np.object_ else _number_output(name, torch.from_numpy(array))
+
+
 def tensor_output(name: str, value: torch.Tensor) -> Any:
     """An output [1, ...] of a tensor on the host."""
     if not value.numel():  # most requests complete no chunk
         return _shared_output(name, (1, *value.shape), np.float32)
-    return pb_utils.Tensor(name, value.unsqueeze(0).numpy())
+    return _number_output(name, value.unsqueeze(0))
 
 
 def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) -> Any:
     """MEL [1, C, N, F] float32 and TICKET [1, n] int64."""
     packed = signer.pack(ticket)[np.newaxis]
-    return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", packed)])
+    return pb_utils.InferenceResponse([tensor_output("MEL", mel), array_output("TICKET", packed)])
 
 
 def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> Any:
     """ENCODED [1, T, D] float32 and TICKET [1, n] int64: the request's, with other rows where the reply has them."""
-    packed = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()
+    packed = _array_of(request, "TICKET")
     if reply.rows is not None:
         packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
-    outputs = [tensor_output("ENCODED", reply.encoded), pb_utils.Tensor("TICKET", packed)]
+    outputs = [tensor_output("ENCODED", reply.encoded), array_output("TICKET", packed)]
     return pb_utils.InferenceResponse([*outputs, *_no_speakers()])
 
 
@@ -186,7 +208,7 @@ def _no_speakers() -> list[Any]:
 def speaker_response(frames: SpeakerFrames) -> Any:
     """PROBABILITIES and SPEAKER_FRAMES: see `speaker_frames`."""
     pair = zip(("PROBABILITIES", "SPEAKER_FRAMES"), frames, strict=True)
-    return pb_utils.InferenceResponse([pb_utils.Tensor(name, value[np.newaxis]) for name, value in pair])
+    return pb_utils.InferenceResponse([array_output(name, value[np.newaxis]) for name, value in pair])
 
 
 def results_response(results: Sequence[StreamResult]) -> Any:
@@ -225,7 +247,7 @@ def _result_outputs(results: Sequence[StreamResult]) -> list[Any]:
     for field, listed in _LISTED_OUTPUTS.items():
         entries = [entry for result in results for entry in getattr(result, field)]
         outputs += [
-            pb_utils.Tensor(name, _array(map(value, entries), dtype).reshape(1, -1))
+            array_output(name, _array(map(value, entries), dtype).reshape(1, -1))
             if entries
             else _shared_output(name, (1, 0), dtype)
             for name, dtype, value in listed
@@ -238,7 +260,7 @@ def _output(name: str, dtype: Any, values: list[Any]) -> Any:
     shape = (1, len(values))
     if len(values) <= _SHARED_VALUES:
         return _shared_output(name, shape, dtype, tuple(values))
-    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
+    return array_output(name, _array(values, dtype).reshape(shape))
 
 
 def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
@@ -330,3 +352,22 @@ def check_single_instance(args: dict[str, str]) -> None:
             f"{config['name']}/config.pbtxt: instance_group makes {instances} instances; "
             "accepted: instance_group [ { count: 1, kind: KIND_MODEL } ]"
         )
+
+
+def check_stub() -> None:
+    """SettingError if numbers or texts do not pass through Triton's Python stub unchanged: no request would fail."""
+    numbers = torch.tensor([[[0.5, -2.0]]]), torch.tensor([[1 << 40, -7]]), torch.tensor([[True]]), torch.zeros(1, 0)
+    for sent in numbers:
+        found = _host_values(_number_output("CHECK", sent))
+        if found.dtype != sent.dtype or not torch.equal(found, sent):
+            raise _stub_error(f"tensors ({sent.tolist()} became {found.tolist()})")
+    texts = pb_utils.serialize_byte_tensor(np.array([b"ab", b""], np.object_))
+    if texts.tobytes() != b"\2\0\0\0ab\0\0\0\0" or not texts.nbytes == stub_size(texts) == len(texts.tobytes()):
+        raise _stub_error("the size of texts")
+
+
+def _stub_error(what: str) -> SettingError:
+    return SettingError(
+        f"numpy {np.__version__} and torch {torch.__version__} do not fit Triton's Python stub, which misreads {what}; "
+        "accepted: the versions of locks/server.txt, or another Triton server in PENSTOCK_TRITONSERVER"
+    )

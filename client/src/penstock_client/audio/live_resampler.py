@@ -110,5 +110,5 @@ def _filter(in_hz: int, out_hz: int) -> _Filter:
     taps = cutoff * np.sinc(cutoff * distances) * np.i0(_KAISER_BETA * shape) / np.i0(_KAISER_BETA)
     taps[abs(distances) >= half] = 0
     if terms:
-        taps = np.linalg.solve(np.vander(rests - 0.5), taps.reshape(terms, -1)).reshape(taps.shape)
+        taps = np.reshape(np.linalg.solve(np.vander(rests - 0.5), taps.reshape(terms, -1)), taps.shape)
     return _Filter(half, terms, taps.transpose(1, 0, 2).reshape(len(inputs), -1).astype(np.float32))

@@ -320,7 +320,7 @@ def _floats(dtype: str) -> Callable[[bytes], npt.NDArray[np.float32]]:
 
 
 def _bytes_from_128(data: bytes) -> npt.NDArray[np.float32]:
-    return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+    return (np.frombuffer(data, np.uint8).astype(np.float32) - np.float32(128)) / np.float32(128)
 
 
 def _int24(data: bytes) -> npt.NDArray[np.float32]:
