@@ -325,13 +325,20 @@ def test_steps_with_a_static_window_are_those_without(speaker_bundle, monkeypatc
     for at in range(12):
         requests = [
             AudioRequest(
-                mode, noise(20_000 + 7000 * i, at), at == 0, at == 11, {"speaker_mode": mode} if at == 0 else {}
+                mode,
+                noise(20_000 + 7000 * i, at),
+                at == 0,
+                at == 11,
+                {"speaker_mode": mode} if at == 0 else {},
+                at % 3 == 1,
             )
             for i, mode in enumerate(MODES)
         ]
         for wanted, found in zip(plain.answer(*requests), static.answer(*requests), strict=True):
             assert found.first == wanted.first
             np.testing.assert_allclose(found.decided, wanted.decided, rtol=0, atol=1e-5)
+            if at % 3 == 1:
+                np.testing.assert_allclose(found.copied, wanted.copied, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("number_bytes", [4, 2])

@@ -124,7 +124,7 @@ def speaker_memory(
         weights=number_bytes * sum(map(prod, speaker_shapes(config).values())),
         streams=slots * state,
         waiting=slots * mel,
-        step=number_bytes * min(rows, slots) * row,
+        step=min(rows, slots) * (number_bytes * row + state),
     )
 
 

@@ -348,7 +348,11 @@ class SpeakerStage:
             found = self.steps.advance(places[own[at]], decided, flags[at] & END > 0)
             copies = at[is_copied[at]]
             open_parts = [parts[i][len(parts[i]) - is_open[i] :] for i in copies.tolist()]
-            copied = dict(zip(copies.tolist(), self.steps.advance_copies(places[own[copies]], open_parts), strict=True))
+            ended: list[np.ndarray | str] = []
+            for start in range(0, len(copies), MAX_STEP_ROWS):  # each group is copied by itself
+                part = slice(start, start + MAX_STEP_ROWS)
+                ended += self.steps.advance_copies(places[own[copies[part]]], open_parts[part])
+            copied = dict(zip(copies.tolist(), ended, strict=True))
             for i, values in zip(at.tolist(), found, strict=True):
                 answers[int(own[i])] = self._answer(streams[i], values, copied.get(i), int(missing[i]))
         return [answers[row] for row in range(len(admitted))]
