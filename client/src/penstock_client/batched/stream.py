@@ -145,6 +145,11 @@ class BatchedStream(ServedStream):
         """Ends the stream after what was pushed, and after these samples if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
 
+    async def keep_open(self) -> None:
+        """Sends no samples, unless a row is on its way or the stream is finished: the server ends none that is idle."""
+        if self.is_answered and not (self._is_finished or self.is_over):
+            self._enqueue(NO_SAMPLES)
+
     def end_softly(self) -> bool:
         """Ends the segment after what was pushed as an endpoint does, and does not wait.
 
