@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock_client import StreamOptions
 from penstock_client.cli.arguments import add_option_arguments, read_options
-from penstock_client.options import ENDPOINTS
+from penstock_common.options import ENDPOINTS
 
 SETTLE_S = 2.0
 """Between the last stream's start and the window: Locust needs a moment to spawn users."""

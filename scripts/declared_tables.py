@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.results import replace_parts
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
 from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
-from penstock_client.declaration import Option
-from penstock_client.options import BEAM_DECODERS, DECODERS, StreamOptions
+from penstock_common.declaration import Option
+from penstock_common.options import BEAM_DECODERS, DECODERS, StreamOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.openai.request import TranscriptionForm

@@ -25,7 +25,7 @@ SHARED_SERVERS = "tests/server"
 LONG = (
     SHARED_SERVERS,
     *(f"tests/{name}" for name in ("commands", "loadtest/test_locust", "packaging", "pipeline/stages")),
-    *("tests/transcription/test_processes", "client/tests/audio/test_recordings"),
+    *("tests/transcription/test_processes", "client/tests/common/audio/test_recordings"),
     *(f"gateway/tests/{name}" for name in ("process", "rpc", "audio/test_damage")),
 )
 """Prefixes of files whose few tests take long: they come first, the others behind them by their number."""

@@ -34,7 +34,7 @@ def test_a_probe_imports_little():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stderr.startswith("unhealthy: localhost:1: ")
     packages = {name.partition(".")[0] for name in done.stdout.split()}
-    assert packages - sys.stdlib_module_names == {"penstock", "penstock_client"}
+    assert packages - sys.stdlib_module_names == {"penstock", "penstock_common"}
     assert not packages & {"asyncio", "dataclasses", "email", "http", "inspect", "logging", "ssl"}
 
 

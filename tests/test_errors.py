@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import STREAM_ERROR_KINDS, ErrorCode, StreamError, split_code
-from penstock_client import errors as client_errors
 from penstock_client.replies import STREAM_ERRORS, stream_error
+from penstock_common import errors as client_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 

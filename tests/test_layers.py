@@ -5,7 +5,11 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import penstock_client
+
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
+GATEWAY = Path(__file__).parents[1] / "gateway" / "src" / "penstock_gateway"
+COMMON = Path(__file__).parents[1] / "client" / "src" / "penstock_common"
 FLOORS = (
     ("cli",), ("commands",), ("adaptation", "evaluation"), ("serving",), ("transcription",), ("recognizer",),
     ("pipeline",), ("decoding", "endpointing"), ("scoring", "speakers"), ("encoder",), ("frontend",), ("kernels",),
@@ -52,6 +56,21 @@ def check_imports(path: Path) -> None:
         used = rest.partition(".")[0]
         if package == "penstock" and own != "__init__" and used != own:
             assert FLOOR[used] > FLOOR[own], f"{path} imports {name}"
+
+
+def test_only_what_talks_to_a_server_imports_the_client() -> None:
+    talking = {SOURCES / "evaluation" / "server_runs.py", GATEWAY / "config.py", *(GATEWAY / "stream").glob("*.py")}
+    for path in (*SOURCES.rglob("*.py"), *GATEWAY.rglob("*.py")):
+        used = {name.removeprefix("penstock_client.") for name in imports(path) if name.startswith("penstock_client")}
+        assert path in talking or not used, f"{path} imports {used}"
+        common = {name for name in used if penstock_client._HOMES.get(name, "").startswith("penstock_common.")}
+        assert not common, f"{path} imports {common}; accepted: from penstock_common"
+
+
+def test_the_common_package_imports_no_other() -> None:
+    for path in COMMON.rglob("*.py"):
+        others = {"penstock", "penstock_client", "penstock_gateway"}
+        assert not {name.partition(".")[0] for name in imports(path)} & others, path
 
 
 def test_tools_import_tools_below_them_and_no_tests() -> None:

@@ -18,7 +18,7 @@ from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock_client.options import DECODERS, WFST
+from penstock_common.options import DECODERS, WFST
 from tests.helpers.golden import SIGNALS, golden_case, golden_cases, golden_samples, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
 from tests.helpers.random_models import random_checkpoint, random_encoder

@@ -29,8 +29,8 @@ from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
-from penstock_client.audio.tracks import load
-from penstock_client.log_lines import level_of
+from penstock_common.audio.tracks import load
+from penstock_common.log_lines import level_of
 from trials.attacks import ATTACKER, ATTACKS, OTHER, Address, Outcomes, attack_in_process, probe, upload
 from trials.server.gateway import RunningGateway, fresh_gateway
 

@@ -13,8 +13,8 @@ from penstock_client import (
     Transcript,
     Word,
 )
-from penstock_client.protocol import as_samples
 from penstock_client.replies import STREAM_ERRORS, parse_results, stream_error
+from penstock_common.samples import as_samples
 
 
 @pytest.mark.parametrize(

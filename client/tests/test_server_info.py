@@ -8,7 +8,7 @@ from client.tests.helpers import fake_servers
 from penstock_client import Client, ServerReplyError, ServerUnreachableError
 from penstock_client.cli.main import main
 from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.server_info import parse_server_info
+from penstock_common.server_info import parse_server_info
 
 
 def test_a_server_tells_its_model_and_limits(served_client, recognizer, server):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from client.tests.helpers.terminal import Terminal
 from penstock_client.cli.output import LiveText
 from penstock_client.cli.streaming import EnterKey
-from penstock_client.writing import cells, printable, wrap
+from penstock_common.writing import cells, printable, wrap
 
 TEXTS = st.text(alphabet="ab \nü語🙂", max_size=120)
 

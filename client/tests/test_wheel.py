@@ -20,11 +20,11 @@ def wheel(tmp_path_factory):
 
 
 def test_every_module_and_the_types_marker_are_in_it(wheel):
-    package = CLIENT / "src" / "penstock_client"
-    modules = {f"penstock_client/{path.relative_to(package)}" for path in package.rglob("*.py")}
+    sources = CLIENT / "src"
+    modules = {str(path.relative_to(sources)) for path in sources.rglob("*.py")}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert len(modules) > 30
-    assert held == modules | {"penstock_client/py.typed"}
+    assert held == modules | {"penstock_client/py.typed", "penstock_common/py.typed"}
 
 
 def test_it_does_not_require_torch(wheel):

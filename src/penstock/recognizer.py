@@ -31,7 +31,7 @@ from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
-from penstock_client.options import FILE, LIVE
+from penstock_common.options import FILE, LIVE
 
 NO_SAMPLES = np.zeros(0, np.float32)
 _NO_LIMITS = WindowLimits(2**62, 2**62)
@@ -198,7 +198,7 @@ class Stream:
         """Ends the current segment after optional last samples and returns its final result.
 
         The stream continues: the next samples begin a new segment, with these options changed
-        (`penstock_client.options.CHANGEABLE`; None is the default).
+        (`penstock_common.options.CHANGEABLE`; None is the default).
         """
         return self._request(NO_SAMPLES if samples is None else samples, finalize=True, changes=options)
 
@@ -270,7 +270,7 @@ class StreamingRecognizer(Recognizer):
         self._names = itertools.count(1)
 
     def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
-        """A new stream with the options of `penstock_client.StreamOptions` by name. Its first request takes its slot.
+        """A new stream with the options of `StreamOptions` by name. Its first request takes its slot.
 
         Raises StreamError if a stream cannot start with these options.
         """

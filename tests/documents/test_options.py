@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.settings import ServeOptions
-from penstock_client.options import StreamOptions
+from penstock_common.options import StreamOptions
 from penstock_gateway.config import Config
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import soundfile
 
 from penstock.errors import AudioError, PackageError
 from penstock.frontend.audio_file import AudioBlocks, AudioTrack, audio_seconds, load_audio, read_audio
-from penstock_client.audio import sound_file
+from penstock_common.audio import sound_file
 
 
 def tone(rate: int, seconds: float = 0.5, hz: float = 440.0) -> np.ndarray:

@@ -9,8 +9,9 @@ import tritonclient.grpc as triton_grpc
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.version import __version__
 from penstock_client import Client
-from penstock_client.options import MAX_PHRASES
-from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ
+from penstock_client.protocol import MAX_REQUEST_SAMPLES
+from penstock_common.options import MAX_PHRASES
+from penstock_common.samples import SAMPLE_RATE_HZ
 from trials.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server

@@ -8,7 +8,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.information import fingerprint, server_information
-from penstock_client.server_info import parse_server_info
+from penstock_common.server_info import parse_server_info
 
 CONTEXT, DECODING = AttentionContext(70, 6), DecodingConfig()
 

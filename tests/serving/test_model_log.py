@@ -13,7 +13,7 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.slots.ledger import LatencyTable
 from penstock.pipeline.slots.table import Lease, StreamRecord
 from penstock.serving.model_log import ModelLog, StreamLog, model_logger
-from penstock_client.log_lines import Event, level_of, render
+from penstock_common.log_lines import Event, level_of, render
 from tests.helpers.model_logging import kept_logging
 
 

@@ -22,7 +22,7 @@ from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import open_network
-from penstock_client.options import SPEAKER_MODES
+from penstock_common.options import SPEAKER_MODES
 from tests.helpers.golden import AN4
 
 pytestmark = pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")

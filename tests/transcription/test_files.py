@@ -9,8 +9,8 @@ import soundfile
 from client.tests.helpers.sound_files import media_file
 from penstock import StreamingRecognizer
 from penstock.transcription.files import FileTranscriber, FileTranscript
-from penstock_client.audio.monitors import SpeechMonitor
-from penstock_client.audio.pcm import Remark
+from penstock_common.audio.monitors import SpeechMonitor
+from penstock_common.audio.pcm import Remark
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
 CONTEXT = (6, 1)

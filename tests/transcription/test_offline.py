@@ -15,7 +15,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import as_floats
 from penstock.transcription import offline
 from penstock.transcription.files import FileTranscriber
-from penstock_client.audio.tracks import EACH
+from penstock_common.audio.tracks import EACH
 from recipes.training.batches import read_recordings
 from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.golden import AN4, golden_pcm

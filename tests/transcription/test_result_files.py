@@ -12,13 +12,13 @@ from penstock.pipeline.results.words import Word
 from penstock.transcription.audio_inputs import AudioInput
 from penstock.transcription.files import FileSegment, FileTranscript
 from penstock.transcription.result_files import LATTICE, ResultFiles, document
-from penstock_client import subtitles
 from penstock_client.cli.output import AudioName, Streamed
 from penstock_client.cli.output import document as client_document
-from penstock_client.protocol import Alternative as ClientAlternative
-from penstock_client.protocol import Word as ClientWord
-from penstock_client.transcript import Segment
-from penstock_client.transcript import Transcript as ClientTranscript
+from penstock_common import subtitles
+from penstock_common.results import Alternative as ClientAlternative
+from penstock_common.results import Word as ClientWord
+from penstock_common.transcript import Segment
+from penstock_common.transcript import Transcript as ClientTranscript
 
 TEXTS = ["so", "<this>", "is", "said.", "After", "a", "pause"]
 TIMES_MS = [(400 * i + (9000 if i > 3 else 0), 400 * i + 300 + (9000 if i > 3 else 0)) for i in range(len(TEXTS))]

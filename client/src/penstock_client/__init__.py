@@ -11,67 +11,68 @@ from penstock_client.version import __version__
 if TYPE_CHECKING:
     from penstock_client.audio.audio_pipe import AudioPipe as AudioPipe
     from penstock_client.audio.microphone import Microphone as Microphone
-    from penstock_client.audio.pcm import RawFormat as RawFormat
-    from penstock_client.audio.tracks import load_audio as load_audio
-    from penstock_client.audio.tracks import read_audio as read_audio
     from penstock_client.batched.client import BatchedClient as BatchedClient
     from penstock_client.batched.rows import StreamResult as StreamResult
     from penstock_client.batched.stream import BatchedStream as BatchedStream
     from penstock_client.client import AsyncClient as AsyncClient
     from penstock_client.client import Client as Client
     from penstock_client.connection import ConnectionOptions as ConnectionOptions
-    from penstock_client.errors import AudioError as AudioError
-    from penstock_client.errors import ClientError as ClientError
-    from penstock_client.errors import ConnectionLostError as ConnectionLostError
-    from penstock_client.errors import FilesOnlyError as FilesOnlyError
-    from penstock_client.errors import MicrophoneError as MicrophoneError
-    from penstock_client.errors import PackageError as PackageError
-    from penstock_client.errors import ProtocolError as ProtocolError
-    from penstock_client.errors import ReplyTimeoutError as ReplyTimeoutError
-    from penstock_client.errors import ServerDrainingError as ServerDrainingError
-    from penstock_client.errors import ServerFullError as ServerFullError
-    from penstock_client.errors import ServerReplyError as ServerReplyError
-    from penstock_client.errors import ServerUnreachableError as ServerUnreachableError
-    from penstock_client.errors import SpeakersNotServedError as SpeakersNotServedError
-    from penstock_client.errors import StreamClosedError as StreamClosedError
-    from penstock_client.errors import StreamError as StreamError
-    from penstock_client.errors import StreamId as StreamId
-    from penstock_client.errors import StreamNotOpenError as StreamNotOpenError
-    from penstock_client.options import StreamOptions as StreamOptions
-    from penstock_client.protocol import SAMPLE_RATE_HZ as SAMPLE_RATE_HZ
-    from penstock_client.protocol import Alternative as Alternative
-    from penstock_client.protocol import Result as Result
-    from penstock_client.protocol import Word as Word
-    from penstock_client.server_info import ServerInfo as ServerInfo
     from penstock_client.stream import AsyncStream as AsyncStream
     from penstock_client.stream import Stream as Stream
-    from penstock_client.transcript import Segment as Segment
-    from penstock_client.transcript import Transcript as Transcript
     from penstock_client.transport.base import AsyncConnection as AsyncConnection
     from penstock_client.transport.base import Connection as Connection
+    from penstock_common.audio.pcm import RawFormat as RawFormat
+    from penstock_common.audio.tracks import load_audio as load_audio
+    from penstock_common.audio.tracks import read_audio as read_audio
+    from penstock_common.errors import AudioError as AudioError
+    from penstock_common.errors import ClientError as ClientError
+    from penstock_common.errors import ConnectionLostError as ConnectionLostError
+    from penstock_common.errors import FilesOnlyError as FilesOnlyError
+    from penstock_common.errors import MicrophoneError as MicrophoneError
+    from penstock_common.errors import PackageError as PackageError
+    from penstock_common.errors import ProtocolError as ProtocolError
+    from penstock_common.errors import ReplyTimeoutError as ReplyTimeoutError
+    from penstock_common.errors import ServerDrainingError as ServerDrainingError
+    from penstock_common.errors import ServerFullError as ServerFullError
+    from penstock_common.errors import ServerReplyError as ServerReplyError
+    from penstock_common.errors import ServerUnreachableError as ServerUnreachableError
+    from penstock_common.errors import SpeakersNotServedError as SpeakersNotServedError
+    from penstock_common.errors import StreamClosedError as StreamClosedError
+    from penstock_common.errors import StreamError as StreamError
+    from penstock_common.errors import StreamId as StreamId
+    from penstock_common.errors import StreamNotOpenError as StreamNotOpenError
+    from penstock_common.options import StreamOptions as StreamOptions
+    from penstock_common.results import Alternative as Alternative
+    from penstock_common.results import Result as Result
+    from penstock_common.results import Word as Word
+    from penstock_common.samples import SAMPLE_RATE_HZ as SAMPLE_RATE_HZ
+    from penstock_common.server_info import ServerInfo as ServerInfo
+    from penstock_common.transcript import Segment as Segment
+    from penstock_common.transcript import Transcript as Transcript
 
 _PUBLIC = {
-    "audio.tracks": ("load_audio", "read_audio"),
-    "audio.audio_pipe": ("AudioPipe",),
-    "batched.client": ("BatchedClient",),
-    "batched.rows": ("StreamResult",),
-    "batched.stream": ("BatchedStream",),
-    "client": ("AsyncClient", "Client"),
-    "connection": ("ConnectionOptions",),
-    "errors": (
+    "penstock_common.audio.tracks": ("load_audio", "read_audio"),
+    "penstock_client.audio.audio_pipe": ("AudioPipe",),
+    "penstock_client.batched.client": ("BatchedClient",),
+    "penstock_client.batched.rows": ("StreamResult",),
+    "penstock_client.batched.stream": ("BatchedStream",),
+    "penstock_client.client": ("AsyncClient", "Client"),
+    "penstock_client.connection": ("ConnectionOptions",),
+    "penstock_common.errors": (
         "AudioError", "ClientError", "ConnectionLostError", "FilesOnlyError", "MicrophoneError", "PackageError",
         "ProtocolError", "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError",
         "ServerUnreachableError", "SpeakersNotServedError", "StreamClosedError", "StreamError", "StreamId",
         "StreamNotOpenError",
     ),
-    "audio.microphone": ("Microphone",),
-    "options": ("StreamOptions",),
-    "audio.pcm": ("RawFormat",),
-    "protocol": ("SAMPLE_RATE_HZ", "Alternative", "Result", "Word"),
-    "server_info": ("ServerInfo",),
-    "stream": ("AsyncStream", "Stream"),
-    "transcript": ("Segment", "Transcript"),
-    "transport.base": ("AsyncConnection", "Connection"),
+    "penstock_client.audio.microphone": ("Microphone",),
+    "penstock_common.options": ("StreamOptions",),
+    "penstock_common.audio.pcm": ("RawFormat",),
+    "penstock_common.results": ("Alternative", "Result", "Word"),
+    "penstock_common.samples": ("SAMPLE_RATE_HZ",),
+    "penstock_common.server_info": ("ServerInfo",),
+    "penstock_client.stream": ("AsyncStream", "Stream"),
+    "penstock_common.transcript": ("Segment", "Transcript"),
+    "penstock_client.transport.base": ("AsyncConnection", "Connection"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
@@ -81,7 +82,7 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock_client' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"penstock_client.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.protocol import as_samples
+from penstock_common.samples import as_samples
 
 Samples = npt.NDArray[Any]
 """[n] float32 in -1 .. 1, or int16 where the protocol carries it."""

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client import limits
-from penstock_client.audio.tracks import MIX, Channel
 from penstock_client.batched.rows import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
-from penstock_client.errors import StreamClosedError, StreamId
-from penstock_client.options import StreamOptions, check_live_options, for_file, parameters_of
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
-from penstock_client.protocol import Result
-from penstock_client.server_info import ServerInfo
 from penstock_client.stream import AsyncStream, Stream
-from penstock_client.transcript import Transcript
 from penstock_client.transport.base import AsyncConnection, Connection
 from penstock_client.transport.blocking import BlockingConnection
 from penstock_client.transport.engine import EngineConnection
 from penstock_client.transport.server_offer import check_live, read_server_info
+from penstock_common.audio.tracks import MIX, Channel
+from penstock_common.errors import StreamClosedError, StreamId
+from penstock_common.options import StreamOptions, check_live_options, for_file, parameters_of
+from penstock_common.results import Result
+from penstock_common.server_info import ServerInfo
+from penstock_common.transcript import Transcript
 
 
 class ClientBase:

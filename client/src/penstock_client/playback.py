@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.tracks import MIX, Channel, check_channel, read_mono
-from penstock_client.errors import ClientError
-from penstock_client.protocol import SAMPLE_RATE_HZ, Result, as_samples
 from penstock_client.stream import Stream
-from penstock_client.transcript import Transcript
+from penstock_common.audio.tracks import MIX, Channel, check_channel, read_mono
+from penstock_common.errors import ClientError
+from penstock_common.results import Result
+from penstock_common.samples import SAMPLE_RATE_HZ, as_samples
+from penstock_common.transcript import Transcript
 
 _REALTIME_REQUEST_MS, _FILE_REQUEST_MS = 100.0, 1000.0
 """At full speed requests are long, because the server processes one after the other."""

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from penstock_client.errors import (
+from penstock_common.errors import (
     ProtocolError,
     ServerDrainingError,
     ServerFullError,
@@ -18,7 +18,7 @@ from penstock_client.errors import (
     StreamId,
     StreamNotOpenError,
 )
-from penstock_client.protocol import Alternative, Result, Word, with_speakers
+from penstock_common.results import Alternative, Result, Word, with_speakers
 
 
 def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> list[Result]:

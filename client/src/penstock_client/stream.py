@@ -5,17 +5,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from penstock_client.errors import ClientError, StreamClosedError, StreamId
-from penstock_client.options import changes_of
-from penstock_client.protocol import (
-    FINALIZE,
-    Parameter,
-    Request,
-    Result,
-    as_samples,
-)
-from penstock_client.transcript import Transcript
+from penstock_client.protocol import FINALIZE, Request
 from penstock_client.transport.base import AsyncTransport, Transport
+from penstock_common.errors import ClientError, StreamClosedError, StreamId
+from penstock_common.options import Parameter, changes_of
+from penstock_common.results import Result
+from penstock_common.samples import as_samples
+from penstock_common.transcript import Transcript
 
 
 class StreamBase:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock_client import AudioPipe, Client, load_audio, read_audio
-from penstock_client.audio.tracks import MixMonitor, channel_names, parse_channel, select
+from penstock_common.audio.tracks import MixMonitor, channel_names, parse_channel, select
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, (16000, 3)).astype(np.float32)
 

@@ -6,8 +6,9 @@ import pytest
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.rows import FINALIZE, START, Part, StreamResult
 from penstock_client.limits import WARM_UP_S
-from penstock_client.protocol import SAMPLE_RATE_HZ, Word
 from penstock_client.transport.replay import Replay
+from penstock_common.results import Word
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 CHUNK = 8960
 """The geometry of a model at [70,6]; its results cover 70 ms less."""

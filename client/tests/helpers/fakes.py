@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock_client.client import Client
-from penstock_client.errors import ClientError, StreamClosedError, StreamId
-from penstock_client.protocol import Request, Result
+from penstock_client.protocol import Request
 from penstock_client.replies import parse_results, stream_error
 from penstock_client.transport.blocking import BlockingConnection
 from penstock_client.transport.signal import AsyncSignal
+from penstock_common.errors import ClientError, StreamClosedError, StreamId
+from penstock_common.results import Result
 
 WORD_SAMPLES = 800
 WORD_MS = 50

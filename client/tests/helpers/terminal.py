@@ -2,7 +2,7 @@
 
 import re
 
-from penstock_client.writing import cells
+from penstock_common.writing import cells
 
 _TOKENS = re.compile(r"\x1b\[(\d*)([AJ])|(.)", re.DOTALL)
 

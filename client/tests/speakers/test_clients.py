@@ -26,8 +26,8 @@ from penstock_client import (
     Transcript,
 )
 from penstock_client.batched.rows import SPEAKERS_MODEL_NAME
-from penstock_client.errors import OptionError
-from penstock_client.options import for_file
+from penstock_common.errors import OptionError
+from penstock_common.options import for_file
 
 pytestmark = pytest.mark.anyio
 

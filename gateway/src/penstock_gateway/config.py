@@ -7,9 +7,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.connection import Endpoint
-from penstock_client.declaration import About, Listen, Options
-from penstock_client.listening import LOOPBACK, is_loopback
-from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState, WindowSizes
+from penstock_common.declaration import About, Listen, Options
+from penstock_common.listening import LOOPBACK, is_loopback
+from penstock_common.options import EndpointLongest, EndpointSilence, EndpointState, WindowSizes
 
 DNS, FILE = "dns:", "file:"
 """Before a name with several addresses, and before the path of a file with a HOST:PORT in each line."""

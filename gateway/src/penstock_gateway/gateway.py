@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from penstock_client.log_lines import RateLimit
+from penstock_common.log_lines import RateLimit
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError

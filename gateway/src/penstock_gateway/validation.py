@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
-from penstock_client.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
+from penstock_common.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
 from penstock_gateway.errors import GatewayCode, GatewayError, shown
 
 _T = TypeVar("_T")

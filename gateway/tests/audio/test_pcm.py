@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.tests.helpers.sound_files import sound_file
-from penstock_client.audio.live_resampler import LiveResampler
-from penstock_client.audio.pcm import RawFormat
+from penstock_common.audio.live_resampler import LiveResampler
+from penstock_common.audio.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
 

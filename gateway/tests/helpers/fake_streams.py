@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from penstock_client import Alternative, Word
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import Samples
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import Samples
+from penstock_common.results import Alternative, Word
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity

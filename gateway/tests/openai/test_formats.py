@@ -2,7 +2,7 @@
 
 import json
 
-from penstock_client import Word
+from penstock_common.results import Word
 from penstock_gateway.config import Config
 from penstock_gateway.openai.formats import TranscriptEvents, Transcription, render
 from penstock_gateway.openai.request import parse_fields

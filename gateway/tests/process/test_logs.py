@@ -2,7 +2,7 @@ import io
 import logging
 import sys
 
-from penstock_client.log_lines import RateLimit
+from penstock_common.log_lines import RateLimit
 from penstock_gateway.process.main import configure_logs
 
 

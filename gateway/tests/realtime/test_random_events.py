@@ -13,7 +13,7 @@ import websockets
 
 from gateway.tests.helpers.fake_streams import FakeStreams, speech
 from gateway.tests.helpers.running import running
-from penstock_client import Word
+from penstock_common.results import Word
 from penstock_gateway.config import Config
 from penstock_gateway.realtime.dialect import AppendAudio, Configure, EndSegment, Finish
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode

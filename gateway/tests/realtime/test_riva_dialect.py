@@ -6,8 +6,8 @@ import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
 from gateway.tests.helpers.realtime_events import error, send
-from penstock_client import Word
-from penstock_client.audio.pcm import RawFormat
+from penstock_common.audio.pcm import RawFormat
+from penstock_common.results import Word
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, FINISH, AppendAudio, Configure

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
 from gateway.tests.helpers.realtime_events import append, error, send, update
-from penstock_client.audio.pcm import RawFormat
+from penstock_common.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.realtime.dialect import END_SEGMENT, AppendAudio

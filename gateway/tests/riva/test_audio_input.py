@@ -5,7 +5,7 @@ import pytest
 
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
-from penstock_client.audio.pcm import RawFormat
+from penstock_common.audio.pcm import RawFormat
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.riva.audio_input import AudioForm, CallAudio
 

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock_client import Alternative, Word
+from penstock_common.results import Alternative, Word
 from penstock_gateway.riva.call import final_result, interim_result, is_answer, offline_result
 from penstock_gateway.riva.request_mapping import ResultFormat
 from penstock_gateway.stream.events import Final, Partial

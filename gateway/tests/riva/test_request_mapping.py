@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.tests.helpers.fake_streams import GROUP
-from penstock_client.audio.pcm import RawFormat
+from penstock_common.audio.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock_client import Alternative, StreamResult, Word
+from penstock_client import StreamResult
+from penstock_common.results import Alternative, Word
 from penstock_gateway.stream import events
 from penstock_gateway.stream.events import Segments
 from penstock_gateway.stream.options import LiveStreamOptions, segments_of

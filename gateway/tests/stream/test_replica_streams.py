@@ -7,8 +7,8 @@ import pytest
 
 from client.tests.helpers.fakes import word
 from gateway.tests.helpers.stream_calls import audio, events_of, named, opened, rejection
-from penstock_client import Word
-from penstock_client.audio.pcm import Remark
+from penstock_common.audio.pcm import Remark
+from penstock_common.results import Word
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from penstock.errors import ErrorCode, PenstockError
 from penstock.version import __version__
-from penstock_client.command_parser import Parser
+from penstock_common.command_parser import Parser
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = {

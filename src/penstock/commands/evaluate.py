@@ -15,8 +15,8 @@ from penstock.evaluation.normalizers import NORMALIZERS
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
 from penstock.serving.settings import MODEL, PRECISION
-from penstock_client.declaration import read_flags
-from penstock_client.options import ENDPOINTS, StreamOptions
+from penstock_common.declaration import read_flags
+from penstock_common.options import ENDPOINTS, StreamOptions
 
 if TYPE_CHECKING:
     from penstock.evaluation.manifest import Utterance
@@ -367,7 +367,8 @@ def _through_server(
 ) -> Iterator[tuple["Conditions", "RunResult"]]:
     """One run with the server's own settings."""
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import Variant, collect, connect, recognize_through_server, server_info
+    from penstock.evaluation.runs import Variant, collect
+    from penstock.evaluation.server_runs import connect, recognize_through_server, server_info
     from penstock.model.tokenizer import writes_sentences
     from penstock.reporting import describe_hardware
 

@@ -6,7 +6,7 @@ import sys
 
 from penstock.errors import SettingError
 from penstock.serving.health import HTTP_PORT, probe
-from penstock_client.listening import ACCEPTED, listen_address, local_host_port
+from penstock_common.listening import ACCEPTED, listen_address, local_host_port
 
 _PORT, _LISTEN = "PENSTOCK_HTTP_PORT", "PENSTOCK_LISTEN"
 """Options of the server, whose declaration imports too much for a probe."""

@@ -36,9 +36,9 @@ from penstock.serving.settings import (
 )
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
-from penstock_client.declaration import unknown_variables
-from penstock_client.listening import is_loopback
-from penstock_client.options import LIVE
+from penstock_common.declaration import unknown_variables
+from penstock_common.listening import is_loopback
+from penstock_common.options import LIVE
 
 REJECTED = 2
 """Exit status for settings and files that cannot work; that of a wrong flag, too. systemd does not restart after it."""

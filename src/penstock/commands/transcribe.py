@@ -20,10 +20,10 @@ from penstock.serving.settings import CONTEXT, MODEL, PRECISION, THREADS
 from penstock.transcription.audio_inputs import AudioInput, FolderWatch, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, RTTM, ResultFiles, document
-from penstock_client.audio.sound_file import open_audio
-from penstock_client.audio.tracks import CHANNELS, EACH, MIX, Channel, channel_names, parse_channel
-from penstock_client.declaration import read_flags
-from penstock_client.options import (
+from penstock_common.audio.sound_file import open_audio
+from penstock_common.audio.tracks import CHANNELS, EACH, MIX, Channel, channel_names, parse_channel
+from penstock_common.declaration import read_flags
+from penstock_common.options import (
     ENDPOINTS,
     OWN_OPTIONS,
     StreamOptions,

@@ -1,20 +1,16 @@
-"""Runs of an evaluation: all utterances through a recognizer in this process or through a running server.
+"""Runs of an evaluation: all utterances through a recognizer; and what runs through a server share.
 
-The server needs penstock-client. A run's search is what `--decoder NAME[:OPTION=VALUE,...]` chooses.
+A run's search is what `--decoder NAME[:OPTION=VALUE,...]` chooses.
 """
 
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
+from penstock.errors import RunError, SettingError
 from penstock.evaluation.diarization import FoundSpeakers, SpeakerErrors, speaker_errors, sum_errors
 from penstock.evaluation.errors import NO_NORMALIZER, Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
@@ -22,23 +18,17 @@ from penstock.evaluation.normalizers import Normalizer
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.transcription.progress import Progress
-from penstock_client import options as stream_options
-from penstock_client.audio.tracks import MIX
-from penstock_client.options import BOOSTED_DECODERS, StreamOptions, is_live_window
-from penstock_client.writing import join_texts
+from penstock_common import options as stream_options
+from penstock_common.audio.tracks import MIX
+from penstock_common.options import BOOSTED_DECODERS, StreamOptions, is_live_window
+from penstock_common.writing import join_texts
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.recognizer import Recognizer
     from penstock.speakers.diarizer import Diarizer
     from penstock.transcription.files import FileTranscript, Transcriber
-    from penstock_client import Client, ServerInfo
 
-_REQUEST_MS = 1000
-_SERVER_TIMEOUT_S = 60.0
-"""Without an answer for this time a stream fails. It is long because the server is under full load."""
-_SLOT_WAIT_S = 24 * 3600.0
-"""Time for which a stream waits while the server is full."""
 _LEAST_AUDIO_S = 60.0
 """A speed of less audio says more about the start than about the model."""
 
@@ -274,83 +264,3 @@ def _spoken(transcript: "FileTranscript") -> FoundSpeakers:
     for word, speaker in zip(transcript.words, transcript.speakers, strict=False):
         words.setdefault(speaker, []).append(word.text)
     return FoundSpeakers(transcript.turns or [], {speaker: join_texts(texts) for speaker, texts in words.items()})
-
-
-def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":
-    """A client whose server has answered; its streams wait for a slot while the server is full.
-
-    on_full: called if the server is full now. Raises PenstockError, also without penstock-client.
-    """
-    try:
-        from penstock_client import Client, ClientError, ConnectionOptions, ServerFullError
-    except ImportError as error:
-        raise PackageError(
-            f"--url needs the package penstock-client, which is the folder client/ of the source ({error})"
-        ) from error
-    try:
-        with Client(url, timeout_s=_SERVER_TIMEOUT_S) as probe:
-            probe.transcribe(np.zeros(0, np.float32))
-    except ValueError as error:
-        raise SettingError(f"--url: {error}") from error
-    except ServerFullError:
-        on_full()
-    except ClientError as error:
-        raise ServerError(error.text) from error
-    return Client(url, timeout_s=_SERVER_TIMEOUT_S, connection_options=ConnectionOptions(wait_for_slot_s=_SLOT_WAIT_S))
-
-
-def recognize_through_server(
-    client: "Client",
-    utterances: Sequence[Utterance],
-    streams: int,
-    has_languages: bool = False,
-    more_options: Mapping[str, Any] = MappingProxyType({}),
-) -> Iterator[Outcome]:
-    """Yields outcomes as they complete, with `streams` concurrent streams.
-
-    has_languages: those of the utterances are sent. more_options: fields of the client's `StreamOptions`.
-    A failed stream yields an outcome with its error. Raises ServerError for an unreachable server.
-    """
-    from penstock_client import ServerUnreachableError
-
-    pool = ThreadPoolExecutor(streams)  # not a context manager, which would wait for the running streams
-    jobs = [
-        pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, more_options)
-        for index, utterance in enumerate(utterances)
-    ]
-    try:
-        for job in as_completed(jobs):
-            yield job.result()
-    except ServerUnreachableError as error:
-        raise ServerError(error.text) from error
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # running streams end with the client
-
-
-def server_info(client: "Client") -> "ServerInfo":
-    """The model and the offer of the server; raises ServerError."""
-    from penstock_client import ClientError
-
-    try:
-        return client.server_info()
-    except ClientError as error:
-        raise ServerError(error.text) from error
-
-
-def _recognize(
-    client: "Client", index: int, utterance: Utterance, language: str | None, more_options: Mapping[str, Any]
-) -> Outcome:
-    from penstock_client import ClientError, ServerUnreachableError, StreamOptions
-    from penstock_client.options import PhraseError
-
-    try:
-        phrases = list(utterance.boosted_phrases)
-        options = StreamOptions(boosted_phrases=phrases, language=language, **more_options)
-        return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
-    except ServerUnreachableError:
-        raise
-    except PhraseError as error:
-        return Outcome(index, "", f"{ErrorCode.PHRASES_INVALID}: {utterance.audio}: {error}")
-    except ClientError as error:
-        text = error.text.removeprefix(f"{utterance.audio}: ")
-        return Outcome(index, "", f"{error.code}: {utterance.audio}: {text}")

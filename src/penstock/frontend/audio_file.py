@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import AudioError, PackageError
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import EACH, MIX, Audio, Channel, TrackReader, load, seconds
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import EACH, MIX, Audio, Channel, TrackReader, load, seconds
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 

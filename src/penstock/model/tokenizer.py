@@ -8,7 +8,7 @@ from pathlib import Path
 import sentencepiece
 
 from penstock.errors import CheckpointError
-from penstock_client.writing import SENTENCE_ENDS, is_mark, may_begin_word
+from penstock_common.writing import SENTENCE_ENDS, is_mark, may_begin_word
 
 _SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -16,7 +16,7 @@ from penstock.errors import PackageError, SettingError
 from penstock.runtime import module_command
 from penstock.serving.health import answers
 from penstock.serving.launch import OtherPort
-from penstock_client.listening import local_host_port
+from penstock_common.listening import local_host_port
 
 _PACKAGE = "penstock_gateway"
 _READY_TIMEOUT_S = 2.0

@@ -16,8 +16,8 @@ from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.speakers.bundle import SpeakerConfig
 from penstock.version import __version__
-from penstock_client.options import MAX_PHRASES, WINDOWS
-from penstock_client.server_info import FINGERPRINT
+from penstock_common.options import MAX_PHRASES, WINDOWS
+from penstock_common.server_info import FINGERPRINT
 
 _FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
 """Settings of the decoder that change no word."""
@@ -33,7 +33,7 @@ def server_information(
     max_audio_s: int = 0,
     precision: str = "auto",
 ) -> dict[str, str]:
-    """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is "".
+    """Values by the names of `ServerInfo`; lists are separated by commas, an empty list is "".
 
     max_audio_s: of an offline model. context: None for an offline model, which publishes its windows instead.
     precision: the option; `auto` is not published.

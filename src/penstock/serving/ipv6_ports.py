@@ -10,7 +10,7 @@ from functools import partial
 
 from penstock.errors import PortError
 from penstock.serving.launch import OWN_FILES
-from penstock_client.listening import ALL, ALL_IPV4, LOOPBACK, can_open
+from penstock_common.listening import ALL, ALL_IPV4, LOOPBACK, can_open
 
 
 def triton_address(listen: str) -> str:

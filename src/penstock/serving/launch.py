@@ -21,7 +21,7 @@ from typing import NamedTuple
 from penstock.errors import PortError, SettingError
 from penstock.serving.model_repository import SPEAKERS
 from penstock.serving.triton_install import TritonInstall
-from penstock_client.listening import LOOPBACK, tcp_socket
+from penstock_common.listening import LOOPBACK, tcp_socket
 
 FREE_PORTS = range(20000, 32768)
 """Below the ports of outgoing connections, which could otherwise take a server's port while it restarts."""

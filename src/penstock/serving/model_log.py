@@ -11,7 +11,7 @@ from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamError
 from penstock.pipeline.slots.ledger import LatencyTable
 from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
 from penstock.serving.settings import SAMPLE_RATE_HZ, ServeOptions
-from penstock_client.log_lines import LineFormatter, RateLimit
+from penstock_common.log_lines import LineFormatter, RateLimit
 
 _REJECTIONS_PER_S = 20
 _REMEMBERED_STREAMS = 256

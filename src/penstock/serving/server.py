@@ -35,8 +35,8 @@ from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import ServeOptions
 from penstock.serving.triton_install import TritonInstall
 from penstock.serving.watchdog import ModelEnds
-from penstock_client.listening import local_host_port
-from penstock_client.server_info import SERVER_ID
+from penstock_common.listening import local_host_port
+from penstock_common.server_info import SERVER_ID
 
 START_LIMIT_S = 600.0
 """A server that is not ready after this long has failed."""

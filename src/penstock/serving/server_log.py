@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
-from penstock_client.log_lines import Event, is_logged, level_of, render
+from penstock_common.log_lines import Event, is_logged, level_of, render
 
 _KEPT_LINES = 400
 _WAITING_LINES = 10_000

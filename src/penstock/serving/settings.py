@@ -17,9 +17,9 @@ from pydantic import BeforeValidator, Field
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock_client.declaration import About, Listen, Options
-from penstock_client.listening import LOOPBACK
-from penstock_client.log_lines import LogFormat, LogLevel
+from penstock_common.declaration import About, Listen, Options
+from penstock_common.listening import LOOPBACK
+from penstock_common.log_lines import LogFormat, LogLevel
 
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.
 if TYPE_CHECKING:

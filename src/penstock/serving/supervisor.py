@@ -18,7 +18,7 @@ from penstock.serving.gateway_process import GatewayProcess
 from penstock.serving.server import START_LIMIT_S, TritonServer
 from penstock.serving.speaker_restarts import SpeakerRestarts
 from penstock.serving.watchdog import Watchdog
-from penstock_client.log_lines import Event, render
+from penstock_common.log_lines import Event, render
 
 STABLE_S = 60.0
 """A server that has been ready for this long has recovered: the next crash is a first one again."""

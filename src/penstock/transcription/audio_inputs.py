@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from penstock.errors import AudioError, ManifestError, SettingError
-from penstock_client.audio.formats import SUFFIXES
-from penstock_client.audio.sound_file import STDIN
+from penstock_common.audio.formats import SUFFIXES
+from penstock_common.audio.sound_file import STDIN
 
 _NAMED_SKIPS = 5
 

@@ -13,10 +13,10 @@ from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import Recognizer
 from penstock.speakers.turns import Turn
-from penstock_client.audio.monitors import SpeechMonitor
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import MIX, Channel
-from penstock_client.writing import join_texts
+from penstock_common.audio.monitors import SpeechMonitor
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import MIX, Channel
+from penstock_common.writing import join_texts
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""

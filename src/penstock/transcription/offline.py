@@ -67,7 +67,7 @@ class OfflineRecognizer(Recognizer):
         """Returns the result of each recording, or why it has none; the others continue.
 
         recordings: mono samples [n] at the recognizer's rate, floats in -1 .. 1 or int16, at least 10 ms. options: of
-        all, or of each, by the names of `penstock_client.StreamOptions`.
+        all, or of each, by the names of `StreamOptions`.
         """
         each = [options or {}] * len(recordings) if options is None or isinstance(options, Mapping) else options
         answers: list[StreamResult | StreamError] = []

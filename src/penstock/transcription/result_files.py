@@ -9,9 +9,10 @@ from itertools import accumulate, groupby, repeat
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import OutputError, PackageError, SettingError
+from penstock.errors import OutputError, SettingError
 from penstock.transcription.audio_inputs import AudioInput
-from penstock_client.transcript import alternative_documents, segment_document, word_document
+from penstock_common import subtitles
+from penstock_common.transcript import alternative_documents, segment_document, word_document
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript
@@ -53,14 +54,10 @@ def _json(transcript: "FileTranscript") -> str:
 
 
 def _srt(transcript: "FileTranscript") -> str:
-    from penstock_client import subtitles
-
     return subtitles.srt(_cues(transcript))
 
 
 def _vtt(transcript: "FileTranscript") -> str:
-    from penstock_client import subtitles
-
     return subtitles.vtt(_cues(transcript))
 
 
@@ -73,8 +70,6 @@ def _rttm(transcript: "FileTranscript") -> str:
 
 def _cues(transcript: "FileTranscript") -> list[Any]:
     """With speakers a part of a segment for each of them."""
-    from penstock_client import subtitles
-
     segments, end_s = _words_of_segments(transcript), transcript.start_s + transcript.audio_s
     if not transcript.speakers:
         return subtitles.cues(segments, end_s=end_s)
@@ -119,7 +114,6 @@ FORMATS = tuple(_WRITERS)
 LATTICE = "fst.txt"
 """Format of `--lattices`, not one of `--format`."""
 _WRITERS[LATTICE] = _lattice
-_SUBTITLES = ("srt", "vtt")
 
 
 class ResultFiles:
@@ -138,8 +132,6 @@ class ResultFiles:
         for name in self._formats:
             if name not in _WRITERS:
                 raise SettingError(f"--format is {name!r}; accepted: {','.join(FORMATS)}, or several of them")
-        if set(self._formats) & set(_SUBTITLES):
-            _check_subtitles()
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -186,13 +178,3 @@ class ResultFiles:
         kept = audio.name if audio.name in self._with_suffix else audio.name.with_suffix("")
         stem = kept.name + (f".{channel}" if channel else "")
         return [self._directory / audio.name.with_name(f"{stem}.{name}") for name in self._formats]
-
-
-def _check_subtitles() -> None:
-    try:
-        import penstock_client.subtitles  # noqa: F401  # whether it is there
-    except ImportError as error:
-        raise PackageError(
-            "--format srt and vtt need the package penstock-client, which is the folder client/ of the source "
-            f"({error})"
-        ) from error

@@ -11,7 +11,7 @@ from penstock.frontend.audio_file import AudioBlocks
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.turns import speakers_of, turns
 from penstock.transcription.files import FileTranscript, Transcriber
-from penstock_client.audio.tracks import Channel
+from penstock_common.audio.tracks import Channel
 
 _READ_SAMPLES = 1 << 16
 

@@ -16,7 +16,7 @@ from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.serving.information import server_information
-from penstock_client.options import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST
+from penstock_common.options import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 from tests.helpers.stage_requests import DecoderRequest, decode
 

@@ -15,7 +15,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.offers import DecoderOffer
 from penstock.pipeline.options.stream_options import OptionReader, ResolvedOptions, parse_stream_options
-from penstock_client.options import EndpointState
+from penstock_common.options import EndpointState
 from tests.helpers.phrases import NumberTokenizer
 
 WITH_LM = DecodingConfig(lm="some.arpa", lm_weight=0.3, beam_size=8)

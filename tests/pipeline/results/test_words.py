@@ -7,7 +7,7 @@ import pytest
 
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.results.words import SegmentTranscript, Token, Word, word_confidence
-from penstock_client.writing import split_words
+from penstock_common.writing import split_words
 
 FRAME_MS = 80.0
 

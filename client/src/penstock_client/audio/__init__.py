@@ -1,1 +1,1 @@
-"""Audio of files, pipes and microphones as samples."""
+"""Audio of pipes and microphones as samples."""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.pcm import Block, PcmStream, RawFormat, Remark, read_wav_header
-from penstock_client.audio.sound_file import STDIN
-from penstock_client.audio.tracks import EACH, MIX, Audio, Channel, TrackMaker, check_channel, load, naming
-from penstock_client.errors import AudioError
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_common.audio.pcm import Block, PcmStream, RawFormat, Remark, read_wav_header
+from penstock_common.audio.sound_file import STDIN
+from penstock_common.audio.tracks import EACH, MIX, Audio, Channel, TrackMaker, check_channel, load, naming
+from penstock_common.errors import AudioError
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 _MIN_BLOCK_MS, _MAX_BLOCK_MS = 100.0, 1000.0
 _QUIET_S = 0.1

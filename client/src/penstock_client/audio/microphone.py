@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.live_resampler import LiveResampler
-from penstock_client.errors import MicrophoneError, one_line
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_common.audio.live_resampler import LiveResampler
+from penstock_common.errors import MicrophoneError, one_line
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 
 class Microphone:

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import Endpoint
-from penstock_client.errors import (
+from penstock_common.errors import (
     ConnectionLostError,
     ProtocolError,
     ServerFullError,

@@ -11,9 +11,9 @@ from penstock_client.batched.rows import MODEL_NAME, MOVABLE, OnAnswer
 from penstock_client.batched.server import LOST, Probe, Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
-from penstock_client.errors import ClientError, ServerUnreachableError, SpeakersNotServedError
-from penstock_client.options import StreamOptions, parameters_of
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_common.errors import ClientError, ServerUnreachableError, SpeakersNotServedError
+from penstock_common.options import StreamOptions, parameters_of
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 
 class BatchedClient:

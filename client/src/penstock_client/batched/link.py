@@ -29,7 +29,10 @@ from penstock_client.batched.rows import (
     decode_reply,
 )
 from penstock_client.connection import Endpoint
-from penstock_client.errors import (
+from penstock_client.protocol import MAX_REQUEST_SAMPLES
+from penstock_client.replies import stream_error
+from penstock_client.transport.signal import AsyncSignal
+from penstock_common.errors import (
     ClientError,
     ConnectionLostError,
     ProtocolError,
@@ -39,9 +42,8 @@ from penstock_client.errors import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.protocol import MAX_REQUEST_SAMPLES, Parameter, Result
-from penstock_client.replies import stream_error
-from penstock_client.transport.signal import AsyncSignal
+from penstock_common.options import Parameter
+from penstock_common.results import Result
 
 _REQUESTS_WHILE_BEHIND = 2
 """At most this many requests in the time that the server is behind."""

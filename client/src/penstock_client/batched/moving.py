@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.link import Arrival, Link
 from penstock_client.batched.rows import Part, Pushed, Receiver
-from penstock_client.errors import ClientError, ProtocolError, StreamClosedError, StreamId
-from penstock_client.protocol import Parameter, ResultOrder
+from penstock_client.protocol import ResultOrder
 from penstock_client.transport.replay import Replay
+from penstock_common.errors import ClientError, ProtocolError, StreamClosedError, StreamId
+from penstock_common.options import Parameter
 
 _MAX_FRUITLESS_MOVES = 3
 """Moves in a row without a new result; a stream that exceeds it may itself be what crashes its servers, so it ends. One

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.alignment import Samples, join_samples
-from penstock_client.errors import ClientError, ProtocolError, StreamError
-from penstock_client.protocol import Parameter, Result
 from penstock_client.replies import UNREADABLE, parse_results, stream_error
+from penstock_common.errors import ClientError, ProtocolError, StreamError
+from penstock_common.options import Parameter
+from penstock_common.results import Result
 
 MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
 """The second one for streams with speakers."""

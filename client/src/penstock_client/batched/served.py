@@ -24,7 +24,11 @@ from penstock_client.batched.rows import (
     StreamResult,
     stream_result,
 )
-from penstock_client.errors import (
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, ends_stream
+from penstock_client.replies import stream_error
+from penstock_client.transport.replay import Replay
+from penstock_client.transport.signal import AsyncSignal
+from penstock_common.errors import (
     ClientError,
     ConnectionLostError,
     ProtocolError,
@@ -32,11 +36,9 @@ from penstock_client.errors import (
     StreamClosedError,
     StreamNotOpenError,
 )
-from penstock_client.options import without_speakers
-from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Parameter, Result, ends_stream
-from penstock_client.replies import stream_error
-from penstock_client.transport.replay import Replay
-from penstock_client.transport.signal import AsyncSignal
+from penstock_common.options import Parameter, without_speakers
+from penstock_common.results import Result
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 _MAX_REPEATED_SAMPLES = round(limits.MAX_REPEATED_S * SAMPLE_RATE_HZ)
 _LOST = "STREAM_LOST"

@@ -15,7 +15,9 @@ from penstock_client.batched.link import Link
 from penstock_client.batched.rows import MODEL_NAME, SPEAKERS_MODEL_NAME, OnAnswer
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint
-from penstock_client.errors import (
+from penstock_client.transport.replay import Replay
+from penstock_client.transport.server_offer import read_parameters_soon
+from penstock_common.errors import (
     ClientError,
     ConnectionLostError,
     ProtocolError,
@@ -26,11 +28,9 @@ from penstock_client.errors import (
     SpeakersNotServedError,
     StreamClosedError,
 )
-from penstock_client.options import SPEAKER_FILE
-from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter
-from penstock_client.server_info import FINGERPRINT, SPEAKERS, ServerInfo, parse_server_info, takes_files
-from penstock_client.transport.replay import Replay
-from penstock_client.transport.server_offer import read_parameters_soon
+from penstock_common.options import SPEAKER_FILE, Parameter
+from penstock_common.samples import SAMPLE_RATE_HZ
+from penstock_common.server_info import FINGERPRINT, SPEAKERS, ServerInfo, parse_server_info, takes_files
 
 log = logging.getLogger("penstock_client")
 LOST = (ConnectionLostError.code, ReplyTimeoutError.code, ProtocolError.code)

@@ -13,10 +13,10 @@ from penstock_client.alignment import ChunkGeometry, Samples
 from penstock_client.batched.link import Link
 from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, StreamResult
 from penstock_client.batched.served import ServedStream
-from penstock_client.errors import StreamClosedError
-from penstock_client.options import changes_of
-from penstock_client.protocol import Parameter, as_samples
 from penstock_client.transport.replay import Replay
+from penstock_common.errors import StreamClosedError
+from penstock_common.options import Parameter, changes_of
+from penstock_common.samples import as_samples
 
 _MAX_UNANSWERED_ENDS = 4
 """Ends of segments on their way: each takes a step of the encoder of its own, for which other streams wait."""

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.audio.tracks import CHANNELS, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
-from penstock_client.command_parser import Parser
 from penstock_client.connection import ConnectionOptions, ProtocolName
-from penstock_client.declaration import read_flags
-from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase, split_decoder_flag
 from penstock_client.playback import choose_request_ms
 from penstock_client.version import __version__
+from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.audio.tracks import CHANNELS, MIX, Channel, parse_channel
+from penstock_common.command_parser import Parser
+from penstock_common.declaration import read_flags
+from penstock_common.options import BoostedPhrase, StreamOptions, parse_phrase, split_decoder_flag
 
 _GRPC_URL, _HTTP_URL = "localhost:8001", "localhost:8000"
 _URL_VARIABLE = "PENSTOCK_URL"

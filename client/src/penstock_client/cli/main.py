@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from penstock_client.audio.audio_pipe import AudioPipe, is_pipe
-from penstock_client.audio.tracks import EACH, load_audio
 from penstock_client.cli.arguments import (
     build_parser,
     check,
@@ -22,11 +21,13 @@ from penstock_client.cli.arguments import (
 from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Report, Streamed, SubtitleReport
 from penstock_client.cli.streaming import Streamer
 from penstock_client.client import Client
-from penstock_client.errors import ClientError
 from penstock_client.playback import Progress
-from penstock_client.protocol import SAMPLE_RATE_HZ, Result
-from penstock_client.transcript import Transcript
-from penstock_client.writing import printable
+from penstock_common.audio.tracks import EACH, load_audio
+from penstock_common.errors import ClientError
+from penstock_common.results import Result
+from penstock_common.samples import SAMPLE_RATE_HZ
+from penstock_common.transcript import Transcript
+from penstock_common.writing import printable
 
 _FAILED = 1
 _INFO_CHARACTERS = 200

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, TextIO, get_args
 
-from penstock_client.audio.pcm import Remark
-from penstock_client.protocol import Alternative, Result, Word
-from penstock_client.subtitles import Cue, cues, spoken_parts, srt, vtt
-from penstock_client.transcript import Transcript, alternative_documents, segment_document, word_document
-from penstock_client.writing import cells, join_texts, printable, wrap
+from penstock_common.audio.pcm import Remark
+from penstock_common.results import Alternative, Result, Word
+from penstock_common.subtitles import Cue, cues, spoken_parts, srt, vtt
+from penstock_common.transcript import Transcript, alternative_documents, segment_document, word_document
+from penstock_common.writing import cells, join_texts, printable, wrap
 
 SubtitleFormat = Literal["srt", "vtt"]
 FORMATS = ("text", "json", *get_args(SubtitleFormat))

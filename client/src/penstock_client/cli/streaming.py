@@ -15,14 +15,14 @@ from typing import Any
 
 from penstock_client.audio.audio_pipe import AudioPipe
 from penstock_client.audio.microphone import Microphone
-from penstock_client.audio.tracks import Audio, Track
 from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
 from penstock_client.client import Client
-from penstock_client.options import StreamOptions, check_live_options, for_file
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
-from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.stream import Stream
+from penstock_common.audio.tracks import Audio, Track
+from penstock_common.options import StreamOptions, check_live_options, for_file
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 try:
     import termios

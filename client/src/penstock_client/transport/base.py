@@ -5,8 +5,9 @@ Once for threads and once, with methods to await, for asyncio.
 
 from typing import Protocol
 
-from penstock_client.errors import StreamId
-from penstock_client.protocol import Request, Result
+from penstock_client.protocol import Request
+from penstock_common.errors import StreamId
+from penstock_common.results import Result
 
 
 class Transport(Protocol):

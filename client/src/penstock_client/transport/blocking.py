@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from penstock_client.errors import StreamClosedError, StreamId
-from penstock_client.protocol import Request, Result
+from penstock_client.protocol import Request
 from penstock_client.transport.base import AsyncConnection, AsyncTransport
+from penstock_common.errors import StreamClosedError, StreamId
+from penstock_common.results import Result
 
 T = TypeVar("T")
 

@@ -15,7 +15,11 @@ from penstock_client.batched.rows import MOVABLE
 from penstock_client.batched.server import Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.errors import (
+from penstock_client.protocol import FINALIZE, Request
+from penstock_client.transport.probe import NOT_A_SERVER, explain
+from penstock_client.transport.signal import AsyncSignal
+from penstock_client.transport.thread import in_thread
+from penstock_common.errors import (
     ClientError,
     ConnectionLostError,
     ProtocolError,
@@ -27,10 +31,9 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.protocol import FINALIZE, SAMPLE_RATE_HZ, Parameter, Request, Result
-from penstock_client.transport.probe import NOT_A_SERVER, explain
-from penstock_client.transport.signal import AsyncSignal
-from penstock_client.transport.thread import in_thread
+from penstock_common.options import Parameter
+from penstock_common.results import Result
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 MAX_UNANSWERED_SAMPLES, MAX_UNANSWERED_REQUESTS = round(limits.MAX_QUEUED_S * SAMPLE_RATE_HZ), 64
 _OVERHANG_SAMPLES = 40

@@ -15,9 +15,9 @@ from tritonclient.grpc import service_pb2
 from penstock_client import limits
 from penstock_client.batched.rows import RowsMessage
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
-from penstock_client.errors import ServerUnreachableError
 from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.transport.probe import NOT_A_SERVER
+from penstock_common.errors import ServerUnreachableError
 
 _CHANNEL_OPTIONS = (
     # Without these the clients of one process share a connection, and a back-off of up to minutes.

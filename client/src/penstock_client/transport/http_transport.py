@@ -20,7 +20,10 @@ from yarl import URL
 
 from penstock_client.batched.rows import RowsMessage
 from penstock_client.connection import Endpoint, read_pem
-from penstock_client.errors import (
+from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.replies import stream_error
+from penstock_client.transport.probe import NOT_A_SERVER
+from penstock_common.errors import (
     ClientError,
     ProtocolError,
     ServerFullError,
@@ -28,9 +31,6 @@ from penstock_client.errors import (
     StreamError,
     StreamId,
 )
-from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.replies import stream_error
-from penstock_client.transport.probe import NOT_A_SERVER
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NOT_HTTP = "the reply is not HTTP"

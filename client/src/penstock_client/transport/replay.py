@@ -18,8 +18,10 @@ from typing import NamedTuple, TypeVar
 from penstock_client import limits
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.rows import Part
-from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Parameter, Result, Word
 from penstock_client.transport.speaker_numbers import SpeakerNumbers
+from penstock_common.options import Parameter
+from penstock_common.results import Alternative, Result, Word
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 _WARM_UP = "warm_up_chunks"
 T = TypeVar("T", bound=Result)

@@ -10,18 +10,13 @@ from urllib.parse import quote
 
 from penstock_client import limits
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.errors import (
-    FilesOnlyError,
-    ServerDrainingError,
-    ServerReplyError,
-    ServerUnreachableError,
-)
-from penstock_client.options import StreamOptions, is_live_window
 from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.replies import STOPPING, UNREADABLE
-from penstock_client.server_info import ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.probe import explain
 from penstock_client.transport.thread import in_thread
+from penstock_common.errors import FilesOnlyError, ServerDrainingError, ServerReplyError, ServerUnreachableError
+from penstock_common.options import StreamOptions, is_live_window
+from penstock_common.server_info import ServerInfo, parse_server_info, takes_files
 
 
 class _NoModelError(Exception):

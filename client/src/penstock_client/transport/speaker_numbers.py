@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock_client import limits
-from penstock_client.protocol import Result, Word, with_speakers
+from penstock_common.results import Result, Word, with_speakers
 
 T = TypeVar("T", bound=Result)
 

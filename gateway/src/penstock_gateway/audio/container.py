@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import Samples
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import Samples
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.budget import Budget

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import TrackReader
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import TrackReader
 from penstock_gateway.limits import MAX_CHANNELS
 
 MAX_MEMORY_BYTES = 96 << 20

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from penstock_client.audio.formats import HEAD_BYTES, container_name
-from penstock_client.audio.monitors import EncodingMonitor
-from penstock_client.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
-from penstock_client.audio.tracks import Samples, TrackMaker
+from penstock_common.audio.formats import HEAD_BYTES, container_name
+from penstock_common.audio.monitors import EncodingMonitor
+from penstock_common.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
+from penstock_common.audio.tracks import Samples, TrackMaker
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_CHANNELS
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from penstock_client import Word
-from penstock_client.writing import blank_between
+from penstock_common.results import Word
+from penstock_common.writing import blank_between
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.stream.events import confidence
 

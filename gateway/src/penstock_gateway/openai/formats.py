@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock_client import Word
-from penstock_client.audio.pcm import Remark
-from penstock_client.subtitles import Cue, cues, sentences, srt, vtt
-from penstock_client.writing import blank_between, join_texts
+from penstock_common.audio.pcm import Remark
+from penstock_common.results import Word
+from penstock_common.subtitles import Cue, cues, sentences, srt, vtt
+from penstock_common.writing import blank_between, join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
 from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest

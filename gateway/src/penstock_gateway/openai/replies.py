@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock_client.audio.pcm import Remark, header
-from penstock_client.audio.tracks import Samples
+from penstock_common.audio.pcm import Remark, header
+from penstock_common.audio.tracks import Samples
 from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayError

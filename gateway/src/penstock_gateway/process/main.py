@@ -6,9 +6,9 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from penstock_client.command_parser import Parser
-from penstock_client.declaration import unknown_variables
-from penstock_client.log_lines import LineFormatter
+from penstock_common.command_parser import Parser
+from penstock_common.declaration import unknown_variables
+from penstock_common.log_lines import LineFormatter
 from penstock_gateway.config import Config
 from penstock_gateway.process.startup import StartError, read_config, read_files
 from penstock_gateway.version import __version__

@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, start_http_server
 
-from penstock_client.listening import ALL, ALL_IPV4, host_port, tcp_socket
+from penstock_common.listening import ALL, ALL_IPV4, host_port, tcp_socket
 from penstock_gateway import limits
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock_client.audio.tracks import Samples
+from penstock_common.audio.tracks import Samples
 from penstock_gateway import limits
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError

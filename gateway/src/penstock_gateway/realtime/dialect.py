@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pybase64
 
-from penstock_client.audio.pcm import RawFormat
+from penstock_common.audio.pcm import RawFormat
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.options import LiveStreamOptions

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_client import Word
+from penstock_common.results import Word
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown, shown_names
 from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name

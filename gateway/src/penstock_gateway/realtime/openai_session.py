@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationInfo, field_validator
 
-from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
+from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.realtime.dialect import retired

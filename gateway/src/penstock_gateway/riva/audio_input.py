@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from penstock_client.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text
-from penstock_client.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
-from penstock_client.audio.tracks import Samples
+from penstock_common.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text
+from penstock_common.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
+from penstock_common.audio.tracks import Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any
 
-from penstock_client import Word
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import Samples
-from penstock_client.writing import blank_between
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import Samples
+from penstock_common.results import Word
+from penstock_common.writing import blank_between
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva

@@ -12,8 +12,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from penstock_client.audio.pcm import RawEncoding, RawFormat
-from penstock_client.options import (
+from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.options import (
     CHANGEABLE,
     MAX_SILENCE_MS,
     MAX_SPEAKERS,

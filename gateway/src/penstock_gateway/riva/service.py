@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from penstock_client.audio.pcm import header
-from penstock_client.options import is_live_window
+from penstock_common.audio.pcm import header
+from penstock_common.options import is_live_window
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown_names

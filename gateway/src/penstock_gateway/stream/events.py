@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from penstock_client import Alternative, StreamResult, Word
-from penstock_client.protocol import with_speakers
-from penstock_client.writing import join_texts
+from penstock_client import StreamResult
+from penstock_common.results import Alternative, Word, with_speakers
+from penstock_common.writing import join_texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Mapping
 
-from penstock_client import ClientError, StreamError
+from penstock_common.errors import ClientError, StreamError
 from penstock_gateway.errors import GatewayCode, GatewayError
 
 log = logging.getLogger(__name__)

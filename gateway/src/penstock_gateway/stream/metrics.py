@@ -8,9 +8,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from penstock_client import StreamResult
-from penstock_client.audio.monitors import SpeechMonitor
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import Samples
+from penstock_common.audio.monitors import SpeechMonitor
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import Samples
 from penstock_gateway.security.files import Followed
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import ModelGroup

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_client import ServerInfo, StreamOptions
-from penstock_client.options import ENDPOINTS, EndpointState, for_file, is_live_window
-from penstock_client.phrases import fit_phrase
+from penstock_common.options import ENDPOINTS, EndpointState, StreamOptions, for_file, is_live_window
+from penstock_common.phrases import fit_phrase
+from penstock_common.server_info import ServerInfo
 from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
 

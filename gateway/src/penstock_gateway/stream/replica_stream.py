@@ -9,17 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock_client import (
-    SAMPLE_RATE_HZ,
-    BatchedStream,
-    ClientError,
-    ConnectionLostError,
-    StreamClosedError,
-    StreamResult,
-)
-from penstock_client.audio.pcm import Remark
-from penstock_client.audio.tracks import Samples
+from penstock_client import BatchedStream, StreamResult
 from penstock_client.batched.server import move_to_any
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import Samples
+from penstock_common.errors import ClientError, ConnectionLostError, StreamClosedError
+from penstock_common.samples import SAMPLE_RATE_HZ
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.activity import Activity

@@ -7,18 +7,17 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock_client import (
-    BatchedStream,
+from penstock_client import BatchedStream
+from penstock_client.batched.rows import MOVABLE
+from penstock_common.errors import (
     ClientError,
     ServerDrainingError,
     ServerFullError,
     ServerReplyError,
     SpeakersNotServedError,
     StreamClosedError,
-    StreamOptions,
 )
-from penstock_client.batched.rows import MOVABLE
-from penstock_client.options import CHANGEABLE, is_live_window
+from penstock_common.options import CHANGEABLE, StreamOptions, is_live_window
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown

@@ -10,19 +10,16 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
-from penstock_client import (
-    BatchedClient,
-    BatchedStream,
+from penstock_client import BatchedClient, BatchedStream, ConnectionOptions
+from penstock_common.errors import (
     ClientError,
-    ConnectionOptions,
     ServerDrainingError,
     ServerFullError,
-    ServerInfo,
     SpeakersNotServedError,
     StreamError,
-    StreamOptions,
 )
-from penstock_client.options import LIVE
+from penstock_common.options import LIVE, StreamOptions
+from penstock_common.server_info import ServerInfo
 from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.stream.discovery import Discovery, NoteFile

@@ -36,7 +36,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stages.decoder import MAX_CAPTURED_BATCH
-from penstock_client.options import CTC, GREEDY, TRANSDUCER_BEAMS, WFST
+from penstock_common.options import CTC, GREEDY, TRANSDUCER_BEAMS, WFST
 
 CONTEXT_BYTES = 500 * 10**6
 """A CUDA context with its kernels: of the encoder's process and of the decoder's."""

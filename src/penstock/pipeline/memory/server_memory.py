@@ -15,7 +15,7 @@ from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.pipeline.slots.table import slot_count
 from penstock.speakers.bundle import SpeakerConfig, speaker_shapes
-from penstock_client.options import WFST
+from penstock_common.options import WFST
 
 MAX_DECODER_STEP = 256
 """Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""

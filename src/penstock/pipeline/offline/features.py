@@ -26,7 +26,7 @@ from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
 from penstock.runtime import trim_heap
 from penstock.speakers.bundle import SpeakerConfig
-from penstock_client.options import FILE
+from penstock_common.options import FILE
 
 MAX_CALL_MEL_FRAMES = 64 * PIECE_MEL_FRAMES
 """Frames that one call passes on; other streams' follow with their next polls."""

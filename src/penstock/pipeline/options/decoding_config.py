@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from penstock.errors import SettingError
-from penstock_client.declaration import About, Options
-from penstock_client.options import (
+from penstock_common.declaration import About, Options
+from penstock_common.options import (
     ALSD,
     BEAM_DECODERS,
     DECODERS,

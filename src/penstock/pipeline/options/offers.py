@@ -8,7 +8,7 @@ from penstock.errors import SettingError, shown
 from penstock.model.bundle_files import sha256_of
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock_client.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
+from penstock_common.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint

@@ -1,6 +1,6 @@
 """The options of one stream, sent with its first request: validated, with the server's defaults, phrases tokenized.
 
-`penstock_client.options` declares them; here is what depends on the model and its server.
+`penstock_common.options` declares them; here is what depends on the model and its server.
 """
 
 import json
@@ -25,7 +25,7 @@ from penstock.pipeline.options.offers import (
 )
 from penstock.pipeline.options.windows import live_window
 from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, merge_phrases, tokenize_phrases
-from penstock_client.options import (
+from penstock_common.options import (
     BEAM_DECODERS,
     CHANGEABLE,
     ENDPOINTS,
@@ -179,7 +179,7 @@ def parse_stream_options(
 
     StreamError OPTION_INVALID or PHRASES_INVALID names the wrong one and what is accepted.
 
-    options: by the names of `penstock_client.StreamOptions`; None is the default; phrases also as JSON text.
+    options: by the names of `StreamOptions`; None is the default; phrases also as JSON text.
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
     warm_up = options.get(WARM_UP, 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.config import FeatureConfig, ModelConfig
-from penstock_client.options import ACCEPTED_WINDOWS, LIVE, is_live_window
+from penstock_common.options import ACCEPTED_WINDOWS, LIVE, is_live_window
 
 if TYPE_CHECKING:
     from penstock.encoder.window.attention import Band

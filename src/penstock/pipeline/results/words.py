@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.tokenizer import IncrementalText, Tokenizer
-from penstock_client.writing import is_mark, split_words
+from penstock_common.writing import is_mark, split_words
 
 
 class Token(NamedTuple):

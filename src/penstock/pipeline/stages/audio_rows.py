@@ -43,7 +43,7 @@ class AudioRequest:
     is_end: bool = False
     options: dict = field(default_factory=dict)
     """The stream's options, with its start: see `penstock.pipeline.options.stream_options`. With `finalize`, those of
-    `penstock_client.options.CHANGEABLE` that change after it."""
+    `penstock_common.options.CHANGEABLE` that change after it."""
     finalize: bool = False
     """Ends the segment after these samples; the stream continues with a new segment. No effect with `is_end`."""
 

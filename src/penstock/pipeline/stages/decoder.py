@@ -37,7 +37,7 @@ from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, Chunk, Truncat
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.runtime import check_device_works, send_to_device
-from penstock_client.options import CTC
+from penstock_common.options import CTC
 
 MAX_CAPTURED_BATCH = 512
 """Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""

@@ -29,7 +29,7 @@ from penstock.speakers.bundle import FILE, SpeakerCheckpoint
 from penstock.speakers.captured_step import CapturedSpeakerStep
 from penstock.speakers.diarizer import SpeakerSteps
 from penstock.speakers.network import SpeakerNetwork, open_network
-from penstock_client.options import SPEAKER_MODES
+from penstock_common.options import SPEAKER_MODES
 
 _log = logging.getLogger(__name__)
 

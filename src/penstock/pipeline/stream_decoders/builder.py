@@ -32,7 +32,7 @@ from penstock.pipeline.stream_decoders.wfst import LatticeStore, WfstStreamDecod
 from penstock.runtime import available_memory_bytes
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts
-from penstock_client.options import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST
+from penstock_common.options import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST
 
 
 class DecoderParts(NamedTuple):

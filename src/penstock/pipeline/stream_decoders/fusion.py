@@ -15,7 +15,7 @@ from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
 from penstock.scoring.wfst.words import WordBoosts
-from penstock_client.options import WFST
+from penstock_common.options import WFST
 
 
 class StreamFusion:

@@ -23,7 +23,7 @@ from penstock.pipeline.results.words import NOTHING, Decoded, Token, TokenAltern
 from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, TruncationCounters, TruncationLog, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.scoring.fusion import Fusion
-from penstock_client.options import TRANSDUCER_BEAMS
+from penstock_common.options import TRANSDUCER_BEAMS
 
 
 class SearchFactory:

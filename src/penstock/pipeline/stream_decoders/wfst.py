@@ -22,7 +22,7 @@ from penstock.pipeline.results.words import Decoded, Token, TokenAlternative
 from penstock.pipeline.stream_decoders.base import Chunk, StreamDecoder, TruncationCounters, TruncationLog, keep_states
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
-from penstock_client.writing import blank_between
+from penstock_common.writing import blank_between
 
 
 class WordWriter:

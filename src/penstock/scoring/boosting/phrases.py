@@ -1,6 +1,6 @@
 """The boosted phrases of a stream, each once, and the token sequences that a Transducer would emit for them.
 
-`penstock_client.options` has checked texts and boosts. Only the canonical segmentation of a phrase is used, the one
+`penstock_common.options` has checked texts and boosts. Only the canonical segmentation of a phrase is used, the one
 that the model saw in training: see docs/boosting.md.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.errors import ErrorCode, StreamError, cut
 from penstock.model.tokenizer import Tokenizer
-from penstock_client.phrases import fit_phrase
+from penstock_common.phrases import fit_phrase
 
 _SHOWN_CHARACTERS = 40
 MAX_TOKENS = 20_000

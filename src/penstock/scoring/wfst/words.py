@@ -8,7 +8,7 @@ import torch
 
 from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, phrases_error, shorten, unique_phrases
 from penstock.scoring.wfst.graph_file import DecodingGraph, Topology, read_graph
-from penstock_client.phrases import fit_phrase
+from penstock_common.phrases import fit_phrase
 
 _NAMED = 5
 

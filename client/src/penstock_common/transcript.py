@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_client.protocol import Alternative, Result, Word, with_speakers
-from penstock_client.writing import join_texts
+from penstock_common.results import Alternative, Result, Word, with_speakers
+from penstock_common.writing import join_texts
 
 
 @dataclass

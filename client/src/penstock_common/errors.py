@@ -1,10 +1,10 @@
-"""The exceptions of this package. Each text is one line: a code, a file, server or stream, and the reason."""
+"""Exceptions of a client and of audio files. Each text is one line: a code, what it concerns, and the reason."""
 
 StreamId = int | str
 
 
 class ClientError(Exception):
-    """Base class of the errors of this package. `str` is "CODE: text": codes are stable, texts are not."""
+    """Base class of these errors. `str` is "CODE: text": codes are stable, texts are not."""
 
     code: str
     of_speakers = False

@@ -4,7 +4,7 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_client.audio.live_resampler import LiveResampler
+from penstock_common.audio.live_resampler import LiveResampler
 
 RATE_HZ = 16_000
 RATES_HZ = [1000, 6000, 7999, 8000, 11_025, 12_000, 15_999, 22_050, 24_000, 32_000, 44_100, 44_101, 48_000, 192_000]

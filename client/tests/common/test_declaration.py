@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from penstock_client.declaration import About, Off, Options, unknown_variables
+from penstock_common.declaration import About, Off, Options, unknown_variables
 
 
 class Sample(Options):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
-from penstock_client.protocol import Word
-from penstock_client.writing import SENTENCE_ENDS, blank_between, cells, printable
+from penstock_common.results import Word
+from penstock_common.writing import SENTENCE_ENDS, blank_between, cells, printable
 
 MAX_LINE_COLUMNS = 42
 MAX_LINES = 2

@@ -6,7 +6,7 @@ import pytest
 import soundfile
 
 from penstock_client import RawFormat
-from penstock_client.audio.pcm import PcmStream, raw_pcm, wav_pcm
+from penstock_common.audio.pcm import PcmStream, raw_pcm, wav_pcm
 
 NOISE = np.random.default_rng(0).uniform(-1, 1, 2000)
 SUBTYPES = {"s16le": "PCM_16", "f32le": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from penstock_client import listening
-from penstock_client.listening import ALL, ALL_IPV4, LOOPBACK, listen_address, local_host_port, tcp_socket
+from penstock_common import listening
+from penstock_common.listening import ALL, ALL_IPV4, LOOPBACK, listen_address, local_host_port, tcp_socket
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.pcm import ENCODINGS, MISREAD, REPEATED, WORDLESS, RawFormat, Remarks
+from penstock_common.audio.pcm import ENCODINGS, MISREAD, REPEATED, WORDLESS, RawFormat, Remarks
 
 _MAX_SECOND_BYTES = 1 << 17
 _MAX_SECONDS, _MISREAD_SECONDS, _RIGHT_SECONDS = 30, 3, 8

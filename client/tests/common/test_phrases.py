@@ -4,7 +4,7 @@ import string
 
 import pytest
 
-from penstock_client.phrases import fit_phrase
+from penstock_common.phrases import fit_phrase
 
 CAPLESS = frozenset(string.ascii_lowercase + "'")
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from penstock_client.audio.live_resampler import LiveResampler
-from penstock_client.audio.pcm import CANCELLED, MAX_CHANNELS, Block, Remark
-from penstock_client.audio.sound_file import open_audio
-from penstock_client.errors import AudioError, PackageError
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_common.audio.live_resampler import LiveResampler
+from penstock_common.audio.pcm import CANCELLED, MAX_CHANNELS, Block, Remark
+from penstock_common.audio.sound_file import open_audio
+from penstock_common.errors import AudioError, PackageError
+from penstock_common.samples import SAMPLE_RATE_HZ
 
 Channel = Literal["mix", "each", "left", "right"] | int
 """All channels averaged, each by itself, or one: left is channel 1, right is channel 2."""

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.audio.formats import DEMUXERS, FilePart, is_mp3_tag, mp3_seconds, ogg_end
-from penstock_client.audio.pcm import CUT, DAMAGED, GAP, MIN_LOST_S, UNREAD, Block, Remarks, check_form
+from penstock_common.audio.formats import DEMUXERS, FilePart, is_mp3_tag, mp3_seconds, ogg_end
+from penstock_common.audio.pcm import CUT, DAMAGED, GAP, MIN_LOST_S, UNREAD, Block, Remarks, check_form
 
 NEEDED = "has a format that needs FFmpeg, which is not installed: pip install av (the extra `media`)"
 BLOCK_SAMPLES = 65_536

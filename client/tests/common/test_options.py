@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import StreamOptions
-from penstock_client.options import MAX_BOOST, MAX_PHRASE_CHARACTERS, MAX_PHRASES, PhraseError
+from penstock_common.options import MAX_BOOST, MAX_PHRASE_CHARACTERS, MAX_PHRASES, PhraseError
 
 NUMBERS = st.floats(-100, 100)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200).filter(str.strip)

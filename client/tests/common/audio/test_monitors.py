@@ -8,12 +8,12 @@ import pytest
 import soundfile
 
 from client.tests.helpers.sound_files import sound_file
-from penstock_client.audio.monitors import EncodingMonitor, SpeechMonitor
-from penstock_client.audio.pcm import ENCODINGS, MISREAD, REPEATED, WORDLESS, RawFormat, Remark
+from penstock_common.audio.monitors import EncodingMonitor, SpeechMonitor
+from penstock_common.audio.pcm import ENCODINGS, MISREAD, REPEATED, WORDLESS, RawFormat, Remark
 
 RATE_HZ = 16_000
 RNG = np.random.default_rng(0)
-AN4 = Path(__file__).parents[3] / "tests/data/an4/flac"
+AN4 = Path(__file__).parents[4] / "tests/data/an4/flac"
 SPEECH = np.concatenate([soundfile.read(path, dtype="float32")[0] for path in sorted(AN4.glob("*.flac"))])
 SPEECH = np.tile(SPEECH, 3)[: 40 * RATE_HZ]
 SPEECH *= 0.12 / SPEECH.std()

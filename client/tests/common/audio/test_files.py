@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from penstock_client import AudioError, PackageError, load_audio, read_audio
-from penstock_client.audio import sound_file
+from penstock_common.audio import sound_file
 
 
 def tone(rate_hz, seconds=0.5, frequency_hz=440.0):

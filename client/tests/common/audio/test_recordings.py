@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from client.tests.helpers.recordings import RATE_HZ, RECORDINGS, decode, likeness, make
-from penstock_client.audio.tracks import load
+from penstock_common.audio.tracks import load
 
 TALK = "tests/data/an4/flac/an406-fcaw-b.flac"
 MOST_LOST_S = 0.15

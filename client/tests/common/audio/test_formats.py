@@ -5,9 +5,9 @@ import pytest
 
 from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_client import AudioError, PackageError, load_audio, read_audio
-from penstock_client.audio import sound_file as opening
-from penstock_client.audio.formats import HEAD_BYTES, MPEG_BYTES, container_name, is_container, is_stream, is_text
-from penstock_client.audio.sound_file import SoundReader, open_audio
+from penstock_common.audio import sound_file as opening
+from penstock_common.audio.formats import HEAD_BYTES, MPEG_BYTES, container_name, is_container, is_stream, is_text
+from penstock_common.audio.sound_file import SoundReader, open_audio
 
 NOISE = np.random.default_rng(0).normal(0, 0.1, 48_000).astype(np.float32)
 STREAMS = [("mp2", "mp2"), ("mp3", "libmp3lame"), ("adts", "aac"), ("mpegts", "aac")]

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from penstock_client.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, FilePart, is_container, is_stream, ogg_links
-from penstock_client.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, has_ffmpeg
-from penstock_client.audio.pcm import DAMAGED, UNREAD, Block, PcmStream, Remarks, check_form, read_wav_header
+from penstock_common.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, FilePart, is_container, is_stream, ogg_links
+from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, has_ffmpeg
+from penstock_common.audio.pcm import DAMAGED, UNREAD, Block, PcmStream, Remarks, check_form, read_wav_header
 
 STDIN = "-"
 """The path of standard input."""

@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from penstock_client.declaration import About, Off, Option, Options, shown
-from penstock_client.errors import OptionError
+from penstock_common.declaration import About, Off, Option, Options, shown
+from penstock_common.errors import OptionError
 
-if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
-    from penstock_client.protocol import Parameter
+Parameter = str | int | float | bool
+"""The kinds of Triton request parameters."""
 
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `Client.server_info` names those of a server."""
@@ -233,7 +233,7 @@ class StreamOptions(Options):
             raise ValueError("speaker_mode is given without speakers")
         return self
 
-    def parameters(self) -> "dict[str, Parameter]":
+    def parameters(self) -> dict[str, Parameter]:
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
         given = self.given()
         if given.get("speakers") == "off":
@@ -243,7 +243,7 @@ class StreamOptions(Options):
         return given
 
 
-def parameters_of(options: StreamOptions | None) -> "dict[str, Parameter]":
+def parameters_of(options: StreamOptions | None) -> dict[str, Parameter]:
     """Parameters of a stream with these options. TypeError for something else."""
     if options is None:
         return {}
@@ -252,7 +252,7 @@ def parameters_of(options: StreamOptions | None) -> "dict[str, Parameter]":
     return options.parameters()
 
 
-def changes_of(options: Mapping[str, Any] | None) -> "dict[str, Parameter]":
+def changes_of(options: Mapping[str, Any] | None) -> dict[str, Parameter]:
     """The parameters with which a request that ends a segment changes these options of its stream.
 
     No phrases: []. ValueError names an option that cannot change, or a wrong value.
@@ -332,7 +332,7 @@ def asks_for_speakers(options: StreamOptions | None) -> bool:
     return options is not None and options.speakers not in (None, "off")
 
 
-def without_speakers(parameters: "Mapping[str, Parameter]") -> "dict[str, Parameter]":
+def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Parameter]:
     """The parameters of a stream that goes on without speakers."""
     return {name: value for name, value in parameters.items() if name not in OWN_OPTIONS}
 

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
-from penstock_client.command_parser import Parser
-from penstock_client.listening import ACCEPTED, listen_address
+from penstock_common.command_parser import Parser
+from penstock_common.listening import ACCEPTED, listen_address
 
 Off = Annotated[int, Field(ge=0, le=0)]
 """In a union with other numbers: 0, which turns the option off."""

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import Word
-from penstock_client.subtitles import (
+from penstock_common.subtitles import (
     MAX_CUE_MS,
     MAX_LINE_COLUMNS,
     MAX_LINES,
@@ -17,7 +17,7 @@ from penstock_client.subtitles import (
     srt,
     vtt,
 )
-from penstock_client.writing import cells
+from penstock_common.writing import cells
 
 DATA = Path(__file__).parent / "data"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock_client.audio.pcm import CUT, DAMAGED, GAP, UNREAD, Remark, Remarks, header
+from penstock_common.audio.pcm import CUT, DAMAGED, GAP, UNREAD, Remark, Remarks, header
 
 
 def test_neighbours_of_one_code_are_one_remark():

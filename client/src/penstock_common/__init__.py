@@ -1,0 +1,1 @@
+"""Parts of the client, the gateway and the server that talk to no server."""

@@ -1,0 +1,1 @@
+"""Audio of files and raw streams as samples."""
