@@ -20,10 +20,9 @@ def test_classes_have_few_attributes():
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                stores = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
-                own = {
-                    each.attr
-                    for each in stores
-                    if isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
-                }
+                own = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute) and _is_own(each)}
                 assert len(own) <= MAX_ATTRIBUTES, f"{path.name}: {node.name}"
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"

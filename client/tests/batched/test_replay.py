@@ -5,7 +5,7 @@ import pytest
 
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.rows import FINALIZE, START, Part, StreamResult
-from penstock_client.limits import WARM_UP_S
+from penstock_client.limits import SPEAKER_CONTEXT_S, WARM_UP_S
 from penstock_client.transport.replay import Replay
 from penstock_common.results import Word
 from penstock_common.samples import SAMPLE_RATE_HZ
@@ -39,6 +39,24 @@ def test_hours_of_silence_keep_and_repeat_as_much_as_seconds_do(hours):
     assert taken.segment == segment
     (word,) = taken.new_words
     assert word.start_ms == 10_000 + 1000 * replay.offset_samples // SAMPLE_RATE_HZ
+
+
+def test_with_speakers_up_to_a_minute_before_the_segment_is_repeated():
+    replay, audio, most = Replay(lambda: 0.0, has_speakers=True), np.zeros(CHUNK, np.int16), 0
+    for number in range(4000):
+        replay.add(Part(audio, 0 if number else START, (number + 1) * CHUNK, number, {}))
+        most = max(most, replay.held_samples)
+        if number % SILENT_CHUNKS == SILENT_CHUNKS - 1:
+            replay.new_result(result(number // SILENT_CHUNKS, covered_s(number + 1), is_final=True))
+    assert most <= (SPEAKER_CONTEXT_S + WARM_UP_S + 3 + 11) * SAMPLE_RATE_HZ
+    (first, *_) = replay.restart(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK))
+    begin = replay.offset_samples + first.parameters["warm_up_chunks"] * CHUNK
+    context_s = (replay.segment_start_samples - begin) / SAMPLE_RATE_HZ
+    segment_s = SILENT_CHUNKS * CHUNK / SAMPLE_RATE_HZ
+    assert SPEAKER_CONTEXT_S - segment_s <= context_s <= SPEAKER_CONTEXT_S
+    repeated = [replay.new_result(result(1 + i, (i + 1) * segment_s, is_final=True)) for i in range(5)]
+    assert repeated == [None] * 5
+    assert replay.new_result(result(6, 6 * segment_s)).segment == 4000 // SILENT_CHUNKS
 
 
 def test_ends_by_the_caller_keep_the_encoders_context_and_are_told_once():

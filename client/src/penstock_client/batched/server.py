@@ -66,6 +66,8 @@ class StreamSettings(NamedTuple):
     """Whole chunks are sent."""
     max_replay_samples: float = 0
     """Kept of each stream, so that it can be moved."""
+    min_speaker_replay_samples: float = limits.REPLAY_S * SAMPLE_RATE_HZ
+    """Kept at least of one with speakers, which has to move where only the speaker model fails."""
 
 
 class Server:
@@ -112,8 +114,8 @@ class Server:
         link = await self._link(route)
         has_speakers = route is not _PLAIN
         most = settings.max_replay_samples
-        if has_speakers:  # it has to move where only the speaker model fails, and repeats more
-            most = (most or limits.REPLAY_S * SAMPLE_RATE_HZ) + limits.SPEAKER_CONTEXT_S * SAMPLE_RATE_HZ
+        if has_speakers:
+            most = max(most, settings.min_speaker_replay_samples) + limits.SPEAKER_CONTEXT_S * SAMPLE_RATE_HZ
         stream = BatchedStream(
             link,
             parameters,

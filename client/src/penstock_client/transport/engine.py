@@ -49,7 +49,8 @@ class EngineConnection:
     def __init__(self, endpoint: Endpoint, align: bool = True):
         """align: whole chunks are sent. ValueError for bad certificates."""
         self.options = endpoint.options
-        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, align, math.inf if self.options.reconnect_s else 0)
+        most = math.inf if self.options.reconnect_s else 0
+        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, align, most, min_speaker_replay_samples=math.inf)
         self.server = Server(endpoint, settings)
 
     def open_transport(self, stream_id: StreamId, timeout_s: float) -> "EngineTransport":
@@ -272,8 +273,9 @@ class EngineTransport:
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""
+        has_begun = stream.has_results or (error.of_speakers and stream.is_accepted)
         is_elsewhere = error.of_speakers or self._lost_s is not None or error.code not in _ONLY_WHILE_LOST
-        if error.code not in MOVABLE or not (is_elsewhere and stream.has_results) or self._failure is not None:
+        if error.code not in MOVABLE or not (is_elsewhere and has_begun) or self._failure is not None:
             return False
         reconnect_s, now_s = self._connection.options.reconnect_s, time.monotonic()
         if self._lost_s is None:
