@@ -33,7 +33,7 @@ from penstock.frontend.window_mel import WindowMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.oracle.transformers_models import SPECS as STREAMING
-from tests.helpers.oracle.transformers_models import processor_of, random_tensor
+from tests.helpers.oracle.transformers_models import between_leads, processor_of, random_tensor
 
 pytestmark = pytest.mark.oracle
 MEL_TOLERANCE, TOLERANCE = 1e-5, 1e-4
@@ -170,7 +170,7 @@ def _set_blank_rate(one: ParakeetModel) -> None:
             logits = one.model.joint(decoder_hidden_states=prediction, encoder_hidden_states=projected)
     head.bias.data[_LABELS + 1 : _LABELS + 2] -= _RARELY_ZERO  # the duration 0 of TDT
     leads = logits[:, :_LABELS].amax(dim=1) - logits[:, _LABELS]
-    head.bias.data[_LABELS] += leads.quantile(_BLANK_RATE)
+    head.bias.data[_LABELS] += between_leads(leads, _BLANK_RATE)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -73,7 +73,7 @@ def test_greedy_labels_and_their_frames(name: str):
             expected = one.decode(samples, context)
             assert stream_tokens(one, recognizer, samples, seed) == expected
             labels |= set(expected[0])
-    assert len(labels) > 5  # not a model that always says the same
+    assert len(labels) > 3  # not a model that always says the same
 
 
 def test_greedy_labels_of_each_language():

@@ -139,14 +139,17 @@ class TritonServer:
             try:
                 self.start()
                 return self.wait_ready(is_cancelled=is_cancelled, on_wait=on_wait)
-            except BaseException as error:
+            except (PortError, ServerCrashError) as error:
                 self.stop(drain=False)
-                has_lost_port = isinstance(error, PortError) and 0 in self._options.ports
-                if not (has_lost_port or isinstance(error, ServerCrashError)) or not starts_left or is_cancelled():
+                has_lost_port = isinstance(error, PortError)
+                if not starts_left or is_cancelled() or (has_lost_port and 0 not in self._options.ports):
                     raise
                 if has_lost_port:
                     self.ports = self._options.ports
                 on_retry(error)
+            except BaseException:
+                self.stop(drain=False)
+                raise
         raise AssertionError("the last start returns or raises")
 
     def wait_ready(

@@ -186,7 +186,20 @@ def _set_blank_rate(
         prediction = model.decoder(torch.tensor([[blank]]))[0]
         logits = model.joint(decoder_hidden_states=prediction, encoder_hidden_states=frames)
     leads = logits[:, :blank].amax(dim=1) - logits[:, blank]
-    model.joint.head.bias.data[blank] += leads.quantile(_BLANK_RATE)
+    model.joint.head.bias.data[blank] += between_leads(leads, _BLANK_RATE)
+
+
+def between_leads(leads: torch.Tensor, rate: float) -> torch.Tensor:
+    """The middle of the widest of three gaps at the quantile of leads of any shape.
+
+    The quantile itself may be one of the leads: with it as the blank's bias that frame would be a tie, which each CPU
+    breaks as it rounds.
+    """
+    ordered = leads.flatten().sort().values
+    first = int(rate * (len(ordered) - 1)) - 1
+    gaps = ordered[first : first + 4].diff()
+    widest = int(gaps.argmax())
+    return ordered[first + widest] + gaps[widest] / 2
 
 
 def export_transformers(checkpoint: Checkpoint, directory: Path) -> None:
