@@ -11,8 +11,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Parameter, Result, Word
@@ -62,7 +62,8 @@ R = TypeVar("R", bound=Repeatable)
 T = TypeVar("T", bound=Result)
 
 
-class _Sent(NamedTuple, Generic[R]):
+@dataclass(frozen=True)
+class _Sent(Generic[R]):
     request: R
     end_samples: int
     """Samples of the caller's stream up to the request's end."""
@@ -171,7 +172,7 @@ class Replay(Generic[R]):
         repeated: list[tuple[R, int, bool]] = []
         old_ends = self._old_ends
         parameters = dict(self._parameters)
-        for request, end_samples, _ in self._sent:
+        for request, end_samples in ((sent.request, sent.end_samples) for sent in self._sent):
             is_old = request.is_final and old_ends > 0
             old_ends -= is_old
             is_repeated = end_samples > start_samples or (end_samples == start_samples and not request.samples)
