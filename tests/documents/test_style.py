@@ -40,6 +40,17 @@ def sources() -> dict[str, ast.Module]:
     return {name: ast.parse((ROOT / name).read_text(encoding="utf-8")) for name in names}
 
 
+def test_named_tuples_have_no_second_base():
+    """Python 3.10 rejects one."""
+    classes = (
+        (f"{name}:{node.lineno}", [base.id for base in node.bases if isinstance(base, ast.Name)], len(node.bases))
+        for name, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [place for place, bases, count in classes if "NamedTuple" in bases and count > 1] == []
+
+
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
     """Docstrings of the module, its classes and functions, and the texts behind attributes."""
     for node in ast.walk(tree):

@@ -8,7 +8,7 @@ import ctypes
 import numpy as np
 
 _ITEM_SIZE_OFFSET = 32
-"""Of the item size in a dtype of numpy 1, a 32-bit number; numpy 2 has the lower half of the flags there."""
+"""Place of the item size in a dtype of numpy 1, a 32-bit number; numpy 2 has the lower half of the flags there."""
 
 
 def serialize_texts(array: np.ndarray) -> np.ndarray | tuple[()]:

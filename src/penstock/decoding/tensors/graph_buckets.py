@@ -5,6 +5,7 @@ Shared by the captured searches.
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -16,7 +17,8 @@ _log = logging.getLogger(__name__)
 Workspace = TypeVar("Workspace")
 
 
-class Bucket(NamedTuple, Generic[Workspace]):
+@dataclass(frozen=True)
+class Bucket(Generic[Workspace]):
     """One batch size."""
 
     workspace: Workspace
