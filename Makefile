@@ -113,7 +113,7 @@ $(COMPAT_VENV)/wyoming/.done: $(LOCKS)/wyoming.txt | $(COMPAT_VENV)/.done
 
 help:
 	@echo "Times are rough, of two idle cores, without the set-up of environments."
-	@sed -n 's/^\([a-z-]*\):.* ## \[\([^]]*\)\] /\1\t\2\t/p' Makefile | expand -t 22,36
+	@sed -n 's/^\([a-z0-9-]*\):.* ## \[\([^]]*\)\] /\1\t\2\t/p' Makefile | expand -t 22,36
 
 # Each PROGRAM:PACKAGE of NEEDS that is missing: root on Debian gets it, others a message.
 programs:
