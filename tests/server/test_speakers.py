@@ -14,6 +14,7 @@ import tritonclient.grpc as triton_grpc
 from penstock.frontend.audio_file import read_audio
 from penstock.serving.model_repository import SPEAKER_ENSEMBLE
 from penstock.speakers.bundle import SpeakerCheckpoint
+from penstock_client import Client, StreamOptions
 from penstock_client.batched.rows import END, FINALIZE, START, Row
 from tests.helpers.golden import golden_utterances
 from trials.server.raw_stream import BatchedConnection, errors_of, replies_of
@@ -115,6 +116,25 @@ def test_finals_have_the_speaker_of_each_word(served: RunningServer, samples: np
     after = read_metrics(served)
     assert after["speaker_chunks_total"] >= after["speaker_steps_total"] > before["speaker_steps_total"]
     assert after["speaker_busy_seconds_total"] > 0 and after["speaker_streams_lost_total"] == 0
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_clients_have_the_words_of_streams_without_speakers_and_a_speaker_for_each(
+    served: RunningServer, samples: np.ndarray, protocol: str
+):
+    """A file in steps of its mode and in those of live streams; live audio, likewise, in parts."""
+    live = StreamOptions(speakers="on", speaker_mode="low_latency")
+    with Client(served.url(protocol), protocol, timeout_s=60) as client:
+        expected = [word.text for word in client.transcribe(samples).words]
+        for options in (StreamOptions(speakers="on"), live):
+            found = client.transcribe(samples, options=options).words
+            assert [word.text for word in found] == expected and all(word.speaker for word in found)
+        with client.open_stream(live) as stream:
+            for part in np.split(samples, range(4321, len(samples), 4321)):
+                stream.send(part)
+            stream.finish()
+            list(stream)
+        assert stream.transcript.words == found
 
 
 def test_what_is_rejected(served: RunningServer):
