@@ -1,7 +1,7 @@
 """`python -m loadtest.streaming_process FD`: plays streams for the Locust process at the other end of a socket.
 
 A separate process, because grpc under gevent passes each message through a thread pool and costs far more CPU than on
-asyncio (docs/internals/log.md). So nothing here may import gevent or Locust, which would patch sockets and threads.
+asyncio. So nothing here may import gevent or Locust, which would patch sockets and threads.
 
 Each side sends msgpack arrays that begin with a word. Orders and their answers, in order:
 

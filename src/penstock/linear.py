@@ -11,7 +11,7 @@ class Linear:
 
     For a few rows MKL rearranges the whole matrix in every product, which takes more time than the product itself. So a
     large one is rearranged once, by oneDNN: 1.2 to 3.5 times as fast for 2 to 200 rows, and up to twice as slow for a
-    single row (docs/internals/log.md). Either way the last bits of a row may depend on how many rows there are.
+    single row. Either way the last bits of a row may depend on how many rows there are.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, has_single_rows: bool = False):

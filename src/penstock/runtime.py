@@ -40,7 +40,7 @@ def prepare_process(threads: int) -> None:
     """Sets torch's threads and keeps freed memory within the process.
 
     By default glibc returns every block above 128 KiB to the system when it is freed, so that each step pays again for
-    every page of its activations: at 32 streams that is half of an encoder step (docs/internals/log.md).
+    every page of its activations: at 32 streams that is half of an encoder step.
     """
     import torch
 
@@ -160,14 +160,14 @@ def read_system_file(file: Path) -> str:
 
 def trim_heap() -> None:
     """Returns freed memory to the system. Loading a large model leaves gaps of freed temporaries between its weights,
-    half of their size in all (docs/internals/log.md)."""
+    half of their size in all."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def use_huge_pages() -> None:
     """Moves this process's memory to huge pages, of which a CPU needs fewer addresses to read all weights in a step:
-    with one stream it takes a tenth less time (docs/internals/log.md). Does nothing before Linux 6.1."""
+    with one stream it takes a tenth less time. Does nothing before Linux 6.1."""
     with contextlib.suppress(OSError, AttributeError):  # another system
         advise = ctypes.CDLL("libc.so.6").madvise
         advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int

@@ -10,13 +10,15 @@ import pytest
 import yaml
 
 FOLDER = Path(__file__).parents[2] / "docker" / "prometheus"
-_EXPIRY = "certificate_not_after_timestamp_seconds"
+
+
+def rules() -> dict[str, dict]:
+    (group,) = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
 
 
 def test_each_alert_says_what_to_do():
-    (group,) = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
-    assert len(group["rules"]) > 3
-    for rule in group["rules"]:
+    for rule in rules().values():
         assert rule["labels"]["severity"] in ("warning", "critical") and rule["for"]
         assert {"summary", "description"} == rule["annotations"].keys()
 
@@ -44,102 +46,86 @@ def test_prometheus_accepts_the_queries_of_the_dashboard_for_the_chosen_instance
         assert query.count("penstock_") + query.count("nv_") == len(re.findall(r'=~"\$(instance|gateway)"', query)), (
             query
         )
-    rules = [{"record": f"query_{number}", "expr": query} for number, query in enumerate(queries)]
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    recorded = [{"record": f"query_{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
     promtool("check", "rules", str(tmp_path / "rules.yml"))
 
 
-@pytest.fixture
-def check_alert(promtool, tmp_path):
-    """Checks what an alert is 10 minutes after its series began."""
-
-    def check(name: str, series: dict[str, int | str], fires: bool, labels: dict[str, str], summary: str) -> None:
-        """series: values, the last one kept. labels, summary: of the alert, if it fires."""
-        rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
-        (rule,) = (rule for rule in rules if rule["alert"] == name)
-        told = {"exp_labels": rule["labels"] | labels, "exp_annotations": rule["annotations"] | {"summary": summary}}
-        alert = {"eval_time": "10m", "alertname": name, "exp_alerts": [told] if fires else []}
-        values = [{"series": one, "values": re.sub(r"(\S+)$", r"\1+0x20", str(value))} for one, value in series.items()]
-        test = {"interval": "1m", "input_series": values, "alert_rule_test": [alert]}
-        text = yaml.safe_dump({"rule_files": [str(FOLDER / "alerts.yml")], "tests": [test]})
-        (tmp_path / "test.yml").write_text(text)
-        promtool("test", "rules", str(tmp_path / "test.yml"))
-
-    return check
-
-
-@pytest.mark.parametrize(
-    ("servers", "fires"),
-    [({"a": (5, 5), "b": (6, 4)}, True), ({"a": (4, 6), "b": (6, 4)}, False), ({"a": (9, 1)}, False)],
-)
-def test_an_alert_where_the_streams_of_a_server_have_no_room_on_the_others(check_alert, servers, fires):
-    """servers: live streams and free slots."""
-    series = {
+def rooms(**servers: tuple[int, int]) -> dict[str, int]:
+    """Live streams and free slots of servers."""
+    names = ("streams_live", "slots_free")
+    return {
         f'penstock_{name}{{instance="{server}"}}': value
         for server, values in servers.items()
-        for name, value in zip(("streams_live", "slots_free"), values, strict=True)
+        for name, value in zip(names, values, strict=True)
     }
-    check_alert("PenstockNoRoomForMoves", series, fires, {}, "9 slots are free, fewer than one server has")
+
+
+def up(job: str, **servers: int) -> dict[str, int]:
+    """Whether the last scrape of servers succeeded."""
+    return {f'up{{job="{job}", instance="{server}"}}': value for server, value in servers.items()}
+
+
+def gateway(name: str, value: int | str, **labels: str) -> dict[str, int | str]:
+    """A metric of the gateway c."""
+    text = ", ".join(f'{label}="{of}"' for label, of in {"instance": "c", **labels}.items())
+    return {f"penstock_gateway_{name}{{{text}}}": value}
+
+
+BUILD = gateway("build_info", 1, version="1.0") | gateway("replicas_up", 1, instance="d", group="en")
+"""A gateway without a metric of its replicas, beside one with a replica."""
+ENGLISH, FILE = {"group": "en"}, {"file": "keys"}
+NO_ROOM, MOVED = "9 slots are free, fewer than one server has", "c moved streams from a server that failed: LOST"
+EXPIRES, EXPIRES_SOON = "PenstockCertificateExpires", "PenstockCertificateExpiresSoon"
+EXPIRY, DAY_S = "certificate_not_after_timestamp_seconds", 86_400
 
 
 @pytest.mark.parametrize(
-    ("servers", "fires", "labels", "summary"),
+    ("name", "series", "labels", "summary"),
     [
-        ({"a:8002": 1, "b:8002": 1}, False, {}, ""),
-        ({"a:8002": 1, "b:8002": 0}, True, {"job": "penstock", "instance": "b:8002"}, "b:8002 does not answer"),
-        ({}, True, {"job": "penstock"}, "No server is running"),
+        ("PenstockNoRoomForMoves", rooms(a=(5, 5), b=(6, 4)), {}, NO_ROOM),
+        ("PenstockNoRoomForMoves", rooms(a=(4, 6), b=(6, 4)), {}, ""),
+        ("PenstockNoRoomForMoves", rooms(a=(9, 1)), {}, ""),
+        ("PenstockServerDown", up("penstock", a=1, b=1) | up("gateway", c=0), {}, ""),
+        ("PenstockServerDown", up("penstock", a=1, b=0), {"job": "penstock", "instance": "b"}, "b does not answer"),
+        ("PenstockServerDown", up("gateway", c=1), {"job": "penstock"}, "No server is running"),
+        ("PenstockGatewayDown", up("gateway", c=1) | up("penstock", a=0), {}, ""),
+        ("PenstockGatewayDown", up("gateway", c=0), {"job": "gateway", "instance": "c"}, "c does not answer"),
+        ("PenstockGatewayWithoutReplica", BUILD | gateway("replicas_up", 1, **ENGLISH), {}, ""),
+        (
+            "PenstockGatewayWithoutReplica",
+            BUILD | gateway("replicas_up", 1, **ENGLISH) | gateway("replicas_up", 0, group="de"),
+            {"instance": "c", "group": "de"},
+            "c has no replica for de",
+        ),
+        ("PenstockGatewayWithoutReplica", BUILD, {"instance": "c", "version": "1.0"}, "c has no replica"),
+        ("PenstockStreamsMoved", gateway("streams_moved_total", "0 0 0 0 0 5", reason="SERVER_DRAINING"), {}, ""),
+        (
+            "PenstockStreamsMoved",
+            gateway("streams_moved_total", "0 0 0 0 0 5", reason="LOST"),
+            {"instance": "c", "reason": "LOST"},
+            MOVED,
+        ),
+        (
+            "PenstockGatewayFileRejected",
+            gateway("file_reload_successful", "1 1 0", **FILE),
+            {"instance": "c", **FILE},
+            "c rejects a new file: keys",
+        ),
+        ("PenstockGatewayFileRejected", gateway("file_reload_successful", "1 0 1", **FILE), {}, ""),
+        (EXPIRES_SOON, gateway(EXPIRY, 13 * DAY_S), {"instance": "c"}, "c has a certificate for 12d 23h 50m 0s"),
+        (EXPIRES, gateway(EXPIRY, 2 * DAY_S), {"instance": "c"}, "c has a certificate for 1d 23h 50m 0s"),
+        (EXPIRES, gateway(EXPIRY, 4 * DAY_S), {}, ""),
     ],
 )
-def test_an_alert_where_a_server_does_not_answer_or_none_has_a_name(check_alert, servers, fires, labels, summary):
-    """servers: whether the last scrape succeeded."""
-    series = {f'up{{job="penstock", instance="{server}"}}': value for server, value in servers.items()}
-    check_alert("PenstockServerDown", series | {'up{job="gateway", instance="c:8081"}': 1}, fires, labels, summary)
-
-
-@pytest.mark.parametrize("value", [1, 0])
-def test_an_alert_where_a_gateway_does_not_answer(check_alert, value):
-    labels = {"job": "gateway", "instance": "c:8081"}
-    series = {'up{job="gateway", instance="c:8081"}': value, 'up{job="penstock", instance="a:8002"}': 0}
-    check_alert("PenstockGatewayDown", series, not value, labels, "c:8081 does not answer")
-
-
-@pytest.mark.parametrize(
-    ("up", "labels", "summary"),
-    [
-        ({"en": 1, "de": 2}, None, ""),
-        ({"en": 1, "de": 0}, {"group": "de"}, "c:8081 has no replica for de"),
-        ({}, {"version": "1.0"}, "c:8081 has no replica"),
-    ],
-)
-def test_an_alert_where_a_gateway_has_no_replica_or_never_had_one(check_alert, up, labels, summary):
-    """up: replicas of each group that has ever answered."""
-    series = {f'penstock_gateway_replicas_up{{instance="c:8081", group="{name}"}}': count for name, count in up.items()}
-    series |= {'penstock_gateway_build_info{instance="c:8081", version="1.0"}': 1}
-    series |= {'penstock_gateway_replicas_up{instance="d:8081", group="en"}': 1}
-    expected = {"instance": "c:8081"} | (labels or {})
-    check_alert("PenstockGatewayWithoutReplica", series, bool(summary), expected, summary)
-
-
-@pytest.mark.parametrize(("reason", "fires"), [("CONNECTION_LOST", True), ("SERVER_DRAINING", False)])
-def test_an_alert_where_streams_moved_from_a_server_that_failed(check_alert, reason, fires):
-    labels = {"instance": "c:8081", "reason": reason}
-    series = f'penstock_gateway_streams_moved_total{{instance="c:8081", reason="{reason}"}}'
-    summary = f"c:8081 moved streams from a server that failed: {reason}"
-    check_alert("PenstockStreamsMoved", {series: "0 0 0 0 0 5"}, fires, labels, summary)
-
-
-@pytest.mark.parametrize(
-    ("name", "metric", "value", "summary"),
-    [
-        ("PenstockGatewayFileRejected", "file_reload_successful", "1 1 0", "rejects a new file: keys"),
-        ("PenstockGatewayFileRejected", "file_reload_successful", "1 0 1", ""),
-        ("PenstockCertificateExpiresSoon", _EXPIRY, 13 * 86_400, "has a certificate for 12d 23h 50m 0s"),
-        ("PenstockCertificateExpires", _EXPIRY, 2 * 86_400, "has a certificate for 1d 23h 50m 0s"),
-        ("PenstockCertificateExpires", _EXPIRY, 4 * 86_400, ""),
-    ],
-)
-def test_alerts_of_the_files_of_a_gateway(check_alert, name, metric, value, summary):
-    """10 minutes after the Unix time 0."""
-    labels = {"instance": "c:8081", "file": "keys"}
-    series = f'penstock_gateway_{metric}{{instance="c:8081", file="keys"}}'
-    check_alert(name, {series: value}, bool(summary), labels, f"c:8081 {summary}")
+def test_what_an_alert_is_10_minutes_after_its_series_began(promtool, tmp_path, name, series, labels, summary):
+    """series: values from the Unix time 0, the last one kept. labels, summary: of the alert, if it fires."""
+    rule = rules()[name]
+    fired = {"exp_labels": rule["labels"] | labels, "exp_annotations": rule["annotations"] | {"summary": summary}}
+    alert = {"eval_time": "10m", "alertname": name, "exp_alerts": [fired] if summary else []}
+    values = [{"series": one, "values": re.sub(r"(\S+)$", r"\1+0x20", str(value))} for one, value in series.items()]
+    test = {"interval": "1m", "input_series": values, "alert_rule_test": [alert]}
+    (tmp_path / "test.yml").write_text(
+        yaml.safe_dump({"rule_files": [str(FOLDER / "alerts.yml")], "tests": [test]}), encoding="utf-8"
+    )
+    promtool("test", "rules", str(tmp_path / "test.yml"))

@@ -3,18 +3,17 @@
 import importlib.util
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from prometheus_client import start_http_server
 
-from loadtest.__main__ import _parser as loadtest_parser
 from penstock.cli.command_line import build_parser
-from penstock.serving.settings import IMAGE_OPTIONS, OTHER_VARIABLES, ServeOptions
+from penstock.serving.settings import OTHER_VARIABLES, ServeOptions
 from penstock_gateway.config import Config
 from scripts import declared_tables
 
@@ -135,29 +134,9 @@ def test_services_are_hardened_and_pinned(name):
     assert all(_defaults(port).startswith("127.0.0.1:") for port in service["ports"])
 
 
-def test_the_load_test_s_command_is_one_of_its_own_for_the_server_s_ports():
-    """tests/containers runs it."""
-    command = _defaults(SERVICES["loadtest"]["command"])
-    args, rest = loadtest_parser().parse_known_args(shlex.split(command))
-    ports = {_defaults(port).split(":")[-1] for port in SERVICES["server"]["ports"]}
-    assert args.command == "run" and rest[0] == "--minutes"
-    server, metrics = re.match(r"server:(\d+)$", args.url), re.match(r"http://server:(\d+)/metrics$", args.metrics_url)
-    assert {server[1], metrics[1]} <= ports
-    assert SERVICES["loadtest"]["depends_on"]["server"]["condition"] == "service_healthy"
-    assert "healthcheck" not in SERVICES["server"] and SERVICES["server"]["build"]["target"] in SERVERS, "the image's"
-    assert SERVICES["loadtest"]["profiles"] == ["loadtest"] and not SERVICES["server"].get("profiles")
-
-
 def test_the_server_is_given_more_time_to_stop_than_its_streams_to_end():
     grace_s = float(_defaults(SERVICES["server"]["stop_grace_period"]).removesuffix("s"))
     assert grace_s > ServeOptions.option("drain_seconds").default + 10  # then it kills what is left, and tidies up
-
-
-def test_compose_passes_on_every_setting_that_the_image_does_not_set():
-    environment = SERVICES["server"]["environment"]
-    expected = {s.variable: "" for s in ServeOptions.options() if s.name not in IMAGE_OPTIONS}
-    assert {name: _defaults(text) for name, text in environment.items()} == expected
-    assert all(text.startswith(f"${{{name}:-") for name, text in environment.items())
 
 
 def test_no_variable_is_unknown():
@@ -214,7 +193,7 @@ def test_no_package_index_is_written_down():
 
 @pytest.fixture
 def installer(monkeypatch, tmp_path):
-    """The build stages' installer, in a project of its own, and the pip commands it would run."""
+    """The build stages' installer, in a project of its own: the pip commands it would run, and its exit status."""
     spec = importlib.util.spec_from_file_location("installer", ROOT / "docker" / "install_dependencies.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -222,30 +201,39 @@ def installer(monkeypatch, tmp_path):
     (tmp_path / "locks" / "pins.txt").write_text("# pins\nsetuptools==84.2.1\ntorch==2.13.0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_PYTHON", str(tmp_path / "venv" / "bin" / "python"))
-    commands, statuses = [], []
 
-    def run(command, check):
-        commands.append(command[2:])
-        return type("Finished", (), {"returncode": statuses.pop() if statuses else 0})
+    def install(*arguments: str, pip_statuses: tuple[int, ...] = ()) -> tuple[list[list[str]], int]:
+        commands, statuses = [], iter(pip_statuses)
 
-    monkeypatch.setattr(module.subprocess, "run", run)
+        def run(command, check):
+            commands.append(command[2:])
+            return SimpleNamespace(returncode=next(statuses, 0))
 
-    def install(*arguments: str, pip_statuses: tuple[int, ...] = ()) -> list[list[str]]:
-        commands.clear()
-        statuses[:] = reversed(pip_statuses)
+        monkeypatch.setattr(module.subprocess, "run", run)
         monkeypatch.setattr(sys, "argv", ["install_dependencies.py", *arguments])
-        assert module.main() == 0
-        return commands
+        try:
+            return commands, module.main()
+        except SystemExit as ended:
+            return commands, ended.code
 
     return install
 
 
-def test_the_build_of_torch_is_the_one_asked_for(installer):
-    assert installer("a.txt", "b.txt", "--torch-build", "cpu") == [
-        [*LOCKED, "-r", "a.txt", "-r", "b.txt"],
-        ["torch==2.13.0+cpu"],
-    ]
-    assert installer("a.txt", "--torch-build", "default")[1] == ["torch==2.13.0"]
+@pytest.mark.parametrize(
+    ("build", "statuses", "torch", "output"),
+    [
+        ("cpu", (), ["torch==2.13.0+cpu"], "^$"),
+        ("default", (), ["torch==2.13.0"], "^$"),
+        ("auto", (), ["torch==2.13.0+cpu"], "^$"),
+        ("auto", (0, 1, 0), ["torch==2.13.0+cpu", "torch==2.13.0"], "which may be the one for CUDA: 4.7 GB installed"),
+        ("cpu", (0, 1), ["torch==2.13.0+cpu"], "torch build 'cpu' is not offered.*PIP_EXTRA_INDEX_URL.*TORCH_BUILD"),
+    ],
+)
+def test_the_build_of_torch_is_the_one_asked_for(installer, capsys, build, statuses, torch, output):
+    commands, status = installer("a.txt", "b.txt", "--torch-build", build, pip_statuses=statuses)
+    assert commands == [[*LOCKED, "-r", "a.txt", "-r", "b.txt"], *([choice] for choice in torch)]
+    assert status == int(statuses == (0, 1))
+    assert re.search(output, capsys.readouterr().out)
 
 
 def test_what_only_builds_and_tests_use_is_removed(installer, tmp_path):
@@ -257,20 +245,6 @@ def test_what_only_builds_and_tests_use_is_removed(installer, tmp_path):
         (packages / name).touch()
     installer("a.txt", "--torch-build", "cpu")
     assert {str(path.relative_to(packages)) for path in packages.rglob("*") if path.is_file()} == kept
-
-
-def test_a_build_of_torch_that_is_not_offered_is_named(installer, capsys):
-    with pytest.raises(SystemExit, match="1"):
-        installer("a.txt", "--torch-build", "cpu", pip_statuses=(0, 1))
-    expected = r"torch build 'cpu' is not offered here.*PIP_EXTRA_INDEX_URL.*TORCH_BUILD"
-    assert re.search(expected, capsys.readouterr().out)
-
-
-def test_without_a_cpu_build_of_torch_the_default_one_is_taken_and_its_size_named(installer, capsys):
-    commands = installer("a.txt", "--torch-build", "auto", pip_statuses=(0, 1, 0))
-    assert commands[1:] == [["torch==2.13.0+cpu"], ["torch==2.13.0"]]
-    assert "Taking the index's own build, which may be the one for CUDA: 4.7 GB installed" in capsys.readouterr().out
-    assert installer("a.txt", "--torch-build", "auto")[1:] == [["torch==2.13.0+cpu"]]
 
 
 def _locked(path: Path) -> dict[str, set[str]]:

@@ -37,22 +37,18 @@ def machine(cores: int = 4, other_cores: float = 0.0, busiest: float = 0.2, **sh
     return MachineUse(10.0, cores, busy, server, other_cores, busiest, 0.0, processes)
 
 
-def counters(requests: float, of: float = 1.0) -> dict:
+def counters(requests: float) -> dict:
     """Counters of a server whose models each took `requests` requests in half as many batches."""
     times_us = {"request": 9000, "queue": 2000, "compute_input": 100, "compute_infer": 800, "compute_output": 100}
-    totals_us = {"asr": 40_000}
     found = {}
     for model in ("features", "encoder", "decoder", "asr"):
         found |= {(model, "request_success"): requests, (model, "exec_count"): requests / 2}
-        for part, time_us in times_us.items():
-            time_us = totals_us.get(model, time_us) if part == "request" else time_us
-            found[(model, f"{part}_duration_us")] = of * requests * time_us
+        found |= {(model, f"{part}_duration_us"): requests * time_us for part, time_us in times_us.items()}
     return found
 
 
-def snapshot(time_s: float, requests: float | None) -> Snapshot:
-    usage = Usage(time_s, 0.3 * time_s)
-    return Snapshot(usage, None, "no metrics") if requests is None else Snapshot(usage, counters(requests))
+def snapshot(time_s: float, requests: float) -> Snapshot:
+    return Snapshot(Usage(time_s, 0.3 * time_s), counters(requests))
 
 
 def summary(utterances: list[Utterance], requests: tuple = (100.0, 300.0)) -> dict:

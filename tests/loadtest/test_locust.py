@@ -29,13 +29,16 @@ def server(bundled_model: Path) -> Iterator[ReadyServer]:
         yield running
 
 
-def run(server: ReadyServer, out: Path, *words: str, protocol: str = "grpc", streams: int = STREAMS) -> dict:
+def run(server: ReadyServer, out: Path, *words: str) -> dict:
     """A test of a few seconds; returns the report's only window."""
-    where = ["--url", server.url(protocol), "--protocol", protocol, "--metrics-url", server.metrics_url]
-    where += ["--server-pid", str(server.process_id), "--out", str(out)]
-    size = ["--streams", str(streams), "--minutes", "0.12", "--stagger-seconds", "0.5"]
+    where = ["--url", server.url("grpc"), "--metrics-url", server.metrics_url]
+    where += ["--server-pid", str(server.process_id), "--out", str(out / "new")]
+    size = ["--streams", str(STREAMS), "--minutes", "0.12", "--stagger-seconds", "0.5"]
     assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
-    (window,) = json.loads((out / "loadtest.json").read_text(encoding="utf-8"))["windows"]
+    report = json.loads((out / "new" / "loadtest.json").read_text(encoding="utf-8"))
+    assert {"date", "hardware", "commit", "packages", "load_average", "command"} <= set(report["circumstances"])
+    assert report["options"]["streams"] == str(STREAMS)
+    (window,) = report["windows"]
     return window
 
 
@@ -65,8 +68,8 @@ def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path,
         assert window["machine"]["processes"][name]["pss_mib"] > 1
     assert {"tritonserver", "load generator"} <= set(window["machine"]["processes"])
     assert window["generator"]["text"]
-    assert "## Models" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
-    assert "<title>" in (tmp_path / "locust.html").read_text(encoding="utf-8")
+    assert "## Models" in (tmp_path / "new" / "loadtest.md").read_text(encoding="utf-8")
+    assert "<title>" in (tmp_path / "new" / "locust.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.nightly

@@ -4,13 +4,7 @@ from itertools import islice
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.options import (
-    SETTLE_S,
-    Schedule,
-    add_arguments,
-    read_plan,
-    sweep,
-)
+from loadtest.options import SETTLE_S, Schedule, add_arguments, read_plan
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -25,19 +19,6 @@ def test_the_command_lists_its_own_options(capsys):
     assert "--minutes" in listed and "--beam-size" in listed and "--headless" not in listed
 
 
-@pytest.mark.parametrize(
-    ("words", "counts", "duration_s"),
-    [
-        (["--streams", "5", "--minutes", "1"], [5], 72.0),
-        (["--streams", "2,4,8", "--minutes", "0.5", "--stagger-seconds", "3"], [2, 4, 8], 105.0),
-    ],
-)
-def test_the_plan_of_the_options(words, counts, duration_s):
-    plan = read_plan(options(*words))
-    assert plan.duration_s == pytest.approx(duration_s)
-    assert [window.streams for window in plan.windows] == counts
-
-
 GATEWAY = ["--target", "gateway-riva"]
 
 
@@ -46,11 +27,10 @@ GATEWAY = ["--target", "gateway-riva"]
     [
         (["--streams", "4,0"], "expected positive"),
         (["--minutes", "0"], "expected positive"),
-        (["--target", "gateway-riva", "--no-align"], "--no-align: requests of --target gateway-riva"),
+        ([*GATEWAY, "--no-align"], "--no-align: requests of --target gateway-riva"),
         ([*GATEWAY, "--decoder", "alsd"], "options of streams, without --speakers on, are"),
         ([*GATEWAY, "--speakers", "3"], "options of streams, without --speakers on, are"),
         (["--endpoint-silence-ms", "800"], "^--endpoint-silence-ms: a load test allows no endpoints"),
-        (["--endpoint-no-speech-ms", "800"], "^--endpoint-no-speech-ms: a load test allows no endpoints"),
         (["--endpoint-longest-s", "20"], "^--endpoint-longest-s: a load test allows no endpoints"),
     ],
 )
@@ -60,7 +40,7 @@ def test_an_invalid_plan_is_rejected(words, message):
 
 
 def test_each_step_of_a_sweep_has_its_warm_up_and_its_window():
-    plan = sweep([2, 8, 4], measured_s=20.0, stagger_s=3.0)
+    plan = read_plan(options("--streams", "2,8,4", "--minutes", f"{20 / 60}", "--stagger-seconds", "3"))
     assert plan.duration_s == pytest.approx(75.0)
     for window, streams, begin_s in zip(plan.windows, (2, 8, 4), (0.0, 25.0, 50.0), strict=True):
         assert (window.streams, window.end_s - window.begin_s) == (streams, pytest.approx(20.0))

@@ -11,7 +11,6 @@ from loadtest.report import window_lines
 from loadtest.summary import (
     MAX_P99_LAG_MS,
     check_generator,
-    chunk_duration_s,
     late_chunks,
     latencies_s,
     reasons_to_fail,
@@ -75,15 +74,6 @@ def test_word_errors_are_pooled_over_complete_utterances():
     assert words["recordings_with_several_texts"] == 1
 
 
-def test_models_have_their_prediction():
-    """200 requests in 100 batches in 10 s: 10 batches per second of 1 ms each, so M/D/1 waits 1 * 0.01 / (2 * 0.99)."""
-    encoder = summary([spoken(11.0)])["models"]["encoder"]
-    assert (encoder["requests"], encoder["batch"], encoder["batches_per_s"]) == (200, 2, 10)
-    assert (encoder["queue_ms"], encoder["compute_ms"]) == pytest.approx((2.0, 1.0))
-    assert encoder["predicted_utilization"] == pytest.approx(0.01)
-    assert encoder["predicted_queue_ms"] == pytest.approx(0.01 / 1.98)
-
-
 def test_a_gateway_s_cpu_time_counts_per_100_ms_of_audio():
     """0.02 cores for 0.05 streams: 0.4 s of CPU time per second of audio."""
     window = Window(0.05, 10.0, 20.0)
@@ -138,13 +128,6 @@ def test_a_request_without_an_answer_counts_as_a_late_chunk():
 def test_each_limit_fails_a_trial_by_itself(change, reason):
     (found,) = reasons_to_fail(**GOOD | change)
     assert reason in found
-
-
-def test_the_chunk_is_found_in_the_answers():
-    """Chunks of 560 ms in requests of 100 ms; the first is shorter, the last request flushes what is left."""
-    reached = (0.0, 0.0, 0.49, 0.49, 1.05, 1.05, 1.61, 1.61, 1.73)
-    rows = [{"audio_processed_s": value, "is_last": i == 8} for i, value in enumerate(reached)]
-    assert chunk_duration_s([request_rows(*rows)]) == 0.56
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```\n(.*?)^```", (ROOT / "docs" / "http.md").read_text(encoding="utf-8"), re.M | re.S)
-CONVERT, BINARY, JSON, LIVE, WRONG_OPTION, _ERROR = BLOCKS
+CONVERT, BINARY, LIVE, WRONG_OPTION, _ERROR = BLOCKS
 DEADLINE_S = 120
 FIRST_CHUNK_SAMPLES, CHUNK_SAMPLES = 7880, 8960
 
@@ -78,11 +78,6 @@ def test_a_whole_recording_as_binary(address: str, folder: Path, text: str):
     assert output(reply, "TEXT") == [text]
     assert output(reply, "WORDS") == text.split()
     assert len(output(reply, "WORD_START_MS")) == len(output(reply, "WORD_END_MS")) == len(text.split())
-
-
-def test_a_whole_recording_as_json(address: str, folder: Path, text: str):
-    (reply,) = paste(JSON, address, folder)
-    assert output(reply, "TEXT") == [text]
 
 
 def test_a_live_stream(address: str, folder: Path, text: str):

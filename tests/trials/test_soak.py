@@ -1,15 +1,11 @@
-"""The result of a soak, its readings, and the command without a server."""
+"""The result of a soak, and the command."""
 
 import json
-from contextlib import contextmanager
-from types import SimpleNamespace
+from importlib.util import find_spec
 
 import pytest
 
-from loadtest.locust_run import ReadyServer, processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
-from loadtest.report import report_document, write_report
-from penstock.serving.launch import Ports
 from tests.helpers.loadtest_records import spoken, summary
 from trials import soak
 from trials.soak import soak_document
@@ -55,44 +51,18 @@ def test_memory_that_grows_fails_with_its_slope():
     assert "  because: encoder grows by 30.00 MiB per hour, 2 are allowed" in found["lines"]
 
 
-class FakeReadings:
-    readings = readings(30.0)
-
-    def __init__(self, read, every_s):
-        assert every_s == 10.0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-
-def test_the_command_runs_a_constant_load_and_writes_the_result(monkeypatch, tmp_path, capsys):
-    """With a fake server and load test."""
-    started = []
-
-    @contextmanager
-    def fresh_server(plan):
-        server = SimpleNamespace(ports=Ports(http=2, grpc=1, metrics=3), process_id=4711)
-        yield ReadyServer(server, {"model": plan.model.name})
-
-    def headless_report(target, processes, out, arguments):
-        started.append((target.url, processes, arguments))
-        write_report(out / "loadtest.json", report_document({}, {}, [window()]))
-        return json.loads((out / "loadtest.json").read_text(encoding="utf-8"))
-
-    monkeypatch.setattr(soak, "fresh_server", fresh_server)
-    monkeypatch.setattr(soak, "Readings", FakeReadings)
-    monkeypatch.setattr(soak, "headless_report", headless_report)
-    words = ["--streams", "48", "--protocol", "http", "--request-ms", "560", "--out", str(tmp_path)]
-    assert soak.main(words) == 1
+@pytest.mark.nightly
+@pytest.mark.server
+@pytest.mark.skipif(find_spec("locust") is None, reason="needs locust (extra `loadtest`)")
+def test_the_command_runs_a_constant_load_and_writes_the_result(tmp_path, capsys):
+    """Whether it passes depends on what else the machine does."""
+    load = ["--streams", "2", "--minutes", "0.2", "--stagger-seconds", "0.5", "--request-ms", "560"]
+    status = soak.main([*load, "--warm-up-minutes", "0.05", "--out", str(tmp_path)])
     report = json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8"))
-    load = ["--streams", "48", "--minutes", "60", "--protocol", "http"]
-    assert started == [("127.0.0.1:2", processes_for(48, "direct"), [*load, "--request-ms", "560"])]
-    assert report["soak"]["warm_up_s"] == 600
-    assert not report["soak"]["passed"] and report["soak"]["max_growth_mib_per_h"] == 2.0
-    assert report["circumstances"]["command"].startswith("python -m trials.soak --streams 48 --protocol http")
-    assert "encoder: 110.0 MiB, +30.00 MiB per hour" in capsys.readouterr().out
-    assert "+30.00 MiB per hour" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
+    assert status == int(not report["soak"]["passed"])
+    assert {"encoder", SERVER} <= report["soak"]["processes"].keys()
+    assert (report["soak"]["streams_lost"], report["soak"]["warm_up_s"]) == (0, 3.0)
+    assert report["circumstances"]["command"].startswith("python -m trials.soak --streams 2 --minutes 0.2")
+    for text in (capsys.readouterr().out, (tmp_path / "loadtest.md").read_text(encoding="utf-8")):
+        assert "  encoder: " in text
     assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")

@@ -62,7 +62,7 @@ def write_report(path: Path, conditions: Conditions, results: Sequence[RunResult
 
 
 def report_document(conditions: Conditions, results: Sequence[RunResult]) -> dict:
-    """The report as JSON values; docs/evaluation.md lists the fields."""
+    """The report as JSON values."""
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
