@@ -28,8 +28,8 @@ def sizes(recognizer: FakeRecognizer) -> list[int]:
     return [request.samples.size for request in recognizer.requests]
 
 
-def test_requests_end_with_chunks_and_segments(served_client, recognizer, samples):
-    with served_client.open_stream() as stream:
+def test_requests_end_with_chunks_and_segments(client, recognizer, samples):
+    with client.open_stream() as stream:
         for start in range(0, 2500, 100):
             stream.send(samples[start : start + 100])
         stream.finalize()
@@ -42,15 +42,15 @@ def test_requests_end_with_chunks_and_segments(served_client, recognizer, sample
     assert [segment.is_final for segment in stream.transcript.segments] == [True, True]
 
 
-def test_a_recording_has_the_words_of_one_request(served_client, recognizer, samples):
-    transcript = served_client.transcribe(samples, request_ms=10)
+def test_a_recording_has_the_words_of_one_request(client, recognizer, samples):
+    transcript = client.transcribe(samples, request_ms=10)
     whole = expected(samples)
     assert (transcript.text, transcript.tokens) == (whole.text, list(whole.new_tokens))
     assert sizes(recognizer) == [700, *[1000] * 37, 700]
 
 
-def test_no_samples_are_sent_at_once(served_client, recognizer):
-    with served_client.open_stream() as stream:
+def test_no_samples_are_sent_at_once(client, recognizer):
+    with client.open_stream() as stream:
         stream.send([])
         stream.send(np.zeros(100, np.float32))
         stream.send([])
@@ -65,9 +65,9 @@ def test_without_alignment_each_send_is_a_request(url, protocol, recognizer):
     assert sizes(recognizer) == [160, 160, 160, 20]
 
 
-def test_an_earlier_server_gets_each_send(served_client, recognizer):
+def test_an_earlier_server_gets_each_send(client, recognizer):
     del recognizer.server_parameters["first_chunk_samples"]
-    served_client.transcribe(np.zeros(500, np.float32), request_ms=10)
+    client.transcribe(np.zeros(500, np.float32), request_ms=10)
     assert sizes(recognizer) == [160, 160, 160, 20]
 
 

@@ -27,11 +27,6 @@ from penstock_client.protocol import MAX_REPLY_BYTES
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
-@pytest.fixture
-def client(served_client):
-    return served_client
-
-
 def test_requests_of_any_size_arrive_complete_and_in_order(client, recognizer, samples):
     cuts = np.cumsum([0, 1, 799, 0, 1, 7777, 800, 1600, 3])
     parts = np.split(samples, cuts)
