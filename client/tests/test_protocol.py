@@ -9,7 +9,6 @@ from penstock_client import (
     ProtocolError,
     ServerDrainingError,
     StreamError,
-    StreamNotOpenError,
     Transcript,
     Word,
 )
@@ -180,12 +179,6 @@ def test_each_code_has_its_exception(prefix, code):
 @pytest.mark.parametrize(
     "message, code, kind",
     [
-        (
-            "inference request for sequence s to model 'features' must specify the START flag on the first request of "
-            "the sequence",
-            "STREAM_NOT_OPEN",
-            StreamNotOpenError,
-        ),
         (
             "Server is stopping, scheduler for model has stopped accepting new inference requests",
             "SERVER_DRAINING",

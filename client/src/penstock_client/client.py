@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client import limits
-from penstock_client.batched.rows import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.stream import AsyncStream, Stream
@@ -29,7 +28,7 @@ class ClientBase:
     """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
 
     def __init__(self, url: str, protocol: ProtocolName, timeout_s: float, options: ConnectionOptions | None):
-        self._endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, options or ConnectionOptions())
+        self._endpoint = Endpoint(url, protocol, timeout_s, options or ConnectionOptions())
         self.url = self._endpoint.url
         self._is_closed = False
 

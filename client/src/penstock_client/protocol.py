@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from penstock_common.results import Result
 from penstock_common.samples import SAMPLE_RATE_HZ
 
-MODEL_NAME = "asr"
+MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
+"""The second one for streams with speakers."""
 MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The server's limit for one request."""
 MAX_REPLY_BYTES = 32 << 20

@@ -25,7 +25,7 @@ from penstock_client import (
     StreamOptions,
     Transcript,
 )
-from penstock_client.batched.rows import SPEAKERS_MODEL_NAME
+from penstock_client.protocol import SPEAKERS_MODEL_NAME
 from penstock_common.errors import OptionError
 from penstock_common.options import for_file
 
