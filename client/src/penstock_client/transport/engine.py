@@ -134,11 +134,10 @@ class EngineStream:
                 raise self._failure or error from None
             if answer is None:
                 return None
-            results = [Result.after(one, one.round_trip_s, one.is_endpoint) for one in answer.results]
-            if not results and answer.is_whole:  # the server sends none where nothing is new
-                results = [self._unchanged(answer.end_samples)]
-            self._results += results
-            self._latest = results[-1] if results else self._latest
+            self._results += answer.results
+            if not self._results and answer.is_whole:  # the server sends none where nothing is new
+                self._results.append(self._unchanged(answer.end_samples))
+            self._latest = self._results[-1] if self._results else self._latest
             if self._lost_s is not None and answer.results and not self._stream.is_without_server:
                 self._note_success()
         return self._results.popleft()

@@ -63,11 +63,6 @@ def open_channel(module: Any, endpoint: Endpoint) -> Any:
     return module.secure_channel(endpoint.url, channel_credentials(endpoint.options), options=options)
 
 
-def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
-    """The headers of a call."""
-    return tuple(options.headers.items())
-
-
 class Channel:
     """A gRPC channel, which is closed with the last of its calls."""
 
@@ -91,7 +86,7 @@ class GrpcCall:
         self._model, self.channel = endpoint.model, channel
         channel.calls += 1
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel.channel)
-        self._call = stub.ModelStreamInfer(metadata=call_metadata(endpoint.options))
+        self._call = stub.ModelStreamInfer(metadata=tuple(endpoint.options.headers.items()))
 
     async def write(self, client_id: str, rows: Sequence[Row]) -> None:
         """Sends a request."""
