@@ -11,6 +11,7 @@ from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire, eventually
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import Client
+from penstock_client.batched import link
 from penstock_client.cli.main import main
 from penstock_client.transport.blocking import event_loop_thread
 
@@ -85,6 +86,12 @@ def audio_file(tmp_path, samples):
     path = tmp_path / "speech.wav"
     soundfile.write(path, samples, 16_000, subtype="FLOAT")
     return path
+
+
+@pytest.fixture
+def one_row_per_request(monkeypatch):
+    """A row that waits in the server holds back no answers to earlier ones."""
+    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture

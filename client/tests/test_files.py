@@ -12,19 +12,11 @@ from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, 
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError, StreamError
-from penstock_client.batched import link
 from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
-pytestmark = pytest.mark.anyio
-
+pytestmark = [pytest.mark.usefixtures("one_row_per_request"), pytest.mark.anyio]
 
 SAMPLES = 3 * SEGMENT + 1000
-
-
-@pytest.fixture(autouse=True)
-def one_row_per_request(monkeypatch):
-    """A row that waits in the server holds back no answers to earlier ones."""
-    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture

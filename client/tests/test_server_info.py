@@ -29,14 +29,6 @@ def test_a_server_tells_its_model_and_limits(client, recognizer, server):
     assert client.server_info().speakers == 0
 
 
-def test_a_stream_works_beside_the_question(client):
-    with client.open_stream() as stream:
-        stream.send([0.0] * 1600)
-        client.server_info()
-        stream.finish()
-        assert [*stream] and stream.transcript.is_complete
-
-
 def test_a_server_of_another_kind_is_named(client, recognizer):
     del recognizer.server_parameters["context"]
     with pytest.raises(ServerReplyError, match=r"^REPLY_INVALID: the server at .* does not say what it offers"):
@@ -95,15 +87,3 @@ def test_the_command_prints_the_information(url, protocol, capsys):
 def test_the_command_prints_json(url, protocol, capsys, recognizer, server):
     assert main(["--info", "--json", "--url", url, "--protocol", protocol]) == 0
     assert json.loads(capsys.readouterr().out) == recognizer.server_parameters | server.speakers.parameters
-
-
-def test_the_command_reports_an_unreachable_server(capsys, closed_url):
-    assert main(["--info", "--url", closed_url, "--connect-retry", "0"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("penstock-client: error: SERVER_UNREACHABLE: cannot reach a server at 127.0.0.1")
-
-
-def test_the_question_takes_no_audio(capsys):
-    with pytest.raises(SystemExit):
-        main(["--info", "a.wav"])
-    assert "--info" in capsys.readouterr().err

@@ -169,6 +169,11 @@ def expected(samples: np.ndarray) -> Result:
     return parse_reply("s", outputs(0, samples.size, True).get)[0]
 
 
+def text_of(samples: int) -> str:
+    """The text of this number of samples in one request."""
+    return expected(np.zeros(samples)).text
+
+
 SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS", "LANGUAGE")
 """Outputs that not every server sends."""
 
