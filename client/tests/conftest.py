@@ -9,8 +9,9 @@ import soundfile
 from client.tests.helpers.event_loop import ANYIO_BACKEND
 from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire, eventually
-from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, in_memory
+from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import Client
+from penstock_client.batched import link
 from penstock_client.cli.main import main
 from penstock_client.transport.blocking import event_loop_thread
 
@@ -24,19 +25,7 @@ def recognizer():
 
 
 @pytest.fixture
-def connection(recognizer):
-    return FakeConnection(recognizer)
-
-
-@pytest.fixture
-def client(connection):
-    """A client with an in-memory server."""
-    with in_memory(connection) as client:
-        yield client
-
-
-@pytest.fixture
-def served_client(url, protocol):
+def client(url, protocol):
     """A client of a server on a real socket."""
     with Client(url, protocol, timeout_s=60) as client:
         yield client
@@ -97,6 +86,12 @@ def audio_file(tmp_path, samples):
     path = tmp_path / "speech.wav"
     soundfile.write(path, samples, 16_000, subtype="FLOAT")
     return path
+
+
+@pytest.fixture
+def one_row_per_request(monkeypatch):
+    """A row that waits in the server holds back no answers to earlier ones."""
+    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture

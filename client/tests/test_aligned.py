@@ -28,46 +28,16 @@ def sizes(recognizer: FakeRecognizer) -> list[int]:
     return [request.samples.size for request in recognizer.requests]
 
 
-def test_requests_end_with_chunks_and_segments(served_client, recognizer, samples):
-    with served_client.open_stream() as stream:
-        for start in range(0, 2500, 100):
-            stream.send(samples[start : start + 100])
-        stream.finalize()
-        stream.send(samples[2500:4300])
-        stream.finish(samples[4300:5000])
-        results = list(stream)
-    assert sizes(recognizer) == [700, 1000, 800, 1200, 1300]
-    assert len(results) == 5
-    assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples[:5000])
-    assert [segment.is_final for segment in stream.transcript.segments] == [True, True]
-
-
-def test_a_recording_has_the_words_of_one_request(served_client, recognizer, samples):
-    transcript = served_client.transcribe(samples, request_ms=10)
+def test_a_recording_has_the_words_of_one_request(client, recognizer, samples):
+    transcript = client.transcribe(samples, request_ms=10)
     whole = expected(samples)
     assert (transcript.text, transcript.tokens) == (whole.text, list(whole.new_tokens))
     assert sizes(recognizer) == [700, *[1000] * 37, 700]
 
 
-def test_no_samples_are_sent_at_once(served_client, recognizer):
-    with served_client.open_stream() as stream:
-        stream.send([])
-        stream.send(np.zeros(100, np.float32))
-        stream.send([])
-        stream.finish()
-        list(stream)
-    assert sizes(recognizer) == [0, 0, 100]
-
-
 def test_without_alignment_each_send_is_a_request(url, protocol, recognizer):
     with Client(url, protocol, timeout_s=WAIT_S, align=False) as client:
         client.transcribe(np.zeros(500, np.float32), request_ms=10)
-    assert sizes(recognizer) == [160, 160, 160, 20]
-
-
-def test_an_earlier_server_gets_each_send(served_client, recognizer):
-    del recognizer.server_parameters["first_chunk_samples"]
-    served_client.transcribe(np.zeros(500, np.float32), request_ms=10)
     assert sizes(recognizer) == [160, 160, 160, 20]
 
 

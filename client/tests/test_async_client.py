@@ -5,15 +5,11 @@ import threading
 
 import pytest
 
-from client.tests.helpers.fakes import outputs, parse_reply
+from client.tests.helpers.fakes import text_of
 from client.tests.helpers.sound_files import media_file
 from penstock_client import AsyncClient
 
 pytestmark = pytest.mark.anyio
-
-
-def text(size):
-    return parse_reply("s", outputs(0, size, True).get)[0].text
 
 
 async def test_many_streams_share_one_loop_without_threads_of_their_own(url, protocol, samples, recognizer):
@@ -26,7 +22,7 @@ async def test_many_streams_share_one_loop_without_threads_of_their_own(url, pro
         note = lambda transcript: threads.append(set(threading.enumerate()) - before)  # noqa: E731
         sizes = [800 * (index + 1) for index in range(40)]
         done = await asyncio.gather(*(client.transcribe(samples[:size], on_progress=note) for size in sizes))
-        assert [transcript.text for transcript in done] == [text(size) for size in sizes]
+        assert [transcript.text for transcript in done] == [text_of(size) for size in sizes]
     assert not {thread.name for new in threads for thread in new if thread.name.startswith("penstock ")}
 
 

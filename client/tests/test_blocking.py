@@ -1,6 +1,5 @@
 """The threaded client as a facade over an event loop: interruptions, garbage collection, forked processes."""
 
-import asyncio
 import gc
 import signal
 import subprocess
@@ -10,10 +9,11 @@ import threading
 import pytest
 
 from client.tests.helpers.fake_servers import eventually
-from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, FakeTransport, expected, in_memory
+from client.tests.helpers.fakes import expected
 from penstock_client import Client, ServerUnreachableError
 from penstock_client.transport import grpc_transport
 from penstock_client.transport.blocking import event_loop_thread
+from penstock_client.transport.engine import MAX_UNANSWERED_REQUESTS, EngineStream
 
 FORK = """
 import os, sys
@@ -56,8 +56,8 @@ def ctrl_c(monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_while_waiting_for_a_result_loses_nothing(served_client, samples, ctrl_c):
-    with served_client.open_stream() as stream:
+def test_ctrl_c_while_waiting_for_a_result_loses_nothing(client, samples, ctrl_c):
+    with client.open_stream() as stream:
         stream.send(samples[:800])
         assert stream.poll(60)
         with pytest.raises(KeyboardInterrupt):
@@ -68,31 +68,23 @@ def test_ctrl_c_while_waiting_for_a_result_loses_nothing(served_client, samples,
     assert stream.transcript.words == list(expected(samples).new_words)
 
 
-class FullTransport(FakeTransport):
-    """Has no room for the second request at first."""
-
-    async def send(self, request):
-        if len(self.sent_s) == 1:
-            self.sent_s.append(0.0)
-            await asyncio.Event().wait()
-        await super().send(request)
-
-
-def test_ctrl_c_while_there_is_no_room_sends_nothing(samples, ctrl_c):
-    connection = FakeConnection(FakeRecognizer())
-    connection.open_transport = lambda stream_id, timeout_s: FullTransport(connection.recognizer, stream_id, timeout_s)
-    with in_memory(connection) as client, client.open_stream() as stream:
-        stream.send(samples[:800])
+def test_ctrl_c_while_there_is_no_room_sends_nothing(client, recognizer, samples, ctrl_c):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: release.wait(120)
+    with client.open_stream() as stream:
+        for number in range(MAX_UNANSWERED_REQUESTS):
+            stream.send(samples[100 * number : 100 * (number + 1)])
         with pytest.raises(KeyboardInterrupt):
             ctrl_c()
-            stream.send(samples[800:1600])
-        stream.finish(samples[800:])
+            stream.send(samples[100 * MAX_UNANSWERED_REQUESTS :])
+        release.set()
+        stream.finish(samples[100 * MAX_UNANSWERED_REQUESTS :])
         list(stream)
     assert stream.transcript.text == expected(samples).text
 
 
-def test_an_abandoned_stream_is_ended_on_the_server(served_client, recognizer):
-    stream = served_client.open_stream()
+def test_an_abandoned_stream_is_ended_on_the_server(client, recognizer):
+    stream = client.open_stream()
     stream.send([0.0])
     assert stream.poll(60)
     del stream
@@ -100,18 +92,20 @@ def test_an_abandoned_stream_is_ended_on_the_server(served_client, recognizer):
     eventually(lambda: not recognizer.received)
 
 
-def test_the_garbage_collector_may_close_a_client_in_the_event_loop(connection):
-    client = in_memory(connection)
-    client.open_stream().send([0.0])
+def test_the_garbage_collector_may_close_a_client_in_the_event_loop(url, protocol, recognizer):
+    client = Client(url, protocol)
+    stream = client.open_stream()
+    stream.send([0.0])
+    assert stream.poll(60)
     event_loop_thread().post(client.close)
-    eventually(lambda: connection.is_closed)
+    eventually(lambda: not recognizer.received)
 
 
-def test_a_bug_in_the_event_loop_does_not_leave_a_thread_waiting(client, connection, monkeypatch):
-    async def fail(transport, wait_s):
+def test_a_bug_in_the_event_loop_does_not_leave_a_thread_waiting(client, monkeypatch):
+    async def fail(stream, wait_s):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(FakeTransport, "receive", fail)
+    monkeypatch.setattr(EngineStream, "receive", fail)
     with client.open_stream() as stream:
         stream.send([0.0])
         for _ in range(2):

@@ -33,11 +33,6 @@ def test_each_result_is_a_line_before_the_document(run, audio_file, samples):
     assert document["text"] == texts[-1]
 
 
-def test_without_the_option_the_document_is_all(run, audio_file):
-    (document,) = lines_of(run(audio_file, "--format", "json", "--request-ms", "200")[1])
-    assert "segments" in document and "is_final" not in document
-
-
 def test_results_name_their_segment(run, audio_file):
     *results, document = lines_of(run(audio_file, "--interim", "--json", "--finalize-every", "1")[1])
     assert [result["segment"] for result in results] == [3, 4, 5]

@@ -14,14 +14,14 @@ import time
 import pytest
 
 from client.tests.helpers.fake_servers import eventually
-from client.tests.helpers.fakes import RejectionError, outputs, parse_reply
+from client.tests.helpers.fakes import RejectionError, text_of
 from client.tests.helpers.terminal import Terminal
 from tests.helpers.interrupt import SILENT_ENDS, SLOW_IMPORT, start_interruptible
 from tests.helpers.native_log import without_native_log
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 COMMAND = [sys.executable, "-m", "penstock_client.cli"]
-TEXT = parse_reply("s", outputs(0, 38_400, True).get)[0].text
+TEXT = text_of(38_400)
 
 
 @GRPC_ONLY

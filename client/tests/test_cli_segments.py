@@ -11,15 +11,11 @@ import pytest
 import soundfile
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import expected
+from client.tests.helpers.fakes import text_of
 from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.main import main
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-
-
-def text_of(samples: int) -> str:
-    return expected(np.zeros(samples)).text
 
 
 def test_a_file_is_split_into_segments_of_equal_length(run, audio_file, recognizer, samples):
@@ -51,12 +47,6 @@ def test_segments_in_real_time_grow_where_they_are_shown(run, samples, tmp_path)
     assert time.monotonic() - started_s >= 0.8
     assert final == f"{text_of(6400)} {text_of(6400)}"
     assert len(interim) >= 4 and all(final.startswith(line) for line in interim)
-
-
-@GRPC_ONLY
-def test_options_are_sent_too(run, audio_file, recognizer):
-    run(audio_file, "--finalize-every", "2", "--boost-phrase", "a")
-    assert [request.parameters for request in recognizer.requests if request.is_start] == [{"boosted_phrases": '["a"]'}]
 
 
 @GRPC_ONLY
@@ -108,17 +98,3 @@ def test_enter_needs_an_input(capsys, monkeypatch, stdin):
         main(["--microphone", "--finalize-on-enter"])
     assert exit_.value.code == 2
     assert "--finalize-on-enter reads standard input, which is closed" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments, reason",
-    [
-        (["a.wav", "--finalize-every", "0"], "--finalize-every: '0' is not a number from 0.1 to 86400"),
-        (["a.wav", "--finalize-every", "x"], "--finalize-every: 'x' is not a number"),
-        (["a.wav", "--finalize-on-enter"], "--finalize-on-enter requires --microphone"),
-    ],
-)
-def test_wrong_usage_is_rejected(capsys, arguments, reason):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert reason in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Connections that fail at first or for good: each protocol."""
 
-import contextlib
 import socket
 import threading
 import time
@@ -42,23 +41,6 @@ def test_a_server_that_starts_later_is_found_by_the_same_client(
         wire.close()
 
 
-def test_a_server_of_another_protocol_is_unreachable(protocol):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def answer():
-            with contextlib.suppress(OSError):  # the listener was closed
-                while True:
-                    near, _ = listener.accept()
-                    near.recv(10)
-                    near.sendall(b"220 mail.example ESMTP\r\n" * 3)
-                    near.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        with Client(f"127.0.0.1:{port}", protocol, timeout_s=20) as client, pytest.raises(ServerUnreachableError):
-            client.transcribe(np.zeros(10))
-
-
 def test_a_server_that_starts_within_the_retries_receives_everything_once(
     protocol, recognizer, server, samples, closed_socket, closed_url
 ):
@@ -94,13 +76,6 @@ def test_no_connection_within_the_timeout_is_an_unreachable_server(protocol):
                 pytest.raises(ServerUnreachableError, match=f"{url}: no connection for 0.4 s"),
             ):
                 client.transcribe(np.zeros(10))
-
-
-def test_headers_reach_the_server(protocol, server, url, samples):
-    options = ConnectionOptions(headers={"X-Team": "speech"})
-    with Client(url, protocol, connection_options=options) as client:
-        client.transcribe(samples)
-    assert server.headers["x-team"] == "speech"
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

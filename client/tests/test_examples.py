@@ -14,7 +14,7 @@ import soundfile
 
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import outputs, parse_reply
+from client.tests.helpers.fakes import text_of
 from tests.helpers.native_log import without_native_log
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -35,20 +35,16 @@ def run(name, *arguments):
     return done.stdout.splitlines()
 
 
-def text(samples):
-    return parse_reply("s", outputs(0, samples, True).get)[0].text
-
-
 def test_transcribe_file(audio_file, url):
     lines = run("transcribe_file.py", audio_file, url)
-    assert lines[0] == text(38_400)
+    assert lines[0] == text_of(38_400)
     assert lines[1:3] == ["    0.00 s  wörd0", "    0.05 s  λέξη1"]
     assert len(lines) == 1 + 48
 
 
 def test_boosted_phrases(audio_file, url, recognizer):
     lines = run("boosted_phrases.py", audio_file, url, "ada lovelace", "penstock")
-    assert lines == [f"plain:   {text(38_400)}", f"boosted: {text(38_400)}"]
+    assert lines == [f"plain:   {text_of(38_400)}", f"boosted: {text_of(38_400)}"]
     plain, boosted = (request.parameters for request in recognizer.requests if request.is_start)
     assert plain == {}
     assert (json.loads(boosted["boosted_phrases"]), boosted["boost"]) == (["ada lovelace", "penstock"], 3.0)
@@ -59,7 +55,7 @@ def test_live_async(audio_file, url):
     *results, last = lines
     assert len(results) == 25
     assert [line.split()[0] for line in results if "final" in line] == ["3", "4", "5"]
-    assert last == f"in 3 segments: {text(16_000)} {text(16_000)} {text(6400)}"
+    assert last == f"in 3 segments: {text_of(16_000)} {text_of(16_000)} {text_of(6400)}"
 
 
 def test_many_streams(tmp_path, url, recognizer):
@@ -69,7 +65,7 @@ def test_many_streams(tmp_path, url, recognizer):
         soundfile.write(path, np.zeros(800 * (index + 1)), 16_000)
     missing = tmp_path / "missing.wav"
     lines = run("many_streams.py", url, *paths, missing)
-    assert lines[:6] == [f"{path}: {text(800 * (index + 1))}" for index, path in enumerate(paths)]
+    assert lines[:6] == [f"{path}: {text_of(800 * (index + 1))}" for index, path in enumerate(paths)]
     assert lines[6:] == [f"{missing}: failed: AUDIO_INVALID: {missing}: no such file"]
 
 
@@ -82,8 +78,8 @@ def test_the_readme_s_first_two_examples(audio_file, url, recognizer, samples, m
     with contextlib.redirect_stdout(out):
         exec(code.replace("localhost:8001", url).replace('"call.wav"', repr(str(audio_file))), {})
     first, *results, last = out.getvalue().splitlines()
-    assert first == text(38_400) and len(results) == 25
-    assert results[-1] == text(38_400) and last.startswith("[Word(text=")
+    assert first == text_of(38_400) and len(results) == 25
+    assert results[-1] == text_of(38_400) and last.startswith("[Word(text=")
     (file_id,), (stream_id,) = ({r.stream_id for r in recognizer.requests[part]} for part in (slice(3), slice(3, None)))
     assert file_id != stream_id and recognizer.requests[-1].is_end
 

@@ -12,19 +12,11 @@ from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, 
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError, StreamError
-from penstock_client.batched import link
 from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
-pytestmark = pytest.mark.anyio
-
+pytestmark = [pytest.mark.usefixtures("one_row_per_request"), pytest.mark.anyio]
 
 SAMPLES = 3 * SEGMENT + 1000
-
-
-@pytest.fixture(autouse=True)
-def one_row_per_request(monkeypatch):
-    """A row that waits in the server holds back no answers to earlier ones."""
-    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture
@@ -41,9 +33,9 @@ def texts(transcript):
     return [(segment.text, segment.tokens) for segment in transcript.segments]
 
 
-def test_a_file_is_polled_until_its_last_result(served_client, recognizer, noise):
+def test_a_file_is_polled_until_its_last_result(client, recognizer, noise):
     progress = []
-    transcript = served_client.transcribe(noise, on_progress=lambda each: progress.append(each.audio_processed_s))
+    transcript = client.transcribe(noise, on_progress=lambda each: progress.append(each.audio_processed_s))
     assert texts(transcript) == whole(SAMPLES)
     assert transcript.is_complete and transcript.audio_processed_s == SAMPLES / 16_000
     assert [request.is_end for request in recognizer.requests].count(True) == 1
@@ -54,14 +46,14 @@ def test_a_file_is_polled_until_its_last_result(served_client, recognizer, noise
 
 
 @pytest.mark.parametrize("samples", [0, 100, STEP])
-def test_a_short_file_may_need_no_poll(served_client, recognizer, samples):
-    transcript = served_client.transcribe(np.full(samples, 0.1, np.float32))
+def test_a_short_file_may_need_no_poll(client, recognizer, samples):
+    transcript = client.transcribe(np.full(samples, 0.1, np.float32))
     assert texts(transcript) == whole(samples) and transcript.is_complete
     assert len(recognizer.requests) == (samples > 0), "the fake takes one without samples for a probe"
 
 
-def test_samples_are_sent_at_once_as_there_are_no_chunks(served_client, recognizer):
-    with served_client.open_stream() as stream:
+def test_samples_are_sent_at_once_as_there_are_no_chunks(client, recognizer):
+    with client.open_stream() as stream:
         stream.send(np.zeros(123, np.float32))
         eventually(lambda: len(recognizer.requests) == 1)
         assert stream.held_samples == 0
@@ -75,7 +67,7 @@ async def test_files_of_one_client_are_polled_side_by_side(url, protocol, noise)
 
 
 @pytest.mark.parametrize("polls", [0, 1, 3])
-def test_cancel_drops_the_work_on_the_server(served_client, recognizer, noise, polls):
+def test_cancel_drops_the_work_on_the_server(client, recognizer, noise, polls):
     may_answer, is_reached = threading.Event(), threading.Event()
 
     def hold(request):
@@ -87,7 +79,7 @@ def test_cancel_drops_the_work_on_the_server(served_client, recognizer, noise, p
 
     held = []
     recognizer.before_answer = hold
-    with served_client.open_stream() as stream:
+    with client.open_stream() as stream:
         stream.finish(noise)
         assert is_reached.wait(60)
         stream.cancel()
@@ -98,8 +90,8 @@ def test_cancel_drops_the_work_on_the_server(served_client, recognizer, noise, p
     assert not recognizer.received
 
 
-def test_closing_before_the_end_drops_the_audio(served_client, recognizer, noise):
-    with served_client.open_stream() as stream:
+def test_closing_before_the_end_drops_the_audio(client, recognizer, noise):
+    with client.open_stream() as stream:
         stream.send(noise)
         eventually(lambda: recognizer.received)
     eventually(lambda: len(recognizer.cancelled) == 1)
@@ -136,10 +128,10 @@ def test_an_interrupted_file_is_sent_again_whole(url, protocol, wire, recognizer
     assert np.array_equal(np.concatenate([request.samples for request in again]), noise)
 
 
-def test_without_reconnections_a_lost_file_fails(served_client, recognizer, noise):
+def test_without_reconnections_a_lost_file_fails(client, recognizer, noise):
     fail_once(recognizer, "STREAM_LOST: the encoder failed", 4)
     with pytest.raises(StreamError) as caught:
-        served_client.transcribe(noise)
+        client.transcribe(noise)
     assert caught.value.code == "STREAM_LOST"
 
 
@@ -166,11 +158,11 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.parametrize("interim", [False, True])
-def test_the_command_shows_the_share_of_a_file_on_a_terminal(served_client, noise, interim, monkeypatch):
+def test_the_command_shows_the_share_of_a_file_on_a_terminal(client, noise, interim, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out, notes, name = Screen(), Screen(), AudioName("a.wav", audio_s=SAMPLES / 16_000)
     report = PlainReport(out, notes, names=False, interim=interim, word_times=False)
-    transcript = served_client.transcribe(noise, on_progress=lambda each: report.progress(name, each, []))
+    transcript = client.transcribe(noise, on_progress=lambda each: report.progress(name, each, []))
     report.finish(name, Streamed(transcript, SAMPLES / 16_000, 1.0))
     shown = (out if interim else notes).getvalue()
     shares = [int(share) for share in re.findall(r"a\.wav: (\d+)% of 2 s", shown)]

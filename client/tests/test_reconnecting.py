@@ -14,18 +14,11 @@ from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, Ht
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs, parse_reply
 from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, limits
-from penstock_client.batched import link
 from penstock_client.batched.rows import END, START, Part
 from penstock_client.transport.replay import Replay
 
-pytestmark = [pytest.mark.usefixtures("no_tasks_left"), pytest.mark.anyio]
+pytestmark = [pytest.mark.usefixtures("no_tasks_left", "one_row_per_request"), pytest.mark.anyio]
 TIMES = ConnectionOptions(reconnect_s=60)
-
-
-@pytest.fixture(autouse=True)
-def one_row_per_request(monkeypatch):
-    """A row that waits in the server holds back no answers to earlier ones."""
-    monkeypatch.setattr(link, "MAX_ROWS", 1)
 
 
 @pytest.fixture

@@ -14,11 +14,6 @@ from penstock_client import StreamClosedError, StreamOptions
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
-@pytest.fixture
-def client(served_client):
-    return served_client
-
-
 def test_finalize_ends_a_segment_and_the_stream_continues(client, recognizer, samples):
     with client.open_stream(options=StreamOptions(decoder="alsd", n_best=1)) as stream:
         stream.send(samples[:1000])

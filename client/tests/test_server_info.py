@@ -11,9 +11,9 @@ from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_common.server_info import parse_server_info
 
 
-def test_a_server_tells_its_model_and_limits(served_client, recognizer, server):
+def test_a_server_tells_its_model_and_limits(client, recognizer, server):
     recognizer.server_parameters["color"] = "blue"  # of a later version
-    info = served_client.server_info()
+    info = client.server_info()
     assert (info.version, info.model, info.architecture) == ("1.2.3", "fake", "RNN-T, CTC")
     assert (info.context, info.chunk_ms, info.sample_rate_hz) == ((70, 6), 560.0, 16_000)
     assert (info.languages, info.decoders) == ((), ("greedy", "alsd"))
@@ -26,21 +26,13 @@ def test_a_server_tells_its_model_and_limits(served_client, recognizer, server):
     ] == "color"  # protobuf has no order
     assert info.speakers == 8
     server.speakers.is_served = False
-    assert served_client.server_info().speakers == 0
+    assert client.server_info().speakers == 0
 
 
-def test_a_stream_works_beside_the_question(served_client):
-    with served_client.open_stream() as stream:
-        stream.send([0.0] * 1600)
-        served_client.server_info()
-        stream.finish()
-        assert [*stream] and stream.transcript.is_complete
-
-
-def test_a_server_of_another_kind_is_named(served_client, recognizer):
+def test_a_server_of_another_kind_is_named(client, recognizer):
     del recognizer.server_parameters["context"]
     with pytest.raises(ServerReplyError, match=r"^REPLY_INVALID: the server at .* does not say what it offers"):
-        served_client.server_info()
+        client.server_info()
 
 
 def test_no_server_is_unreachable(protocol, closed_url):
@@ -95,15 +87,3 @@ def test_the_command_prints_the_information(url, protocol, capsys):
 def test_the_command_prints_json(url, protocol, capsys, recognizer, server):
     assert main(["--info", "--json", "--url", url, "--protocol", protocol]) == 0
     assert json.loads(capsys.readouterr().out) == recognizer.server_parameters | server.speakers.parameters
-
-
-def test_the_command_reports_an_unreachable_server(capsys, closed_url):
-    assert main(["--info", "--url", closed_url, "--connect-retry", "0"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("penstock-client: error: SERVER_UNREACHABLE: cannot reach a server at 127.0.0.1")
-
-
-def test_the_question_takes_no_audio(capsys):
-    with pytest.raises(SystemExit):
-        main(["--info", "a.wav"])
-    assert "--info" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from penstock_client import (
     ProtocolError,
     ReplyTimeoutError,
     ServerFullError,
-    ServerUnreachableError,
     StreamError,
     StreamNotOpenError,
     StreamOptions,
@@ -25,11 +24,6 @@ from penstock_client.limits import CLOSE_S
 from penstock_client.protocol import MAX_REPLY_BYTES
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
-
-
-@pytest.fixture
-def client(served_client):
-    return served_client
 
 
 def test_requests_of_any_size_arrive_complete_and_in_order(client, recognizer, samples):
@@ -70,14 +64,6 @@ def test_only_the_first_request_has_options_with_their_types(client, recognizer)
     assert others == [{}, {}]
     assert [len(result.alternatives) for result in (*interim, final)] == [0, 0, 2]
     assert final.alternatives == parse_reply("s", outputs(0, 31 * 16_000, True, 2).get)[0].alternatives
-
-
-def test_an_abandoned_stream_is_ended_without_its_options(client, recognizer):
-    with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
-        stream.send([0.0])
-        assert stream.poll(60)
-    eventually(lambda: not recognizer.received)
-    assert [request.parameters for request in recognizer.requests] == [{"boost": 1.0}, {}]
 
 
 def test_rejected_options_fail_their_stream_only(client, samples):
@@ -153,26 +139,6 @@ def test_closing_an_unfinished_stream_ends_it_on_the_server(client, recognizer, 
     assert [request.is_end for request in recognizer.requests] == [False, False, True]
 
 
-def test_a_stream_that_is_not_open_on_the_server_is_not_ended_there(client, recognizer):
-    """The id may belong to a stream started since."""
-    with client.open_stream() as stream:
-        stream.send([0.0])
-        assert stream.poll(60)
-        recognizer.received.clear()
-        stream.send([0.0])
-        with pytest.raises(StreamNotOpenError):
-            list(stream)
-    time.sleep(0.1)
-    assert len(recognizer.requests) == 2
-
-
-def test_closing_an_unused_stream_sends_nothing(client, recognizer):
-    with client.open_stream():
-        pass
-    time.sleep(0.1)
-    assert recognizer.requests == []
-
-
 def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_tasks_left_yet):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(120)
@@ -215,20 +181,6 @@ def test_a_silent_server_times_out(url, protocol, recognizer):
     took_s = time.monotonic() - start_s
     release.set()
     assert 0.3 <= took_s < 60
-
-
-def test_a_lost_server_is_noticed(client, wire, url):
-    with client.open_stream() as stream:
-        stream.send(np.zeros(800))
-        assert len(stream.poll(60)) == 1
-        wire.close()
-        start_s = time.monotonic()
-        with pytest.raises((ConnectionLostError, ServerUnreachableError), match=url):
-            while True:
-                stream.send(np.zeros(800))
-                stream.poll(0.01)
-        assert time.monotonic() - start_s < 60
-    assert time.monotonic() - start_s < 60
 
 
 def test_a_server_lost_before_its_reply_is_noticed(client, recognizer, wire, url):
@@ -288,27 +240,6 @@ async def test_more_audio_than_may_wait_arrives_whole(url, protocol, recognizer)
         results = [result async for result in stream]
     assert results[-1].is_final
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), np.concatenate(parts))
-
-
-def test_no_more_than_64_requests_are_unanswered(client, recognizer):
-    release = threading.Event()
-    recognizer.before_answer = lambda request: release.wait(120)
-    sent = []
-
-    def send_all():
-        for number in range(70):
-            stream.send([])
-            sent.append(number)
-
-    with client.open_stream() as stream:
-        thread = threading.Thread(target=send_all)
-        thread.start()
-        eventually(lambda: len(sent) == 64)
-        thread.join(0.2)
-        assert len(sent) == 64
-        release.set()
-        thread.join(60)
-    assert len(sent) == 70
 
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from client.tests.helpers.fake_servers import eventually
-from client.tests.helpers.fakes import in_memory
+from penstock_client import Client
 
 PROGRAMS = {
     "transcribe": "client = Client(url, protocol)\nprint(client.transcribe(samples).text)",
@@ -31,11 +31,12 @@ def test_a_program_ends_without_closing_its_client(program, url, protocol, recog
     eventually(lambda: not recognizer.received)
 
 
-def test_a_client_is_closed_once_nothing_refers_to_it(connection):
-    stream = in_memory(connection).open_stream()
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_a_client_is_closed_once_nothing_refers_to_it(url, server):
+    stream = Client(url).open_stream()
     gc.collect()
     stream.send([0.0])
-    assert not connection.is_closed
+    assert stream.poll(60) and server.live_calls == 1
     del stream
     gc.collect()
-    assert connection.is_closed
+    eventually(lambda: not server.live_calls)

@@ -49,10 +49,10 @@ def test_the_error_comes_once_the_limit_has_passed(url, protocol, recognizer, sa
         assert not any(request.samples.size for request in recognizer.requests if not request.is_start)
 
 
-def test_without_the_option_a_full_server_is_an_error_at_once(served_client, recognizer, samples):
+def test_without_the_option_a_full_server_is_an_error_at_once(client, recognizer, samples):
     recognizer.max_streams = 0
     with pytest.raises(ServerFullError):
-        served_client.transcribe(samples, request_ms=5000)
+        client.transcribe(samples, request_ms=5000)
     assert len(starts(recognizer)) == 1
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from penstock_client.connection import ConnectionOptions as ConnectionOptions
     from penstock_client.stream import AsyncStream as AsyncStream
     from penstock_client.stream import Stream as Stream
-    from penstock_client.transport.base import AsyncConnection as AsyncConnection
-    from penstock_client.transport.base import Connection as Connection
     from penstock_common.audio.pcm import RawFormat as RawFormat
     from penstock_common.audio.tracks import load_audio as load_audio
     from penstock_common.audio.tracks import read_audio as read_audio
@@ -72,7 +70,6 @@ _PUBLIC = {
     "penstock_common.server_info": ("ServerInfo",),
     "penstock_client.stream": ("AsyncStream", "Stream"),
     "penstock_common.transcript": ("Segment", "Transcript"),
-    "penstock_client.transport.base": ("AsyncConnection", "Connection"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 

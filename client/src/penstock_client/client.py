@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client import limits
-from penstock_client.batched.rows import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.stream import AsyncStream, Stream
-from penstock_client.transport.base import AsyncConnection, Connection
-from penstock_client.transport.blocking import BlockingConnection
-from penstock_client.transport.engine import EngineConnection
+from penstock_client.transport.blocking import ThreadedServer
+from penstock_client.transport.engine import EngineStream, server_of
 from penstock_client.transport.server_offer import check_live, read_server_info
 from penstock_common.audio.tracks import MIX, Channel
 from penstock_common.errors import StreamClosedError, StreamId
@@ -29,11 +27,9 @@ from penstock_common.transcript import Transcript
 class ClientBase:
     """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
 
-    def __init__(self, endpoint: Endpoint, has_network: bool):
-        self.url = endpoint.url
-        self._endpoint = endpoint
-        self._has_network = has_network
-        self._timeout_s = endpoint.timeout_s
+    def __init__(self, url: str, protocol: ProtocolName, timeout_s: float, options: ConnectionOptions | None):
+        self._endpoint = Endpoint(url, protocol, timeout_s, options or ConnectionOptions())
+        self.url = self._endpoint.url
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -55,7 +51,7 @@ class Client(ClientBase):
     shows there. A failed attempt to connect is repeated; audio is never sent twice to one stream of the server (see
     `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it and
     its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol or
-    certificate file. `connection` replaces the network, as in a test.
+    certificate file.
 
     Streams send whole chunks of the server's model: a row without one would cost the server time, and could not be
     answered with anything new. With `align=False`, or to a server that does not publish its chunks, all audio is sent
@@ -69,15 +65,13 @@ class Client(ClientBase):
         *,
         timeout_s: float = limits.TIMEOUT_S,
         connection_options: ConnectionOptions | None = None,
-        connection: Connection | None = None,
         align: bool = True,
     ):
-        endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint, connection is None)
-        self._connection = connection or BlockingConnection(partial(EngineConnection, endpoint, align))
+        super().__init__(url, protocol, timeout_s, connection_options)
+        self._server = ThreadedServer(partial(server_of, self._endpoint, align))
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
-        self._close_once = weakref.finalize(self, close_all, self._streams, self._connection)
+        self._close_once = weakref.finalize(self, close_all, self._streams, self._server)
 
     def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """A new stream.
@@ -86,8 +80,8 @@ class Client(ClientBase):
         SpeakersNotServedError for speakers without a speaker model on the server.
         """
         stream_id = self._new_stream_id()
-        transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = Stream(stream_id, transport, parameters_of(options), self)
+        server, thread = self._server.here()
+        stream = Stream(EngineStream(server, stream_id, parameters_of(options)), thread, self)
         self._streams.add(stream)
         return stream
 
@@ -101,8 +95,7 @@ class Client(ClientBase):
         Nothing where it does not say, or answer. OptionError for an option of whole files.
         """
         check_live_options(options)
-        if self._has_network:
-            check_live(self._endpoint, options)
+        check_live(self._endpoint, options)
 
     def transcribe(
         self,
@@ -148,14 +141,14 @@ class Client(ClientBase):
         self.close()
 
 
-def close_all(streams: Iterable[Stream], connection: Connection) -> None:
-    """Closes the streams and their connection."""
+def close_all(streams: Iterable[Stream], server: ThreadedServer) -> None:
+    """Closes the streams and the connection to their server."""
     streams = list(streams)
     for stream in streams:  # all their ends are sent before waiting for the first
         stream.cancel()
     for stream in streams:
         stream.close()
-    connection.close()
+    server.close()
 
 
 class AsyncClient(ClientBase):
@@ -168,19 +161,15 @@ class AsyncClient(ClientBase):
         *,
         timeout_s: float = limits.TIMEOUT_S,
         connection_options: ConnectionOptions | None = None,
-        connection: AsyncConnection | None = None,
         align: bool = True,
     ):
-        endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint, connection is None)
-        self._connection = connection or EngineConnection(endpoint, align)
+        super().__init__(url, protocol, timeout_s, connection_options)
+        self._server = server_of(self._endpoint, align)
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def open_stream(self, options: StreamOptions | None = None) -> AsyncStream:
         """A new stream, for `async with`; its errors are those of `Client.open_stream`."""
-        stream_id = self._new_stream_id()
-        transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = AsyncStream(stream_id, transport, parameters_of(options))
+        stream = AsyncStream(EngineStream(self._server, self._new_stream_id(), parameters_of(options)))
         self._streams.add(stream)
         return stream
 
@@ -204,7 +193,6 @@ class AsyncClient(ClientBase):
         """
         if realtime:
             check_live_options(options)
-        if realtime and self._has_network:
             await asyncio.to_thread(check_live, self._endpoint, options)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
@@ -217,7 +205,7 @@ class AsyncClient(ClientBase):
         """Closes the remaining streams and the connection."""
         self._is_closed = True
         await asyncio.gather(*(stream.close() for stream in list(self._streams)))
-        await self._connection.close()
+        await self._server.close()
 
     async def __aenter__(self) -> "AsyncClient":
         return self

@@ -89,10 +89,10 @@ class Endpoint:
     url: str
     """host:port"""
     protocol: ProtocolName = "grpc"
-    model: str = MODEL_NAME
     timeout_s: float = limits.TIMEOUT_S
     """Maximum time to connect, and to wait for the reply to a request."""
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
+    model: str = MODEL_NAME
 
     def __post_init__(self) -> None:
         if self.protocol not in get_args(ProtocolName):

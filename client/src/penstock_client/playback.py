@@ -136,29 +136,6 @@ def play(stream: Stream, recording: Recording, pacer: Pacer | None, on_progress:
         _report(stream, [result], on_progress)
 
 
-def dictate(
-    stream: Stream,
-    blocks: Iterable[npt.NDArray[np.float32]],
-    on_progress: Progress,
-    ends: SegmentEnds | None = None,
-    is_segment_over: Callable[[], bool] = lambda: False,
-) -> float:
-    """Streams live blocks [n] until they end or until Ctrl-C, up to the final text; returns the seconds of audio.
-
-    `is_segment_over` is called for each block: True ends the segment after it. A second Ctrl-C is raised, as is
-    ClientError.
-    """
-    ends = ends or SegmentEnds()
-
-    def watched() -> Iterator[list[npt.NDArray[np.float32]]]:
-        for block in blocks:
-            if is_segment_over():
-                ends.end_now()
-            yield [block]
-
-    return dictate_each([Voice(stream, on_progress, ends)], watched())
-
-
 class Voice(NamedTuple):
     """One of several channels that are streamed side by side."""
 
@@ -167,7 +144,7 @@ class Voice(NamedTuple):
     ends: SegmentEnds
 
 
-def dictate_each(
+def dictate(
     voices: Sequence[Voice], blocks: Iterable[Sequence[npt.NDArray[np.float32]]], pacer: Pacer | None = None
 ) -> float:
     """Streams live blocks [n], one for each voice, until they end or until Ctrl-C, up to the final texts.

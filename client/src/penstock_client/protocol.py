@@ -1,13 +1,12 @@
-"""Requests with audio of one stream, and how its results follow, in any transport. No network, no threads."""
+"""Limits of requests and replies, and how the results of one stream follow. No network, no threads."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from penstock_common.options import Parameter
 from penstock_common.results import Result
 from penstock_common.samples import SAMPLE_RATE_HZ
 
-MODEL_NAME = "asr"
+MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
+"""The second one for streams with speakers."""
 MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The server's limit for one request."""
 MAX_REPLY_BYTES = 32 << 20
@@ -15,42 +14,8 @@ MAX_REPLY_BYTES = 32 << 20
 confidence as JSON. So this holds 8 alternatives of a segment of 4 h (43,000 words, 24 MB), 32 of one of an hour, or 4
 for each of the 1,024 rows of a batch that all end a segment of 30 s."""
 
-BYTES_PER_SAMPLE = 4
 _ROUNDING, _PADDING_S = 1e-5, 1.0
 """AUDIO_PROCESSED may differ from what was sent by the first as a part of it, and exceed it by less than the second."""
-
-FINALIZE: Mapping[str, Parameter] = {"finalize": True}
-"""The parameter of a request that ends a segment while the stream continues."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request of a stream."""
-
-    audio: bytes
-    """Samples [n] as little-endian float32; n may be 0."""
-    is_start: bool
-    """True for the stream's first request."""
-    is_end: bool
-    """True for the stream's last request."""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """The stream's options in the first request; `finalize`, and options that change, where a segment ends and the
-    stream continues."""
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return len(self.audio) // BYTES_PER_SAMPLE
-
-    @property
-    def is_final(self) -> bool:
-        """True where a segment ends, so that the reply is its final result."""
-        return self.is_end or FINALIZE.keys() <= self.parameters.keys()
-
-    @property
-    def changes(self) -> Mapping[str, Parameter]:
-        """The options that change with it, in a running stream."""
-        return {} if self.is_start else {n: value for n, value in self.parameters.items() if n not in FINALIZE}
 
 
 def ends_stream(results: Sequence[Result], samples: int) -> bool:

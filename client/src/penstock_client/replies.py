@@ -159,8 +159,6 @@ STREAM_ERRORS: Mapping[str, type[StreamError]] = {
 """The exception for each code of a server's error. gRPC's streaming RPC has no status, so the message has the code."""
 
 _CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
-_UNKNOWN_SEQUENCE = re.compile(r"inference request for sequence .* must specify the START flag on the first request")
-"""Triton's message for a sequence that is not open. Triton's own errors have no code."""
 STOPPING = re.compile(
     r"Server is stopping, |Server not ready|"
     r"Request for unknown model: '[^']*' (has no available versions|version \S+ is not at ready state)"
@@ -168,13 +166,11 @@ STOPPING = re.compile(
 """Triton's messages in the last seconds of a server, whose models are unloaded before its connections end."""
 
 
-def stream_error(stream_id: StreamId, message: str, default: type[StreamError] = StreamError) -> StreamError:
-    """The exception for a server's error message; `default` is its class if the message has no code."""
+def stream_error(stream_id: StreamId, message: str) -> StreamError:
+    """The exception for a server's error message. Triton's own errors have no code."""
     _, code, text = _CODE.split(message, maxsplit=1)
     if code:
         return STREAM_ERRORS.get(code, StreamError)(stream_id, text, code)
-    if _UNKNOWN_SEQUENCE.match(text):
-        return StreamNotOpenError(stream_id, text)
     if STOPPING.match(text):
         return ServerDrainingError(stream_id, text)
-    return default(stream_id, text, StreamError.code)
+    return StreamError(stream_id, text)

@@ -1,14 +1,17 @@
 """One audio stream of a `Client` or `AsyncClient`: send samples, receive results; its transcript grows."""
 
+import asyncio
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
 
-from penstock_client.protocol import FINALIZE, Request
-from penstock_client.transport.base import AsyncTransport, Transport
-from penstock_common.errors import ClientError, StreamClosedError, StreamId
-from penstock_common.options import Parameter, changes_of
+from penstock_client.batched.rows import END, FINALIZE
+from penstock_client.transport.blocking import Arrivals, EventLoopThread
+from penstock_client.transport.engine import EngineStream, Request
+from penstock_common.errors import ClientError, StreamClosedError
+from penstock_common.options import changes_of
 from penstock_common.results import Result
 from penstock_common.samples import as_samples
 from penstock_common.transcript import Transcript
@@ -17,40 +20,34 @@ from penstock_common.transcript import Transcript
 class StreamBase:
     """The part of a stream without I/O, shared by `Stream` and `AsyncStream`."""
 
-    def __init__(
-        self,
-        stream_id: StreamId,
-        parameters: Mapping[str, Parameter] | None = None,
-    ):
-        self._stream_id = stream_id
+    def __init__(self, engine: EngineStream):
+        self._engine = engine
         self.transcript = Transcript()
         """Accumulates the results that were received."""
         self.start_ms = 0
         """The time of the first sample, which counts in the times of all words."""
-        self._parameters = parameters or {}
-        self._is_started = self._is_finished = self._is_closed = False
+        self._is_finished = self._is_closed = False
 
-    def _requests(
-        self,
-        samples: npt.ArrayLike,
-        *,
-        is_end: bool = False,
-        finalize: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> list[Request]:
-        """The request of these samples, after a start where options change with it."""
+    @property
+    def name(self) -> str:
+        """The stream's name in the server's log; empty before the first audio."""
+        return self._engine.name
+
+    @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
+        return self._engine.held_samples
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
+
+    def _request(self, samples: npt.ArrayLike, flags: int, options: Mapping[str, Any] | None) -> Request:
         self._check_open()
         if self._is_finished:
-            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
-        audio, changes = as_samples(samples).tobytes(), changes_of(options)
-        ends: dict[str, Parameter] = {**FINALIZE, **changes} if finalize else {}
-        requests = []
-        if changes and not self._is_started:  # a start has the options before them
-            requests, self._is_started = [Request(b"", True, False, self._parameters)], True
-        parameters = ends if self._is_started else {**self._parameters, **ends}
-        requests.append(Request(audio, not self._is_started, is_end, parameters))
-        self._is_started, self._is_finished = True, is_end
-        return requests
+            raise StreamClosedError(self._engine.stream_id, "the stream is finished and accepts no more audio")
+        request = Request(as_samples(samples).copy(), flags, changes_of(options))
+        self._is_finished = bool(flags & END)
+        return request
 
     def _add(self, result: Result, is_complete: bool) -> Result:
         """Adds a result to the transcript; `is_complete` marks the stream's last."""
@@ -64,7 +61,7 @@ class StreamBase:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise StreamClosedError(self._stream_id, "the stream is closed")
+            raise StreamClosedError(self._engine.stream_id, "the stream is closed")
 
 
 class Stream(StreamBase):
@@ -73,29 +70,15 @@ class Stream(StreamBase):
     One thread may send while another iterates. A single thread calls `poll` between sends and iterates after `finish`.
     """
 
-    def __init__(
-        self,
-        stream_id: StreamId,
-        transport: Transport,
-        parameters: Mapping[str, Parameter] | None = None,
-        owner: object = None,
-    ):
-        super().__init__(stream_id, parameters)
-        self._transport = transport
+    def __init__(self, engine: EngineStream, thread: EventLoopThread, owner: object):
+        super().__init__(engine)
+        self._thread = thread
         self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
-
-    @property
-    def name(self) -> str:
-        """The stream's name in the server's log; empty before the first audio."""
-        return self._transport.name
-
-    @property
-    def held_samples(self) -> int:
-        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
-        return self._transport.held_samples
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
+        self._arrivals = Arrivals()
+        self._is_cancelled = False
+        # One that nothing refers to any more is ended on the server.
+        self._abandon = weakref.finalize(self, _abandon, thread, engine)
+        self._abandon.atexit = False  # the client closes its streams then
 
     def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
@@ -104,7 +87,7 @@ class Stream(StreamBase):
         make a request at once. Returns before the reply, but blocks while two minutes of audio are unanswered. Raises
         ClientError.
         """
-        self._send(samples)
+        self._send(samples, 0)
 
     def finalize(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
         """Ends the current segment, after these samples if given; the stream continues with the next segment.
@@ -112,11 +95,11 @@ class Stream(StreamBase):
         The reply is the segment's final result (`is_final`). Times keep counting from the stream's start. options:
         those of `options.CHANGEABLE` that change from here on; ValueError for others.
         """
-        self._send(samples, finalize=True, options=options)
+        self._send(samples, FINALIZE, options)
 
     def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream, after these samples if given. Iterate for the remaining results."""
-        self._send(samples, is_end=True)
+        self._send(samples, END)
 
     def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -139,14 +122,17 @@ class Stream(StreamBase):
 
         Drops audio that has not been sent. Calls to send or iterate raise StreamClosedError, also in other threads.
         """
-        if not self._is_closed:
-            self._transport.cancel()
+        if not self._is_closed and self._thread.is_running:
+            self._is_cancelled = True  # the failure that follows is all that is left to wait for
+            self._thread.post(self._cancel)
 
     def close(self) -> None:
         """Frees the stream. An unfinished stream is also ended on the server, which may take a second."""
         if not self._is_closed:
             self._is_closed = True
-            self._transport.close()
+            self._abandon.detach()
+            if self._thread.is_running:
+                self._thread.finish(self._engine.close())
 
     def __enter__(self) -> "Stream":
         return self
@@ -154,21 +140,33 @@ class Stream(StreamBase):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(
-        self,
-        samples: npt.ArrayLike,
-        *,
-        is_end: bool = False,
-        finalize: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        for request in self._requests(samples, is_end=is_end, finalize=finalize, options=options):
-            self._transport.send(request)
+    def _send(self, samples: npt.ArrayLike, flags: int, options: Mapping[str, Any] | None = None) -> None:
+        request = self._request(samples, flags, options)
+        self._check_process()
+        self._thread.call(self._send_in_loop(request))
+
+    async def _send_in_loop(self, request: Request) -> None:
+        self._arrivals.begin(self._engine)
+        await self._engine.send(request)
+
+    def _cancel(self) -> None:
+        self._engine.cancel()
+        self._arrivals.begin(self._engine)
 
     def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
-        result = self._transport.receive(wait_s)
-        return None if result is None else self._add(result, self._transport.is_complete)
+        self._check_process()
+        arrival = self._arrivals.next(None if self._is_cancelled else wait_s)
+        return None if arrival is None else self._add(*arrival)
+
+    def _check_process(self) -> None:
+        if not self._thread.is_running:
+            raise StreamClosedError(self._engine.stream_id, "the stream was opened before this process was forked")
+
+
+def _abandon(thread: EventLoopThread, engine: EngineStream) -> None:
+    if thread.is_running:
+        thread.post(lambda: asyncio.ensure_future(engine.close()))
 
 
 class AsyncStream(StreamBase):
@@ -177,28 +175,6 @@ class AsyncStream(StreamBase):
     One task may send while another iterates. A single task calls `poll` between sends and iterates after `finish`.
     """
 
-    def __init__(
-        self,
-        stream_id: StreamId,
-        transport: AsyncTransport,
-        parameters: Mapping[str, Parameter] | None = None,
-    ):
-        super().__init__(stream_id, parameters)
-        self._transport = transport
-
-    @property
-    def name(self) -> str:
-        """The stream's name in the server's log; empty before the first audio."""
-        return self._transport.name
-
-    @property
-    def held_samples(self) -> int:
-        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
-        return self._transport.held_samples
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name or 'not yet opened'}>"
-
     async def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
@@ -206,7 +182,7 @@ class AsyncStream(StreamBase):
         make a request at once. Returns before the reply, but waits while two minutes of audio are unanswered. Raises
         ClientError.
         """
-        await self._send(samples)
+        await self._send(samples, 0)
 
     async def finalize(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
         """Ends the current segment, after these samples if given; the stream continues with the next segment.
@@ -214,11 +190,11 @@ class AsyncStream(StreamBase):
         The reply is the segment's final result (`is_final`). Times keep counting from the stream's start. options:
         those of `options.CHANGEABLE` that change from here on; ValueError for others.
         """
-        await self._send(samples, finalize=True, options=options)
+        await self._send(samples, FINALIZE, options)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream, after these samples if given. Iterate for the remaining results."""
-        await self._send(samples, is_end=True)
+        await self._send(samples, END)
 
     async def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -242,13 +218,13 @@ class AsyncStream(StreamBase):
         Drops audio that has not been sent. Calls to send or iterate raise StreamClosedError, also in other tasks.
         """
         if not self._is_closed:
-            self._transport.cancel()
+            self._engine.cancel()
 
     async def close(self) -> None:
         """Frees the stream. An unfinished stream is also ended on the server, which may take a second."""
         if not self._is_closed:
             self._is_closed = True
-            await self._transport.close()
+            await self._engine.close()
 
     async def __aenter__(self) -> "AsyncStream":
         return self
@@ -256,18 +232,10 @@ class AsyncStream(StreamBase):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(
-        self,
-        samples: npt.ArrayLike,
-        *,
-        is_end: bool = False,
-        finalize: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        for request in self._requests(samples, is_end=is_end, finalize=finalize, options=options):
-            await self._transport.send(request)
+    async def _send(self, samples: npt.ArrayLike, flags: int, options: Mapping[str, Any] | None = None) -> None:
+        await self._engine.send(self._request(samples, flags, options))
 
     async def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
-        result = await self._transport.receive(wait_s)
-        return None if result is None else self._add(result, self._transport.is_complete)
+        result = await self._engine.receive(wait_s)
+        return None if result is None else self._add(result, self._engine.is_complete)

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T", bound="Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +53,18 @@ class Result:
     language: str = ""
     """The last language that the model named in the segment, as "en-US"; "" before the first and without a choice."""
     round_trip_s: float = 0.0
-    """Time from sending the request to this reply; set by the transport."""
+    """Time from sending the request to this reply; set by the client."""
     stable_chars: int = 0
     """Leading characters of `text` that later results of the segment keep; 0 where the server does not send it."""
     is_endpoint: bool = False
-    """True for the final result of a segment that an endpoint has ended, not a request; set by the transport."""
+    """True for the final result of a segment that an endpoint has ended, not a request; set by the client."""
     word_speakers: tuple[int | None, ...] = ()
     """In a final result of a stream with speakers: the speaker of each word of its segment, told before or now."""
 
-    def after(self, round_trip_s: float, is_endpoint: bool = False) -> "Result":
-        """A copy with what the transport sets. `dataclasses.replace` would take three times as long."""
-        return Result(
-            self.segment,
-            self.text,
-            self.is_final,
-            self.audio_processed_s,
-            self.new_words,
-            self.new_tokens,
-            self.new_timestamps,
-            self.alternatives,
-            self.language,
-            round_trip_s,
-            self.stable_chars,
-            is_endpoint,
-            self.word_speakers,
-        )
-
-    def shifted(self, start_ms: int) -> "Result":
+    def shifted(self: T, start_ms: int) -> T:
         """A copy whose words are later."""
-        alternatives = (replace(each, words=_shifted(each.words, start_ms)) for each in self.alternatives)
-        return replace(self, new_words=_shifted(self.new_words, start_ms), alternatives=tuple(alternatives))
+        alternatives = (replace(each, words=later(each.words, start_ms)) for each in self.alternatives)
+        return replace(self, new_words=later(self.new_words, start_ms), alternatives=tuple(alternatives))
 
 
 def with_speakers(words: Sequence[Word], speakers: Sequence[int | None]) -> list[Word]:
@@ -87,5 +72,6 @@ def with_speakers(words: Sequence[Word], speakers: Sequence[int | None]) -> list
     return [replace(word, speaker=speaker) for word, speaker in zip(words, speakers, strict=True)]
 
 
-def _shifted(words: Sequence[Word], start_ms: int) -> tuple[Word, ...]:
-    return tuple(replace(each, start_ms=each.start_ms + start_ms, end_ms=each.end_ms + start_ms) for each in words)
+def later(words: Sequence[Word], shift_ms: int) -> tuple[Word, ...]:
+    """The words with this time added to theirs."""
+    return tuple(replace(each, start_ms=each.start_ms + shift_ms, end_ms=each.end_ms + shift_ms) for each in words)

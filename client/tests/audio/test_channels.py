@@ -22,13 +22,6 @@ def test_other_text_is_rejected_with_what_is_accepted(text):
         parse_channel(text)
 
 
-@pytest.mark.parametrize(("channel", "index"), [("left", 0), ("right", 1), (3, 2)])
-def test_one_channel(channel, index):
-    ((name, samples),) = select(SAMPLES, channel)
-    assert name is None
-    np.testing.assert_array_equal(samples, SAMPLES[:, index])
-
-
 @pytest.mark.parametrize("channel", [4, 0, "centre"])
 def test_no_such_channel(channel):
     with pytest.raises(ValueError, match=f"{channel!r}"):

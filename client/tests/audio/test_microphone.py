@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import outputs, parse_reply
+from client.tests.helpers.fakes import text_of
 from penstock_client import MicrophoneError
 from penstock_client.audio.microphone import Microphone
-from penstock_client.cli.main import main
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 
@@ -21,10 +20,6 @@ def plug_in(monkeypatch):
         return package
 
     return plug_in
-
-
-def text(samples):
-    return parse_reply("s", outputs(0, samples, True).get)[0].text
 
 
 def test_blocks_are_the_recorded_samples(plug_in, samples):
@@ -84,7 +79,7 @@ def test_a_missing_device_is_named(plug_in, samples, names, device, message):
 def test_the_command_transcribes_the_microphone(run, plug_in, samples, recognizer):
     plug_in(FakeSounddevice(samples))
     status, out, err = run("--microphone", "--request-ms", "50")
-    assert (status, out) == (0, text(samples.size) + "\n")
+    assert (status, out) == (0, text_of(samples.size) + "\n")
     assert err.startswith("microphone: 2.40 s of audio")
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
 
@@ -102,7 +97,7 @@ def test_ctrl_c_ends_the_audio_and_prints_the_final_text(run, plug_in, samples, 
 
     monkeypatch.setattr(Microphone, "__iter__", interrupted)
     status, out, _ = run("--microphone", "desk")
-    assert (status, out) == (0, text(7 * 1600) + "\n")
+    assert (status, out) == (0, text_of(7 * 1600) + "\n")
 
 
 @GRPC_ONLY
@@ -114,10 +109,3 @@ def test_a_missing_microphone_is_one_line(run, plug_in, recognizer):
         "penstock-client: error: MICROPHONE_FAILED: microphone: the microphone needs the package sounddevice"
     )
     assert recognizer.requests == []
-
-
-@pytest.mark.parametrize("arguments", [["a.wav", "--microphone"], []])
-def test_files_or_the_microphone(capsys, arguments):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert "one or more AUDIO files, or --microphone" in capsys.readouterr().err

@@ -1,11 +1,9 @@
 """Files of a `BatchedClient` to servers with an offline model: polled until their last result."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import answers_of, connected, noise, results_of, rows_of, transcript, until
+from client.tests.helpers.batched_client import answers_of, connected, noise, results_of, rows_of, transcript
 from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, whole
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import RejectionError
@@ -67,31 +65,6 @@ async def test_the_answer_to_the_last_row_comes_in_parts(server):
         answers = await answers_of(stream)
         assert [answer.is_whole for answer in answers] == [True] * 4 + [False] * POLLS + [True]
         assert all(answer.end_samples == SAMPLES for answer in answers[4:])
-
-
-async def test_files_are_polled_side_by_side(server):
-    async with connected(server) as client:
-        lengths = [SAMPLES, 0, 100, STEP, 2 * SEGMENT]
-        streams = [await sent(client, noise(length)) for length in lengths]
-        for length, results in zip(lengths, await asyncio.gather(*map(results_of, streams)), strict=True):
-            assert texts(results) == whole(length)
-
-
-@pytest.mark.parametrize("when", ["before the end", "before its answer", "while it polls"])
-async def test_cancel_drops_the_work_on_the_server(server, recognizer, when):
-    async with connected(server) as client:
-        stream = await client.open_stream()
-        await stream.push(noise(SAMPLES))
-        await until(lambda: stream.is_answered)
-        if when != "before the end":
-            await stream.finish()
-        if when == "while it polls":
-            await anext(aiter(stream))
-        stream.cancel()
-        await until(lambda: len(recognizer.cancelled) == 1)
-        assert not recognizer.received
-        other = await sent(client, noise(SAMPLES))
-        assert texts(await results_of(other)) == whole(SAMPLES)
 
 
 async def test_a_rejected_poll_fails_its_stream_alone(server, recognizer):

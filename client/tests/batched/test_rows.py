@@ -6,7 +6,8 @@ from client.tests.helpers.fake_batch import FakeBatch, read_request
 from client.tests.helpers.fake_servers import grpc_response
 from client.tests.helpers.fakes import FakeRecognizer, outputs, parse_reply
 from penstock_client import ProtocolError, ServerFullError, StreamError
-from penstock_client.batched.rows import END, FINALIZE, MODEL_NAME, START, Reply, Row, decode_reply, rows_message
+from penstock_client.batched.rows import END, FINALIZE, START, Reply, Row, decode_reply, rows_message
+from penstock_client.protocol import MODEL_NAME
 from penstock_client.transport.grpc_transport import infer_message, output_values
 
 FLOATS = np.array([0.5, -0.25, 1.0], np.float32)

@@ -104,6 +104,12 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
         ({"boosted_phrases": None}, "boosted_phrases is None"),
         ({"boosted_phrases": [("a",)]}, r"boosted_phrases: entry 1 is \('a',\); accepted: a list \["),
         ({"boosted_phrases": [3]}, "boosted_phrases: entry 1 is 3"),
+        ({"speakers": 1}, "speakers is 1; accepted: off, on, .* 2 to 8, which is the model's limit"),
+        ({"speakers": 9}, "speakers is 9; accepted: .* 8, which is the model's limit"),
+        ({"speakers": True}, "speakers is True; accepted"),
+        ({"speakers": "on", "speaker_mode": "slow"}, "speaker_mode is 'slow'; accepted: low_latency"),
+        ({"speaker_mode": "file"}, "speaker_mode is given without speakers"),
+        ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is given without speakers"),
     ],
 )
 def test_bad_values_are_named(values, message):

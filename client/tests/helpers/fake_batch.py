@@ -6,7 +6,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from client.tests.helpers.fake_speakers import FakeSpeakers
-from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, outputs, texts
+from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, Stream, outputs, texts
 
 _START, _END, _FINALIZE = 1, 2, 4
 _LISTS = ("WORDS", "TOKENS", "ALTERNATIVES")
@@ -42,27 +42,35 @@ class FakeBatch:
             stream = (client, number)
             try:
                 self.speakers.take(stream, part, flags, chosen, has_speakers)
-                found = self.recognizer.answer(
-                    ReceivedRequest(stream, part, bool(flags & _START), bool(flags & _END), chosen)
-                )
+                found = [self.speakers.label(stream, entry) for entry in self._row(stream, part, flags, chosen)]
             except RejectionError as error:
                 errors[i] = str(error).removeprefix("in ensemble 'asr', ")
                 self.speakers.end(stream, _END)
                 continue
-            found = self.speakers.label(stream, found)
-            self.speakers.end(stream, flags & _END)
-            text = found["TEXT"].item()
-            if found["IS_FINAL"].item() or self._texts.get(stream, b"") != text or found["TOKENS"].size:
-                entries.append(found)
-                numbers.append(i)
-            self._texts[stream] = b"" if found["IS_FINAL"].item() else text
+            self.speakers.end(stream, flags)
+            entries += found
+            numbers += [i] * len(found)
         return joined(entries, numbers, errors)
+
+    def _row(self, stream: Stream, part: np.ndarray, flags: int, options: dict) -> list[dict[str, np.ndarray]]:
+        """The entry of a row, none where nothing is new."""
+        found = self.recognizer.answer(ReceivedRequest(stream, part, bool(flags & _START), bool(flags & _END), options))
+        text, is_final = found["TEXT"].item(), found["IS_FINAL"].item()
+        is_new = is_final or self._texts.get(stream, b"") != text or found["TOKENS"].size
+        self._texts[stream] = b"" if is_final else text
+        return [found] if is_new else []
 
     def _answer_probe(self) -> dict[str, np.ndarray]:
         self.probes += 1
-        if len(self.recognizer.received) >= self.recognizer.max_streams:
-            return joined([], [], {0: "STREAM_LIMIT: all slots are taken"})
+        try:
+            self._check_room()
+        except RejectionError as error:
+            return joined([], [], {0: str(error)})
         return joined([outputs(0, 0, True)], [0], {})
+
+    def _check_room(self) -> None:
+        if len(self.recognizer.received) >= self.recognizer.max_streams:
+            raise RejectionError("STREAM_LIMIT: all slots are taken")
 
 
 def samples_of(tensors: dict[str, np.ndarray]) -> np.ndarray:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from client.tests.helpers.fake_batch import joined, samples_of
+from client.tests.helpers.fake_batch import FakeBatch
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_speakers import FakeSpeakers
-from client.tests.helpers.fakes import FakeRecognizer, RejectionError, texts
+from client.tests.helpers.fakes import FakeRecognizer, RejectionError, Stream, texts
 
 BLOCK, CHUNK = 800, 1600
 _SCALE = 4096
@@ -37,7 +37,7 @@ class _Stream:
     """Words of the segment that were told."""
 
 
-class ContentBatch:
+class ContentBatch(FakeBatch):
     """Answers requests.
 
     Two silent chunks after a word end a segment with `endpoint_silence_ms`, 40 without one with
@@ -45,50 +45,23 @@ class ContentBatch:
     """
 
     def __init__(self, recognizer: FakeRecognizer, speakers: FakeSpeakers):
-        self.recognizer, self.speakers = recognizer, speakers
+        super().__init__(recognizer, speakers)
         self.streams: dict[tuple[str, int], _Stream] = {}
         self.rows: list[tuple[int, int, int]] = []
         """(number, samples, flags) of all rows but probes."""
         self.starts: list[dict] = []
         """Options of all starts but probes."""
-        self.probes = 0
         self.is_draining = False
         self.withheld = 1
         """Newest words of a partial result that may change: they are not told yet."""
         self.before_row: Callable[[int, int], None] = lambda samples, flags: None
 
-    def answer(self, client: str, tensors: dict[str, np.ndarray], model: str = "asr_batch") -> dict[str, np.ndarray]:
-        (rows,) = tensors["ROWS"]
-        has_speakers = self.speakers.check(model, rows)
-        audio = samples_of(tensors)
-        entries, numbers, errors = [], [], {}
-        for i, (number, samples, flags, options) in enumerate(rows.tolist()):
-            part, audio = audio[:samples], audio[samples:]
-            chosen = tensors["OPTIONS"][options] if options >= 0 else {}
-            try:
-                self.speakers.take((client, number), part, flags, chosen, has_speakers)
-                found = self._row((client, number), part, flags, chosen)
-            except RejectionError as error:
-                errors[i] = str(error)
-                self.speakers.end((client, number), _END)
-                continue
-            found = [self.speakers.label((client, number), entry) for entry in found]
-            self.speakers.end((client, number), flags)
-            entries += found
-            numbers += [i] * len(found)
-        return joined(entries, numbers, errors)
-
-    def _row(self, name, part: np.ndarray, flags: int, options: dict) -> list[dict]:
-        is_probe = flags & _START and flags & _END and not len(part)
-        if is_probe:
-            self.probes += 1
-        else:
-            self.before_row(len(part), flags)
-            self.rows.append((name[1], len(part), flags))
+    def _row(self, name: Stream, part: np.ndarray, flags: int, options: dict) -> list[dict]:
+        self.before_row(len(part), flags)
+        self.rows.append((name[1], len(part), flags))
         if flags & _START:
             self._start(name, options)
-            if not is_probe:
-                self.starts.append(options)
+            self.starts.append(options)
         if name not in self.streams:
             raise RejectionError("STREAM_NOT_OPEN: the stream is not open")
         if not np.isfinite(part).all():
@@ -102,13 +75,16 @@ class ContentBatch:
             del self.streams[name]
         return found
 
-    def _start(self, name, options: dict) -> None:
+    def _check_room(self) -> None:
         if self.is_draining:
             raise RejectionError("SERVER_DRAINING: the server is stopping")
-        if name in self.streams:
-            raise RejectionError(f"REQUEST_INVALID: stream {name} is open; accepted: START once")
         if len(self.streams) >= self.recognizer.max_streams:
             raise RejectionError("STREAM_LIMIT: all slots are taken")
+
+    def _start(self, name: Stream, options: dict) -> None:
+        if name in self.streams:
+            raise RejectionError(f"REQUEST_INVALID: stream {name} is open; accepted: START once")
+        self._check_room()
         if options.get("lm_weight") and self.recognizer.server_parameters["has_language_model"] != "true":
             raise RejectionError("OPTION_INVALID: lm_weight is 1, but there is no language model")
         self.streams[name] = _Stream(options)

@@ -1,21 +1,14 @@
-"""A server without a network, which keeps the contract of the Triton model `asr`, and an in-memory connection."""
+"""A server without a network, which keeps the contract of the Triton model `asr`."""
 
 import json
-import math
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock_client.client import Client
-from penstock_client.protocol import Request
-from penstock_client.replies import parse_results, stream_error
-from penstock_client.transport.blocking import BlockingConnection
-from penstock_client.transport.signal import AsyncSignal
-from penstock_common.errors import ClientError, StreamClosedError, StreamId
+from penstock_client.replies import parse_results
+from penstock_common.errors import StreamId
 from penstock_common.results import Result
 
 WORD_SAMPLES = 800
@@ -176,82 +169,14 @@ def expected(samples: np.ndarray) -> Result:
     return parse_reply("s", outputs(0, samples.size, True).get)[0]
 
 
+def text_of(samples: int) -> str:
+    """The text of this number of samples in one request."""
+    return expected(np.zeros(samples)).text
+
+
 SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS", "LANGUAGE")
 """Outputs that not every server sends."""
 
 
 def texts(values: list[str]) -> np.ndarray:
     return np.array([[value.encode() for value in values]], np.object_).reshape(1, -1)
-
-
-class FakeConnection:
-    """An in-memory `AsyncConnection`: the reply is there as soon as a request is sent."""
-
-    def __init__(self, recognizer: FakeRecognizer):
-        self.recognizer = recognizer
-        self.transports: list[FakeTransport] = []
-        self.is_closed = False
-
-    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "FakeTransport":
-        self.transports.append(FakeTransport(self.recognizer, stream_id, timeout_s))
-        return self.transports[-1]
-
-    async def close(self) -> None:
-        self.is_closed = True
-
-
-def in_memory(connection: FakeConnection) -> Client:
-    """A client for threads with this connection."""
-    return Client("memory:1", connection=BlockingConnection(lambda: connection))
-
-
-class FakeTransport:
-    def __init__(self, recognizer: FakeRecognizer, stream_id: StreamId, timeout_s: float):
-        self._recognizer, self._stream_id = recognizer, stream_id
-        self.sent_s: list[float] = []
-        self.closes = self.held_samples = 0
-        self._results: deque[Result] = deque()
-        self._failure: ClientError | None = None
-        self._is_answered = False
-        self._changed = AsyncSignal()
-        self.name = str(stream_id)
-
-    @property
-    def is_complete(self) -> bool:
-        return self._is_answered and not self._results
-
-    async def send(self, request: Request) -> None:
-        if self._failure:
-            raise self._failure
-        sent_s = time.monotonic()
-        self.sent_s.append(sent_s)
-        samples = np.frombuffer(request.audio, "<f4")
-        received = ReceivedRequest(self._stream_id, samples, request.is_start, request.is_end, dict(request.parameters))
-        try:
-            (result,) = parse_reply(self._stream_id, self._recognizer.answer(received).get)
-            self._results.append(result.after(time.monotonic() - sent_s))
-            self._is_answered |= request.is_end
-        except RejectionError as error:
-            self._failure = stream_error(self._stream_id, str(error))
-        except ClientError as error:
-            self._failure = error
-        self._changed.give()
-
-    async def receive(self, wait_s: float | None) -> Result | None:
-        deadline_s = time.monotonic() + (math.inf if wait_s is None else wait_s)
-        while not self._results and not self._is_answered:
-            if self._failure:
-                raise self._failure
-            if (left_s := deadline_s - time.monotonic()) <= 0:
-                return None
-            await self._changed.wait(left_s)
-        return self._results.popleft() if self._results else None
-
-    def cancel(self) -> None:
-        if not self._is_answered:
-            self._failure = self._failure or StreamClosedError(self._stream_id, "the stream was closed")
-        self._changed.give()
-
-    async def close(self) -> None:
-        self.closes += 1
-        self.cancel()

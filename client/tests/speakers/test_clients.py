@@ -19,13 +19,12 @@ from penstock_client import (
     ConnectionOptions,
     ProtocolError,
     ServerFullError,
-    ServerUnreachableError,
     SpeakersNotServedError,
     StreamError,
     StreamOptions,
     Transcript,
 )
-from penstock_client.batched.rows import SPEAKERS_MODEL_NAME
+from penstock_client.protocol import SPEAKERS_MODEL_NAME
 from penstock_common.errors import OptionError
 from penstock_common.options import for_file
 
@@ -252,47 +251,15 @@ def test_words_of_alternatives_have_speakers():
     assert [word.speaker for word in result.alternatives[0].words] == [2, None, None]
 
 
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ({"speakers": 1}, "speakers is 1; accepted: off, on, .* 2 to 8, which is the model's limit"),
-        ({"speakers": 9}, "speakers is 9; accepted: .* 8, which is the model's limit"),
-        ({"speakers": True}, "speakers is True; accepted"),
-        ({"speakers": "on", "speaker_mode": "slow"}, "speaker_mode is 'slow'; accepted: low_latency"),
-        ({"speaker_mode": "file"}, "speaker_mode is given without speakers"),
-        ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is given without speakers"),
-    ],
-)
-def test_wrong_options_are_rejected_by_name(values, problem):
-    with pytest.raises(ValueError, match=problem):
-        StreamOptions(**values)
-
-
 @pytest.mark.parametrize("protocol", ["grpc"])
-class TestCommand:
-    def test_text_has_a_line_for_each_speaker(self, run, tmp_path):
-        path = tmp_path / "call.wav"
-        soundfile.write(path, AUDIO, 16_000, subtype="FLOAT")
-        status, out, _ = run(path, "--speakers", "on")
-        assert status == 0
-        assert [line[:10] for line in out.splitlines()] == ["Speaker 1:", "Speaker 2:", "Speaker 1:"]
-        status, out, _ = run(path, "--speakers", "2", "--json")
-        assert [word["speaker"] for word in json.loads(out)["words"]] == EXPECTED
-        status, out, _ = run(path, "--speakers", "on", "--format", "srt")
-        shown = [line[:10] for line in out.splitlines() if line.startswith("Speaker")]
-        assert shown == ["Speaker 1:", "Speaker 2:", "Speaker 1:"]
-
-    def test_speakers_that_are_not_served(self, run, server, audio_file):
-        server.speakers.is_served = False
-        status, _, notes = run(audio_file, "--speakers", "on")
-        assert status == 1 and "SPEAKERS_NOT_SERVED" in notes
-
-    def test_the_mode_of_files_is_rejected_for_live_audio(self, run, audio_file):
-        status, _, notes = run(audio_file, "--speakers", "on", "--speaker-mode", "file", "--simulate-realtime")
-        assert status == 1 and "OPTION_INVALID" in notes
-
-
-def test_a_server_that_is_not_reached(closed_url):
-    options = ConnectionOptions(connect_retry_s=0)
-    with Client(closed_url, connection_options=options) as client, pytest.raises(ServerUnreachableError):
-        client.transcribe(AUDIO, options=ON)
+def test_the_command_has_a_line_for_each_speaker(run, tmp_path):
+    path = tmp_path / "call.wav"
+    soundfile.write(path, AUDIO, 16_000, subtype="FLOAT")
+    status, out, _ = run(path, "--speakers", "on")
+    assert status == 0
+    assert [line[:10] for line in out.splitlines()] == ["Speaker 1:", "Speaker 2:", "Speaker 1:"]
+    status, out, _ = run(path, "--speakers", "2", "--json")
+    assert [word["speaker"] for word in json.loads(out)["words"]] == EXPECTED
+    status, out, _ = run(path, "--speakers", "on", "--format", "srt")
+    shown = [line[:10] for line in out.splitlines() if line.startswith("Speaker")]
+    assert shown == ["Speaker 1:", "Speaker 2:", "Speaker 1:"]

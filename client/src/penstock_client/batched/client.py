@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from penstock_client import limits
-from penstock_client.batched.rows import MODEL_NAME, MOVABLE, OnAnswer
+from penstock_client.batched.rows import MOVABLE, OnAnswer
 from penstock_client.batched.server import LOST, Probe, Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
@@ -47,7 +47,7 @@ class BatchedClient:
         if not urls:
             raise ValueError("url is empty, expected one host:port or several")
         options = connection_options or ConnectionOptions()
-        endpoints = [Endpoint(each, protocol, MODEL_NAME, timeout_s, options) for each in urls]
+        endpoints = [Endpoint(each, protocol, timeout_s, options) for each in urls]
         if not 0 < max_unanswered_s <= limits.MAX_UNANSWERED_S:
             accepted = f"above 0, up to {limits.MAX_UNANSWERED_S:g}"
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected {accepted}")

@@ -20,7 +20,6 @@ from penstock_client.batched.rows import (
     END,
     MAX_ROWS,
     NO_SAMPLES,
-    SPEAKERS_MODEL_NAME,
     START,
     Part,
     Pushed,
@@ -29,7 +28,7 @@ from penstock_client.batched.rows import (
     decode_reply,
 )
 from penstock_client.connection import Endpoint
-from penstock_client.protocol import MAX_REQUEST_SAMPLES
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, SPEAKERS_MODEL_NAME
 from penstock_client.replies import stream_error
 from penstock_client.transport.signal import AsyncSignal
 from penstock_common.errors import (

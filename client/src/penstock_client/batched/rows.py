@@ -18,8 +18,6 @@ from penstock_common.errors import ClientError, ProtocolError, StreamError
 from penstock_common.options import Parameter
 from penstock_common.results import Result
 
-MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
-"""The second one for streams with speakers."""
 MAX_ROWS = 1024
 """The server's limit for one request."""
 START, END, FINALIZE = 1, 2, 4

@@ -70,7 +70,8 @@ class ServedStream:
         self._polls = polls
         self.has_speakers = False
         """True for a stream that asks for speakers, until it goes on without them."""
-        self._end_samples = self._rows = 0
+        self._end_samples = self.rows = 0
+        """Samples and rows of the stream so far: it gets as many answers as rows, unless it fails."""
         self._is_without_server = False
         """True while it is on no server."""
         self.is_parked = False
@@ -79,7 +80,8 @@ class ServedStream:
         """The numbers, from 1, of the rows without an answer that end a segment as an endpoint does; True for one after
         which the stream leaves its server until audio comes."""
         self._answers = Answers(on_answer)
-        self._failure: ClientError | None = None
+        self.failure: ClientError | None = None
+        """Why the stream has ended early."""
         self._is_complete = False
         """True once its end is answered."""
         self._changed = AsyncSignal()
@@ -102,22 +104,17 @@ class ServedStream:
     @property
     def is_answered(self) -> bool:
         """True while no answer is missing, so that `push` does not wait."""
-        return self._answers.rows == self._rows
+        return self._answers.rows == self.rows
 
     @property
     def is_over(self) -> bool:
         """True once it has failed, was closed, or is finished and answered."""
-        return self._failure is not None or self._is_complete
+        return self.failure is not None or self._is_complete
 
     @property
     def is_without_server(self) -> bool:
         """True while it is on no server: `move` or `give_up` has to follow."""
         return self._is_without_server and not self.is_parked and not self.is_over
-
-    @property
-    def failure(self) -> ClientError | None:
-        """Why the stream has ended early, or None."""
-        return self._failure
 
     @property
     def server_url(self) -> str:
@@ -135,7 +132,7 @@ class ServedStream:
 
     async def has_fewer_rows(self, rows: int) -> None:
         """Returns when fewer rows than these are unanswered. Raises ClientError."""
-        await self._wait_until(lambda: self._rows - self._answers.rows < rows)
+        await self._wait_until(lambda: self.rows - self._answers.rows < rows)
 
     @property
     def has_words(self) -> bool:
@@ -151,7 +148,7 @@ class ServedStream:
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
-        if self._failure or pushed.server is not self._at or self._is_without_server:
+        if self.failure or pushed.server is not self._at or self._is_without_server:
             return  # also where it comes late, from a server that the stream has left
         self._at.answered_samples += len(pushed.row.samples)
         flags = pushed.flags
@@ -203,7 +200,7 @@ class ServedStream:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
-        if not (self._failure or pushed.server is not self._at or self._is_without_server):
+        if not (self.failure or pushed.server is not self._at or self._is_without_server):
             self.fail(error, is_open=True)
 
     def _new_result(self, result: StreamResult) -> StreamResult | None:
@@ -219,14 +216,14 @@ class ServedStream:
 
         Its end is sent where the server may hold it open: `is_open`; None stands for "unless its end was sent".
         """
-        if self._failure or self._is_complete:
+        if self.failure or self._is_complete:
             return
         if not self._is_without_server:
             self._leave(is_open)
         self._is_without_server = True
         self._moves.backlog.clear()
         if error.code not in MOVABLE or not self._may_move(error):
-            self._failure = error
+            self.failure = error
             self._drop_replay()
         self._changed.give()
 
@@ -337,7 +334,7 @@ class ServedStream:
     def _check_whole(self, replay: Replay, geometry: ChunkGeometry | None) -> None:
         if self.is_over or not replay.is_whole(geometry):
             message = "the stream is over, or too long since its last border, and cannot be moved"
-            raise self._failure or StreamClosedError(self.stream_id, message)
+            raise self.failure or StreamClosedError(self.stream_id, message)
 
     def _enqueue_all(self, samples: Samples, flags: int = 0, changes: Mapping[str, Parameter] | None = None) -> None:
         """Rows of at most the samples that one may have; the last one has the flags and changes."""
@@ -348,14 +345,14 @@ class ServedStream:
 
     def _enqueue(self, samples: Samples, flags: int = 0, changes: Mapping[str, Parameter] | None = None) -> None:
         parameters = changes or {}
-        if not self._rows:
+        if not self.rows:
             if parameters:  # a start has the options before them
                 self._enqueue(NO_SAMPLES)
                 return self._enqueue(samples, flags, changes)
             flags, parameters = flags | START, self.parameters
         self._end_samples += len(samples)
-        part = Part(samples, flags, self._end_samples, self._rows, parameters)
-        self._rows += 1
+        part = Part(samples, flags, self._end_samples, self.rows, parameters)
+        self.rows += 1
         if self.is_parked and not len(samples) and not parameters:
             return self._answer_parked(part)
         if self._replay is not None:
@@ -389,8 +386,8 @@ class ServedStream:
         """Returns when `is_met`, or after the limit. Raises the stream's failure if it comes first."""
         deadline_s = time.monotonic() + limit_s
         while not is_met():
-            if self._failure:
-                raise self._failure
+            if self.failure:
+                raise self.failure
             if (left_s := deadline_s - time.monotonic()) <= 0:
                 return
             await self._changed.wait(left_s)

@@ -12,9 +12,10 @@ from penstock_client import limits
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.batched.call import check_certificates
 from penstock_client.batched.link import Link
-from penstock_client.batched.rows import MODEL_NAME, SPEAKERS_MODEL_NAME, OnAnswer
+from penstock_client.batched.rows import OnAnswer
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint
+from penstock_client.protocol import MODEL_NAME, SPEAKERS_MODEL_NAME
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.server_offer import read_parameters_soon
 from penstock_common.errors import (
@@ -84,7 +85,8 @@ class Server:
         self.parameters: Mapping[str, str] = {}
         """The server's offer; empty until it was reached."""
         self._settings, self._slow_s = settings, slow_s
-        self._geometry: ChunkGeometry | None = None
+        self.geometry: ChunkGeometry | None = None
+        """The chunks of its model; None where they are not known."""
         self._links: dict[_Route, Link] = {}
         self._connecting: asyncio.Task[None] | None = None
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
@@ -93,11 +95,6 @@ class Server:
         self._is_closed = False
         self.down_until_s = 0.0
         """A time of the monotonic clock. A server that was lost or not reached is the last choice until then."""
-
-    @property
-    def geometry(self) -> ChunkGeometry | None:
-        """The chunks of its model; None where they are not known."""
-        return self._geometry
 
     @property
     def live(self) -> int:
@@ -119,7 +116,7 @@ class Server:
         stream = BatchedStream(
             link,
             parameters,
-            self._geometry if settings.aligns else None,
+            self.geometry if settings.aligns else None,
             settings.max_unanswered_samples,
             on_answer,
             replay=Replay(max_samples=most, has_speakers=has_speakers) if most else None,
@@ -151,7 +148,7 @@ class Server:
         if not is_known or self.parameters.get(FINGERPRINT, "") != stream.fingerprint:
             raise ServerReplyError(f"the server at {self.endpoint.url} serves another model, or another version")
         try:
-            await stream.move(link, self._geometry, keeps_speakers)
+            await stream.move(link, self.geometry, keeps_speakers)
         except ClientError as error:
             if error.code in LOST and not error.of_speakers:
                 self.note_down()
@@ -236,7 +233,7 @@ class Server:
                 del self._links[route]
                 await link.close()
         self.parameters = await read_parameters_soon(self.endpoint)
-        self._geometry, self._is_offer_known = read_geometry(self.parameters), True
+        self.geometry, self._is_offer_known = read_geometry(self.parameters), True
 
     def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
         self._connecting = None

@@ -57,11 +57,6 @@ class BatchedStream(ServedStream):
         return self._aligner.held_samples
 
     @property
-    def rows(self) -> int:
-        """Rows of the stream so far: it gets as many answers, unless it fails."""
-        return self._rows
-
-    @property
     def can_park(self) -> bool:
         """True for a stream that may be moved."""
         return self._replay is not None and bool(self.fingerprint)
@@ -177,11 +172,11 @@ class BatchedStream(ServedStream):
 
     def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None, parks: bool = False) -> None:
         self._enqueue_end(NO_SAMPLES, FINALIZE, changes)
-        self._soft_ends[self._rows] = parks
+        self._soft_ends[self.rows] = parks
 
     def _enqueue_end(self, samples: Samples, flags: int, changes: Mapping[str, Parameter] | None) -> None:
         self._enqueue_all(self._aligner.flush(samples), flags, changes)
-        self._ends.append(self._rows)
+        self._ends.append(self.rows)
 
     def park(self) -> None:
         """Ends the segment softly, and then gives back the slot until audio is pushed. Does not wait.
@@ -253,7 +248,7 @@ class BatchedStream(ServedStream):
         return self._is_complete and not self._answers
 
     def _check_open(self) -> None:
-        if self._failure:
-            raise self._failure
+        if self.failure:
+            raise self.failure
         if self._is_finished:
             raise StreamClosedError(self.stream_id, "the stream is finished and accepts no more audio")

@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol, TextIO, get_args
+from typing import Literal, NamedTuple, TextIO, get_args
 
 from penstock_common.audio.pcm import Remark
 from penstock_common.results import Alternative, Result, Word
@@ -54,23 +55,24 @@ class Streamed(NamedTuple):
         return None if self.transcript.is_complete else round(self.transcript.audio_processed_s, 3)
 
 
-class Report(Protocol):
+class Report(ABC):
     """The output of the command, for one file or channel after the other."""
 
-    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
+    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:  # noqa: B027
         """Shows the transcript, to which these results were just added."""
 
+    @abstractmethod
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Shows the complete transcript."""
 
-    def abort(self) -> None:
+    def abort(self) -> None:  # noqa: B027
         """Removes what was drawn of a file that failed."""
 
-    def end_file(self) -> None:
+    def end_file(self) -> None:  # noqa: B027
         """Shows what needs all channels of a file."""
 
 
-class PlainReport:
+class PlainReport(Report):
     """One line per file, after its name if there are several; the latency or the speed goes to `notes`.
 
     Word times (with `word_times`) and alternatives follow that line. With `interim` the growing transcript is shown:
@@ -123,11 +125,8 @@ class PlainReport:
         if self._share:
             self._share.clear()
 
-    def end_file(self) -> None:
-        """Does nothing: each channel has its line."""
 
-
-class JsonReport:
+class JsonReport(Report):
     """One JSON object and line per file; with `interim` also one per result, before it."""
 
     def __init__(self, out: TextIO, *, interim: bool):
@@ -144,17 +143,11 @@ class JsonReport:
         missing = {} if streamed.missing_from_s is None else {"missing_from_s": streamed.missing_from_s}
         self._print({**document(name, streamed), **missing})
 
-    def abort(self) -> None:
-        """Does nothing: results that were printed remain valid."""
-
-    def end_file(self) -> None:
-        """Does nothing: each channel has its object."""
-
     def _print(self, line: dict[str, object]) -> None:
         print_line(self._out, json.dumps(line, ensure_ascii=False))
 
 
-class SubtitleReport:
+class SubtitleReport(Report):
     """The words of one file as subtitles; those of each channel start with its name."""
 
     def __init__(self, out: TextIO, kind: SubtitleFormat):
@@ -162,18 +155,12 @@ class SubtitleReport:
         self._write = {"srt": srt, "vtt": vtt}[kind]
         self._cues: list[Cue] | None = None
 
-    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
-        """Does nothing: subtitles are written at the end."""
-
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Takes the words."""
         parts = spoken_parts(segment.words for segment in streamed.transcript.segments)
         names = (", ".join(each for each in (name.channel, who) if each) or None for who, _ in parts)
         new = cues((words for _, words in parts), speakers=names, end_s=streamed.end_s)
         self._cues = [*(self._cues or ()), *new]
-
-    def abort(self) -> None:
-        """Does nothing: nothing was drawn."""
 
     def end_file(self) -> None:
         """Writes the subtitles in the order of their times; nothing where every channel failed."""

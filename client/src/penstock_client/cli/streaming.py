@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock_client.audio.audio_pipe import AudioPipe
 from penstock_client.audio.microphone import Microphone
 from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
 from penstock_client.client import Client
-from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
+from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, play
 from penstock_client.stream import Stream
 from penstock_common.audio.tracks import Audio, Track
 from penstock_common.options import StreamOptions, check_live_options, for_file
@@ -61,7 +64,7 @@ class Streamer:
             voices = [
                 Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
             ]
-            audio_s = dictate_each(voices, pipe.blocks(), self._pacer())
+            audio_s = dictate(voices, pipe.blocks(), self._pacer())
         elapsed_s = time.monotonic() - start_s
         offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
         end_s = pipe.start_s + audio_s
@@ -70,12 +73,20 @@ class Streamer:
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
         self._check_live(True)
+        ends = self._segment_ends()
+
+        def blocks() -> Iterator[Sequence[npt.NDArray[np.float32]]]:
+            for block in microphone:
+                if is_segment_over():
+                    ends.end_now()
+                yield [block]
+
         with (
             self._segment_end_key() as is_segment_over,
             Microphone(self.args.microphone, self.args.request_ms) as microphone,
             self._open(is_live=True) as stream,
         ):
-            audio_s = dictate(stream, microphone, on_progress, self._segment_ends(), is_segment_over)
+            audio_s = dictate([Voice(stream, on_progress, ends)], blocks())
         return Streamed(stream.transcript, audio_s, end_s=audio_s)
 
     def _check_live(self, is_live: bool) -> None:

@@ -1,17 +1,15 @@
-"""The transports of asyncio for threads: one event loop, in a thread of its own, carries the streams of all clients."""
+"""Streams for threads: one event loop, in a thread of its own, carries the streams of all clients."""
 
 import asyncio
 import os
 import queue
 import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from penstock_client.protocol import Request
-from penstock_client.transport.base import AsyncConnection, AsyncTransport
-from penstock_common.errors import StreamClosedError, StreamId
+from penstock_client.batched.server import Server
+from penstock_client.transport.engine import EngineStream
 from penstock_common.results import Result
 
 T = TypeVar("T")
@@ -66,142 +64,77 @@ def event_loop_thread() -> EventLoopThread:
         return _shared[-1]
 
 
-class BlockingConnection:
-    """A `Connection` through one of asyncio, which `connect` makes: again in a forked process."""
+class ThreadedServer:
+    """A server whose streams run in the event loop of the process: made again by `make` in a forked one."""
 
-    def __init__(self, connect: Callable[[], AsyncConnection]):
-        self._connect = connect
-        self._connection = connect()
+    def __init__(self, make: Callable[[], Server]):
+        self._make = make
+        self._server = make()
         self._thread: EventLoopThread | None = None
 
-    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "BlockingTransport":
-        """A transport for a new stream. It connects with its first request, so errors appear there."""
+    def here(self) -> tuple[Server, EventLoopThread]:
+        """The server of this process, and the event loop that its streams run in."""
         thread = event_loop_thread()
         if self._thread not in (None, thread):
-            self._inherited = self._connection  # kept: its sockets are the other process's, and must not be closed
-            self._connection = self._connect()
+            self._inherited = self._server  # kept: its sockets are the other process's, and must not be closed
+            self._server = self._make()
         self._thread = thread
-        return BlockingTransport(stream_id, thread, thread.call(self._open(stream_id, timeout_s)))
+        return self._server, thread
 
     def close(self) -> None:
-        """Frees what the transports share."""
+        """Ends the remaining streams and the connection."""
         if self._thread is not None and self._thread.is_running:
-            self._thread.finish(self._connection.close())
-
-    async def _open(self, stream_id: StreamId, timeout_s: float) -> AsyncTransport:
-        return self._connection.open_transport(stream_id, timeout_s)
+            self._thread.finish(self._server.close())
 
 
-class _Arrival(NamedTuple):
-    """A result, or the stream's end (None) with its failure."""
+class _End(NamedTuple):
+    """The stream's end; why, where it has failed."""
 
-    result: Result | None
-    is_last: bool = True
-    failure: BaseException | None = None
+    failure: BaseException | None
 
 
-_Arrivals = queue.SimpleQueue[_Arrival]
+_Queue = queue.SimpleQueue[tuple[Result, bool] | _End]
 
 
-class BlockingTransport:
-    """A `Transport` through one of asyncio. A stream that nothing refers to any more is ended on the server.
+class Arrivals:
+    """The results of one stream, for threads. A task of the event loop receives them.
 
-    A task of the loop receives for it: threads wait for a queue, which costs less than a call in the loop.
+    Threads wait for a queue, which costs less than a call in the loop.
     """
 
-    def __init__(self, stream_id: StreamId, thread: EventLoopThread, transport: AsyncTransport):
-        self._stream_id = stream_id
-        self._thread = thread
-        self._transport = transport
-        self._arrivals = _Arrivals()
+    def __init__(self) -> None:
+        self._queue = _Queue()
         self._receiving: asyncio.Task[None] | None = None
-        self._is_complete = self._is_cancelled = False
-        self._abandon = weakref.finalize(self, _abandon, thread, transport)
-        self._abandon.atexit = False  # the client closes its streams then
 
-    @property
-    def name(self) -> str:
-        """The stream's name in the server's log; empty before the stream is opened."""
-        return self._transport.name
+    def begin(self, stream: EngineStream) -> None:
+        """Begins to receive, unless it has begun. Called in the loop."""
+        if self._receiving is None:
+            name = f"penstock {stream.stream_id} results"
+            self._receiving = asyncio.create_task(_receive(stream, self._queue), name=name)
+            self._receiving.add_done_callback(partial(_note_end, self._queue))
 
-    @property
-    def held_samples(self) -> int:
-        """Samples at the end of what was sent that are still here: they complete no chunk."""
-        return self._transport.held_samples
-
-    @property
-    def is_complete(self) -> bool:
-        """True once every request up to the last is answered and every result was received."""
-        return self._is_complete
-
-    def send(self, request: Request) -> None:
-        """Sends without waiting for the reply; blocks while too much is unanswered. Raises ClientError."""
-        self._check_process()
-        self._thread.call(self._send(request))
-
-    def receive(self, wait_s: float | None) -> Result | None:
-        """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
+    def next(self, wait_s: float | None) -> tuple[Result, bool] | None:
+        """The next result, and whether it is the last; None after `wait_s` (None: no limit) or at the stream's end.
 
         Raises ClientError.
         """
-        self._check_process()
         try:
-            arrival = self._arrivals.get(timeout=None if self._is_cancelled else _limit_s(wait_s))
+            arrival = self._queue.get(timeout=None if wait_s is None else min(max(0.0, wait_s), threading.TIMEOUT_MAX))
         except queue.Empty:
             return None
-        if arrival.result is None:
-            self._arrivals.put(arrival)  # for the next call
-            if arrival.failure is not None:
-                raise arrival.failure
-        self._is_complete = arrival.is_last
-        return arrival.result
-
-    def cancel(self) -> None:
-        """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
-        if self._thread.is_running:
-            self._is_cancelled = True  # the failure that follows is all that is left to wait for
-            self._thread.post(self._cancel)
-
-    def close(self) -> None:
-        """Cancels, and waits until the server has taken the end, up to `limits.CLOSE_S`. Called once."""
-        self._abandon.detach()
-        if self._thread.is_running:
-            self._thread.finish(self._transport.close())
-
-    async def _send(self, request: Request) -> None:
-        self._start_to_receive()
-        await self._transport.send(request)
-
-    def _cancel(self) -> None:
-        self._transport.cancel()
-        self._start_to_receive()
-
-    def _start_to_receive(self) -> None:
-        if self._receiving is None:
-            name = f"penstock {self._stream_id} results"
-            self._receiving = asyncio.create_task(_receive(self._transport, self._arrivals), name=name)
-            self._receiving.add_done_callback(partial(_note_end, self._arrivals))
-
-    def _check_process(self) -> None:
-        if not self._thread.is_running:
-            raise StreamClosedError(self._stream_id, "the stream was opened before this process was forked")
+        if not isinstance(arrival, _End):
+            return arrival
+        self._queue.put(arrival)  # for the next call
+        if arrival.failure is not None:
+            raise arrival.failure
+        return None
 
 
-def _limit_s(wait_s: float | None) -> float | None:
-    return None if wait_s is None else min(max(0.0, wait_s), threading.TIMEOUT_MAX)
+async def _receive(stream: EngineStream, arrivals: _Queue) -> None:
+    """Passes on the results until the stream's end. Does not refer to the caller's stream, which may be abandoned."""
+    while (result := await stream.receive(None)) is not None:
+        arrivals.put((result, stream.is_complete))
 
 
-async def _receive(transport: AsyncTransport, arrivals: _Arrivals) -> None:
-    """Passes on the results until the stream's end. It does not refer to the stream, which may be abandoned."""
-    while (result := await transport.receive(None)) is not None:
-        arrivals.put(_Arrival(result, transport.is_complete))
-
-
-def _note_end(arrivals: _Arrivals, receiving: "asyncio.Task[None]") -> None:
-    failure = None if receiving.cancelled() else receiving.exception()
-    arrivals.put(_Arrival(None, failure is None, failure))
-
-
-def _abandon(thread: EventLoopThread, transport: AsyncTransport) -> None:
-    if thread.is_running:
-        thread.post(lambda: asyncio.ensure_future(transport.close()))
+def _note_end(arrivals: _Queue, receiving: "asyncio.Task[None]") -> None:
+    arrivals.put(_End(None if receiving.cancelled() else receiving.exception()))

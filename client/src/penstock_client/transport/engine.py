@@ -1,4 +1,4 @@
-"""The streams of a `Client` or `AsyncClient`: each is a stream of the batched engine."""
+"""The streams of a `Client` or `AsyncClient` on one server: each opens a stream of the batched engine for itself."""
 
 import asyncio
 import logging
@@ -7,15 +7,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-
-import numpy as np
+from typing import NamedTuple
 
 from penstock_client import limits
-from penstock_client.batched.rows import MOVABLE
+from penstock_client.alignment import Samples
+from penstock_client.batched.rows import END, FINALIZE, MOVABLE
 from penstock_client.batched.server import Server, StreamSettings, move_to_any
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.protocol import FINALIZE, Request
 from penstock_client.transport.probe import NOT_A_SERVER, explain
 from penstock_client.transport.signal import AsyncSignal
 from penstock_client.transport.thread import in_thread
@@ -43,33 +42,33 @@ _ONLY_WHILE_LOST = (StreamError.code, ProtocolError.code)
 _LOG = logging.getLogger("penstock_client")
 
 
-class EngineConnection:
-    """The connection to one server, for the streams of one event loop. An `AsyncConnection`."""
-
-    def __init__(self, endpoint: Endpoint, align: bool = True):
-        """align: whole chunks are sent. ValueError for bad certificates."""
-        self.options = endpoint.options
-        most = math.inf if self.options.reconnect_s else 0
-        settings = StreamSettings(MAX_UNANSWERED_SAMPLES, align, most, min_speaker_replay_samples=math.inf)
-        self.server = Server(endpoint, settings)
-
-    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "EngineTransport":
-        """A transport for a new stream. It connects with its first request, so errors appear there."""
-        return EngineTransport(self, stream_id)
-
-    async def close(self) -> None:
-        """Ends the remaining streams and the connection."""
-        await self.server.close()
+def server_of(endpoint: Endpoint, align: bool) -> Server:
+    """The server, for the streams of one event loop. align: whole chunks are sent. ValueError for bad certificates."""
+    most = math.inf if endpoint.options.reconnect_s else 0
+    return Server(endpoint, StreamSettings(MAX_UNANSWERED_SAMPLES, align, most, min_speaker_replay_samples=math.inf))
 
 
-class EngineTransport:
-    """One stream. An `AsyncTransport`.
+class Request(NamedTuple):
+    """Audio that a caller sends at once."""
+
+    samples: Samples
+    """Not the caller's array."""
+    flags: int = 0
+    """END or FINALIZE: the stream or its segment ends after the samples."""
+    changes: Mapping[str, Parameter] = {}
+    """With FINALIZE: the options that change."""
+
+
+class EngineStream:
+    """One stream. It connects with its first request, so errors appear there.
 
     A task opens it and then sends what waits: only who waits for results waits for a connection.
     """
 
-    def __init__(self, connection: EngineConnection, stream_id: StreamId):
-        self._connection, self._stream_id = connection, stream_id
+    def __init__(self, server: Server, stream_id: StreamId, parameters: Mapping[str, Parameter]):
+        """parameters: the options of its start. stream_id: names it in errors until it has a name."""
+        self.stream_id = stream_id
+        self._server, self._options, self._parameters = server, server.endpoint.options, parameters
         self._stream: BatchedStream | None = None
         self._requests: deque[Request] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -94,7 +93,7 @@ class EngineTransport:
     def held_samples(self) -> int:
         """Samples at the end of what was sent that are still here: they complete no chunk, or it opens."""
         held_samples = 0 if self._stream is None else self._stream.held_samples
-        return held_samples + sum(request.samples for request in self._requests)
+        return held_samples + sum(len(request.samples) for request in self._requests)
 
     @property
     def is_complete(self) -> bool:
@@ -108,13 +107,13 @@ class EngineTransport:
             if self._stream is not None and self._sending is not None and self._sending.done():
                 await self._send(self._stream, request)
                 return
-            if request.is_end or self._has_room(request):
+            if request.flags & END or self._has_room(request):
                 break
             await self._changed.wait(math.inf)  # afterwards the task that sends the others may have ended
         self._requests.append(request)
         self._changed.give()
         if self._sending is None:
-            self._sending = asyncio.create_task(self._send_all(), name=f"penstock {self._stream_id} requests")
+            self._sending = asyncio.create_task(self._send_all(), name=f"penstock {self.stream_id} requests")
 
     async def receive(self, wait_s: float | None) -> Result | None:
         """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
@@ -135,11 +134,10 @@ class EngineTransport:
                 raise self._failure or error from None
             if answer is None:
                 return None
-            results = [Result.after(one, one.round_trip_s, one.is_endpoint) for one in answer.results]
-            if not results and answer.is_whole:  # the server sends none where nothing is new
-                results = [self._unchanged(answer.end_samples)]
-            self._results += results
-            self._latest = results[-1] if results else self._latest
+            self._results += answer.results
+            if not self._results and answer.is_whole:  # the server sends none where nothing is new
+                self._results.append(self._unchanged(answer.end_samples))
+            self._latest = self._results[-1] if self._results else self._latest
             if self._lost_s is not None and answer.results and not self._stream.is_without_server:
                 self._note_success()
         return self._results.popleft()
@@ -147,7 +145,7 @@ class EngineTransport:
     def _unchanged(self, end_samples: int) -> Result:
         """A result without anything new, after these samples of the stream."""
         assert self._stream is not None
-        before, geometry = self._latest, self._connection.server.geometry
+        before, geometry = self._latest, self._server.geometry
         covered_samples = 0 if geometry is None else geometry.border(end_samples) - _OVERHANG_SAMPLES
         covered_s = max(before.audio_processed_s, covered_samples / SAMPLE_RATE_HZ)
         if before.is_final:
@@ -159,7 +157,7 @@ class EngineTransport:
         if self.is_complete or (self._stream is not None and self._stream.is_over):
             return
         self._cancelled_s = time.monotonic()
-        self._fail(StreamClosedError(self._stream_id, "the stream was closed before its last result"))
+        self._fail(StreamClosedError(self.stream_id, "the stream was closed before its last result"))
         self._results.clear()
         if self._stream is not None:
             self._stream.cancel()
@@ -180,7 +178,7 @@ class EngineTransport:
 
     def _has_room(self, request: Request) -> bool:
         """True where another request may wait for the stream to be opened."""
-        samples = sum(each.samples for each in self._requests) + request.samples
+        samples = sum(len(each.samples) for each in (*self._requests, request))
         return not self._requests or (
             len(self._requests) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
         )
@@ -199,9 +197,8 @@ class EngineTransport:
     async def _send_all(self) -> None:
         """Opens the stream, and sends what has waited for that. Later requests are sent as they come."""
         try:
-            parameters = {name: value for name, value in self._requests[0].parameters.items() if name not in FINALIZE}
-            self._stream = stream = await self._opened(parameters)
-            if self._connection.options.reconnect_s:
+            self._stream = stream = await self._opened()
+            if self._options.reconnect_s:
                 stream.on_lost = self._note_loss
             while self._requests:
                 self._changed.give()
@@ -211,30 +208,29 @@ class EngineTransport:
         except ClientError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  # tasks that wait for results would wait for ever
-            self._fail(StreamError(self._stream_id, f"{type(error).__name__}: {error}"))
+            self._fail(StreamError(self.stream_id, f"{type(error).__name__}: {error}"))
             if self._stream is not None:
                 self._stream.cancel()
 
     @staticmethod
     async def _send(stream: BatchedStream, request: Request) -> None:
-        samples = np.frombuffer(request.audio, "<f4")
-        if request.is_end:
-            await stream.finish(samples)
+        if request.flags & END:
+            await stream.finish(request.samples)
             return
         await stream.has_fewer_rows(MAX_UNANSWERED_REQUESTS)
-        if request.is_final:
-            await stream.end_with(samples, request.changes)
+        if request.flags & FINALIZE:
+            await stream.end_with(request.samples, request.changes)
         else:
-            await stream.push(samples)
+            await stream.push(request.samples)
 
-    async def _opened(self, parameters: Mapping[str, Parameter]) -> BatchedStream:
+    async def _opened(self) -> BatchedStream:
         """The stream; with `wait_for_slot_s` once the server has accepted its first requests."""
-        pauses = retry_pauses_s(self._connection.options.wait_for_slot_s)
+        pauses = retry_pauses_s(self._options.wait_for_slot_s)
         is_rejected = False  # then it may be gone for a while, too: it starts again
         while True:
             try:
-                stream = await self._connection.server.open(parameters)
-                if self._connection.options.wait_for_slot_s:
+                stream = await self._server.open(self._parameters)
+                if self._options.wait_for_slot_s:
                     await self._accept(stream)
                 return stream
             except (
@@ -266,7 +262,7 @@ class EngineTransport:
 
     async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
         """Names what answers at the address in place of a server with this model."""
-        endpoint, reason = self._connection.server.endpoint, str(error.__cause__ or error.text)
+        endpoint, reason = self._server.endpoint, str(error.__cause__ or error.text)
         if reason == "HTTP status 404":
             reason = NOT_A_SERVER["http"]
         return ServerUnreachableError(endpoint.url, await in_thread(explain, endpoint, reason))
@@ -277,16 +273,16 @@ class EngineTransport:
         is_elsewhere = error.of_speakers or self._lost_s is not None or error.code not in _ONLY_WHILE_LOST
         if error.code not in MOVABLE or not (is_elsewhere and has_begun) or self._failure is not None:
             return False
-        reconnect_s, now_s = self._connection.options.reconnect_s, time.monotonic()
+        reconnect_s, now_s = self._options.reconnect_s, time.monotonic()
         if self._lost_s is None:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
-        self._connection.server.forget_offer()
+        self._server.forget_offer()
         self._moving = asyncio.create_task(self._move(stream, error, self._lost_s + reconnect_s - now_s))
         return True
 
     async def _move(self, stream: BatchedStream, error: ClientError, limit_s: float) -> None:
-        await move_to_any(stream, error, lambda: [self._connection.server], limit_s)
+        await move_to_any(stream, error, lambda: [self._server], limit_s)
 
     def _note_success(self) -> None:
         assert self._lost_s is not None and self._stream is not None

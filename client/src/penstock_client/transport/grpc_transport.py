@@ -1,19 +1,22 @@
-"""gRPC: channels, messages and their values.
+"""gRPC: calls, channels, messages and their values.
 
 Calls use tritonclient's generated stub: `InferenceServerClient` leaks a thread per cancelled stream.
 """
 
+import asyncio
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client import limits
-from penstock_client.batched.rows import RowsMessage
+from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, Values
+from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
 from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.transport.probe import NOT_A_SERVER
@@ -60,9 +63,54 @@ def open_channel(module: Any, endpoint: Endpoint) -> Any:
     return module.secure_channel(endpoint.url, channel_credentials(endpoint.options), options=options)
 
 
-def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
-    """The headers of a call."""
-    return tuple(options.headers.items())
+class Channel:
+    """A gRPC channel, which is closed with the last of its calls."""
+
+    def __init__(self, endpoint: Endpoint):
+        self.channel = open_channel(grpc.aio, endpoint)
+        self.calls = 0
+
+    async def leave(self) -> None:
+        """One of its calls has ended."""
+        self.calls -= 1
+        if not self.calls:
+            await self.channel.close()
+
+
+class GrpcCall:
+    """One ModelStreamInfer call."""
+
+    max_unanswered = 64
+
+    def __init__(self, endpoint: Endpoint, channel: Channel):
+        self._model, self.channel = endpoint.model, channel
+        channel.calls += 1
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel.channel)
+        self._call = stub.ModelStreamInfer(metadata=tuple(endpoint.options.headers.items()))
+
+    async def write(self, client_id: str, rows: Sequence[Row]) -> None:
+        """Sends a request."""
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader reports why
+            await self._call.write(infer_message(self._model, rows_message(client_id, rows)))
+
+    async def replies(self) -> AsyncIterator[RawReply]:
+        """The replies as they come."""
+        try:
+            async for reply in self._call:
+                yield RawReply(output_values(reply.infer_response), reply.error_message)
+        except grpc.RpcError as error:
+            kind = UnreadableReplyError if is_too_large(error) else CallLostError
+            raise kind(reason(error)) from error
+        raise CallLostError("the server ended the call")
+
+    def cancel(self) -> None:
+        """Ends the call without waiting."""
+        self._call.cancel()
+
+    async def close(self) -> None:
+        """Ends the call and its connection."""
+        self._call.cancel()
+        await self.channel.leave()
 
 
 def infer_message(model: str, rows: RowsMessage) -> service_pb2.ModelInferRequest:
@@ -76,7 +124,7 @@ def infer_message(model: str, rows: RowsMessage) -> service_pb2.ModelInferReques
     return message
 
 
-def output_values(response: service_pb2.ModelInferResponse) -> Callable[[str], list[Any] | None]:
+def output_values(response: service_pb2.ModelInferResponse) -> Values:
     """Returns an output's values by its name, None for a missing one; ValueError and KeyError for unreadable ones."""
     outputs = zip(response.outputs, response.raw_output_contents, strict=False)
     contents = {output.name: (output.datatype, content) for output, content in outputs}

@@ -1,87 +1,111 @@
-"""HTTP: sessions, POSTs and their replies.
+"""HTTP: POSTs and their replies.
 
 The bodies are tritonclient's, the connections are not: its HTTP library repeats requests when a connection breaks, and
 the server would decode a repeated request twice. aiohttp repeats those with an idempotent method only; POST is not.
 """
 
+import asyncio
 import http
 import json
 import os
 import ssl
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-import numpy.typing as npt
+import numpy as np
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 from yarl import URL
 
-from penstock_client.batched.rows import RowsMessage
+from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError
+from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import Endpoint, read_pem
 from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.replies import stream_error
 from penstock_client.transport.probe import NOT_A_SERVER
-from penstock_common.errors import (
-    ClientError,
-    ProtocolError,
-    ServerFullError,
-    ServerUnreachableError,
-    StreamError,
-    StreamId,
-)
+from penstock_common.errors import ConnectionLostError, ServerFullError, StreamError
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
-NOT_HTTP = "the reply is not HTTP"
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_NOT_HTTP = "the reply is not HTTP"
 
 
-class Post(NamedTuple):
-    """One POST."""
+class HttpCall:
+    """A POST for each request. The next one is sent after the reply: a proxy would not keep their order."""
 
-    path: str
-    body: bytes
-    headers: dict[str, str]
+    max_unanswered = 1
 
+    def __init__(self, endpoint: Endpoint):
+        self._tls, self._headers = tls_context(endpoint), endpoint.options.headers
+        scheme, path = "https" if endpoint.is_secure else "http", f"/v2/models/{quote(endpoint.model)}/infer"
+        self._url = URL(f"{scheme}://{endpoint.url}{path}", encoded=True)
+        self._session: aiohttp.ClientSession | None = None
+        self._requests: asyncio.Queue[RowsMessage | None] = asyncio.Queue()
+        self._posting: asyncio.Future[RawReply] | None = None
+        self._is_reached = False
+        """True once a server of Triton has answered."""
 
-def post_of_rows(endpoint: Endpoint, rows: RowsMessage) -> Post:
-    """The POST that carries rows of many streams."""
-    inputs = [
-        InferInput(name, list(values.shape), datatype).set_data_from_numpy(values)
-        for name, datatype, values in rows.tensors
-    ]
-    body, header_length = InferenceServerClient.generate_request_body(inputs, parameters=dict(rows.parameters))
-    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_length)}
-    return Post(f"/v2/models/{quote(endpoint.model)}/infer", body, {**endpoint.options.headers, **headers})
+    async def write(self, client_id: str, rows: Sequence[Row]) -> None:
+        """Sends a request."""
+        self._requests.put_nowait(rows_message(client_id, rows))
 
+    async def replies(self) -> AsyncIterator[RawReply]:
+        """The replies as they come."""
+        self._session = _open_session(self._tls)
+        try:
+            while (message := await self._requests.get()) is not None:
+                self._posting = asyncio.ensure_future(self._post(self._session, message))
+                yield await self._posting
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
+            raise CallLostError(_error_text(error)) from error
+        raise CallLostError("the call was ended")
 
-async def exchange(
-    session: aiohttp.ClientSession, endpoint: Endpoint, stream_id: StreamId, post: Post, **limits: aiohttp.ClientTimeout
-) -> Callable[[str], npt.NDArray[Any] | None]:
-    """Sends a POST; returns and raises as `read_outputs`. limits: `timeout`, if it is not the session's."""
-    url = url_of(endpoint, post.path)
-    async with session.post(url, data=post.body, headers=post.headers, allow_redirects=False, **limits) as response:
-        content = await read_content(response, stream_id)
-        return read_outputs(endpoint, stream_id, response.status, response.headers.get(HEADER_LENGTH), content)
+    async def _post(self, session: aiohttp.ClientSession, rows: RowsMessage) -> RawReply:
+        inputs = [
+            InferInput(name, list(values.shape), datatype).set_data_from_numpy(values)
+            for name, datatype, values in rows.tensors
+        ]
+        body, header_length = InferenceServerClient.generate_request_body(inputs, parameters=dict(rows.parameters))
+        own = {"Content-Type": "application/octet-stream", _HEADER_LENGTH: str(header_length)}
+        headers = {**self._headers, **own}
+        async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
+            content = await _read_content(response)
+            if response.status != http.HTTPStatus.OK:
+                return self._rejection(response.status, content)
+            self._is_reached = True
+            return _read_outputs(response.headers.get(_HEADER_LENGTH), content)
 
+    def _rejection(self, status: int, body: bytes) -> RawReply:
+        """The reply with an error. Raises CallLostError where no server of Triton has answered yet."""
+        try:
+            message = json.loads(body)["error"]
+        except (ValueError, KeyError, TypeError):
+            message = None
+        if isinstance(message, str) and status != http.HTTPStatus.METHOD_NOT_ALLOWED:  # of Triton's metrics port
+            self._is_reached = True
+            is_full = status == http.HTTPStatus.SERVICE_UNAVAILABLE
+            if is_full and stream_error(0, message).code == StreamError.code:  # Triton's own error has no code
+                message = f"{ServerFullError.code}: {message}"
+            return _rejected(message)
+        is_unknown = status == http.HTTPStatus.NOT_FOUND
+        other = NOT_A_SERVER["http"] if is_unknown else f"HTTP status {status} without an error message of Triton"
+        if not self._is_reached:
+            raise CallLostError(other)
+        # A proxy answers in the server's place, and other requests may succeed.
+        return _rejected(f"{ConnectionLostError.code}: lost the connection to the server: {other}")
 
-def read_outputs(
-    endpoint: Endpoint, stream_id: StreamId, status: int, header_length: str | None, body: bytes
-) -> Callable[[str], npt.NDArray[Any] | None]:
-    """Returns an output of a response by its name, None for a missing one.
+    def cancel(self) -> None:
+        """Ends the call without waiting."""
+        self._requests.put_nowait(None)
+        if self._posting is not None:
+            self._posting.cancel()
 
-    Raises ClientError for a server's error, and for a reply of another server.
-    """
-    if status != http.HTTPStatus.OK:
-        raise _error(endpoint, stream_id, status, body)
-    try:
-        reply = InferenceServerClient.parse_response_body(
-            body, header_length=None if header_length is None else int(header_length)
-        )
-    except (InferenceServerException, ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
-    outputs: Callable[[str], npt.NDArray[Any] | None] = reply.as_numpy
-    return outputs
+    async def close(self) -> None:
+        """Ends the call and its connection."""
+        self.cancel()
+        if self._session is not None:
+            await self._session.close()
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
@@ -102,45 +126,50 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
     return context
 
 
-def _error(endpoint: Endpoint, stream_id: StreamId, status: int, body: bytes) -> ClientError:
-    try:
-        message = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        message = None
-    if not isinstance(message, str) or status == http.HTTPStatus.METHOD_NOT_ALLOWED:  # of Triton's metrics port
-        is_unknown = status == http.HTTPStatus.NOT_FOUND
-        other = NOT_A_SERVER["http"] if is_unknown else f"HTTP status {status} without an error message of Triton"
-        return ServerUnreachableError(endpoint.url, other)
-    is_unavailable = status == http.HTTPStatus.SERVICE_UNAVAILABLE
-    return stream_error(stream_id, message, ServerFullError if is_unavailable else StreamError)
+def _open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
+    """A session with any number of connections, without cookies and without limits of time: a link has its own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
 
 
-def open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
-    """A session with any number of connections, and without cookies."""
-    connector = aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls)
-    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-
-
-def url_of(endpoint: Endpoint, path: str) -> URL:
-    """The address of a path, which is encoded already."""
-    return URL(f"{'https' if endpoint.is_secure else 'http'}://{endpoint.url}{path}", encoded=True)
-
-
-async def read_content(response: aiohttp.ClientResponse, stream_id: StreamId) -> bytes:
-    """The body of a response. ProtocolError for one that is too large."""
+async def _read_content(response: aiohttp.ClientResponse) -> bytes:
+    """The body of a response. UnreadableReplyError for one that is too large."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)
         if (size := size + len(part)) > MAX_REPLY_BYTES:
             response.close()
-            raise ProtocolError(stream_id, f"the server's reply is larger than {MAX_REPLY_BYTES} bytes")
+            raise UnreadableReplyError(f"it is larger than {MAX_REPLY_BYTES} bytes")
     return b"".join(parts)
 
 
-def error_text(error: Exception) -> str:
+def _read_outputs(header_length: str | None, body: bytes) -> RawReply:
+    """The reply with outputs. UnreadableReplyError for a body of another server."""
+    try:
+        reply = InferenceServerClient.parse_response_body(
+            body, header_length=None if header_length is None else int(header_length)
+        )
+    except (InferenceServerException, ValueError, KeyError, TypeError) as error:
+        raise UnreadableReplyError(str(error)) from error
+
+    def values(name: str) -> list[Any] | None:
+        output = reply.as_numpy(name)
+        return None if output is None else np.asarray(output).ravel().tolist()
+
+    return RawReply(values)
+
+
+def _rejected(message: str) -> RawReply:
+    return RawReply(lambda name: None, message)
+
+
+def _error_text(error: Exception) -> str:
     """Why a request failed, without its address."""
     if isinstance(error, aiohttp.ClientResponseError):  # from its parser: HTTP errors of the server do not raise it
-        return NOT_HTTP
+        return _NOT_HTTP
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):

@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -40,7 +40,7 @@ def read_parameters(endpoint: Endpoint, is_over: threading.Event | None = None) 
     is_over: set once the parameters are no longer needed.
     """
     try:
-        return _retried(_read_grpc if endpoint.is_grpc else _read_http, endpoint, is_over or threading.Event())
+        return _retried(endpoint, is_over or threading.Event())
     except _NoModelError as error:
         if STOPPING.match(str(error)):
             raise ServerDrainingError(endpoint.model, str(error)) from error
@@ -58,31 +58,31 @@ async def read_parameters_soon(endpoint: Endpoint) -> Mapping[str, str]:
         is_over.set()
 
 
-def try_parameters(endpoint: Endpoint) -> Mapping[str, str] | None:
-    """Reads the parameters of the endpoint's model in one attempt: {} from another kind of server, None from none."""
+def check_live(endpoint: Endpoint, options: StreamOptions | None) -> None:
+    """Raises FilesOnlyError for live audio with these options where the server has an offline model.
+
+    Nothing where it does not say, or answer: the streams' own connection says what is wrong.
+    """
     try:
-        return (_read_grpc if endpoint.is_grpc else _read_http)(endpoint)
-    except (_NoModelError, ValueError):
-        return {}
-    except OSError:
-        return None
+        parameters = _read(replace(endpoint, timeout_s=min(endpoint.timeout_s, limits.OFFER_S)))
+    except (_NoModelError, ValueError, OSError):
+        return
+    if takes_files(parameters) and not is_live_window(options.window if options else None):
+        raise FilesOnlyError(parameters.get("model", ""))
 
 
-def _retried(
-    read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint, is_over: threading.Event
-) -> Mapping[str, str]:
-    for pause_s in retry_pauses_s(endpoint.options.connect_retry_s):
+def _retried(endpoint: Endpoint, is_over: threading.Event) -> Mapping[str, str]:
+    pauses_s = retry_pauses_s(endpoint.options.connect_retry_s)
+    while True:
         try:
-            return read(endpoint)
-        except ConnectionError:
+            return _read(endpoint)
+        except OSError as error:
+            # A timeout or a certificate would fail another attempt, too.
+            pause_s = next(pauses_s, None) if isinstance(error, ConnectionError) else None
+            if pause_s is None:
+                raise _unreachable(endpoint, error) from error
             if is_over.wait(pause_s):
                 raise
-        except OSError as error:  # of a timeout or a certificate, which another attempt would meet too
-            raise _unreachable(endpoint, error) from error
-    try:
-        return read(endpoint)
-    except OSError as error:
-        raise _unreachable(endpoint, error) from error
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
@@ -92,16 +92,21 @@ def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
     return ServerUnreachableError(endpoint.url, explain(endpoint, reason))
 
 
+def _read(endpoint: Endpoint) -> Mapping[str, str]:
+    """Reads the parameters of the endpoint's model in one attempt. Raises OSError, _NoModelError and ValueError."""
+    return _read_grpc(endpoint) if endpoint.is_grpc else _read_http(endpoint)
+
+
 def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-    from penstock_client.transport.grpc_transport import call_metadata, open_channel, reason
+    from penstock_client.transport.grpc_transport import open_channel, reason
 
     with open_channel(grpc, endpoint) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         request = service_pb2.ModelConfigRequest(name=endpoint.model)
-        metadata = call_metadata(endpoint.options)
+        metadata = tuple(endpoint.options.headers.items())
         try:
             config = stub.ModelConfig(request, timeout=endpoint.timeout_s, metadata=metadata).config
         except grpc.RpcError as error:
@@ -149,14 +154,3 @@ def _error_text(body: bytes) -> str:
     except UNREADABLE:
         return ""
     return error if isinstance(error, str) else ""
-
-
-def check_live(endpoint: Endpoint, options: StreamOptions | None) -> None:
-    """Raises FilesOnlyError for live audio with these options where the server has an offline model.
-
-    Nothing where it does not say, or answer: the streams' own connection says what is wrong.
-    """
-    asked = replace(endpoint, timeout_s=min(endpoint.timeout_s, limits.OFFER_S))
-    parameters = try_parameters(asked) or {}
-    if takes_files(parameters) and not is_live_window(options.window if options else None):
-        raise FilesOnlyError(parameters.get("model", ""))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock_client import limits
-from penstock_common.results import Result, Word, with_speakers
+from penstock_common.results import Result, Word, later, with_speakers
 
 T = TypeVar("T", bound=Result)
 
@@ -36,9 +36,7 @@ class SpeakerNumbers:
 
         shift_ms: added to its times.
         """
-        self._segment += (
-            replace(word, start_ms=word.start_ms + shift_ms, end_ms=word.end_ms + shift_ms) for word in result.new_words
-        )
+        self._segment += later(result.new_words, shift_ms)
         if not result.is_final:
             return []
         words, self._segment = self._segment, []

@@ -98,13 +98,6 @@ def test_channels_that_cancel_give_a_warning(tmp_path):
         read_audio(path)
 
 
-def test_a_client_transcribes_the_channel(client, recognizer, tmp_path):
-    channels = np.stack([tone(16_000), np.zeros(8000)], axis=1).astype(np.float32)
-    soundfile.write(tmp_path / "call.wav", channels, 16_000, subtype="FLOAT")
-    client.transcribe(tmp_path / "call.wav", channel="right")
-    assert not any(np.any(request.samples) for request in recognizer.requests)
-
-
 @pytest.mark.parametrize(
     "failure, match", [(ImportError("no package"), "pip install soundfile"), (OSError("no library"), "libsndfile1")]
 )
