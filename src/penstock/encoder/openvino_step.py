@@ -14,8 +14,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.runtime import trim_heap, use_huge_pages
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""A model of fixed shapes is up to 1.6 times as fast as one for any batch. Each takes half a second to compile and memory
-of about twice the weights."""
+"""A model of fixed shapes is up to 1.6 times as fast as one for any batch. Each takes half a second to compile, and
+memory of about twice the weights."""
 _FRAMES_PER_RUN = 14
 """One more run of a model costs about as much as this many more frames in a run."""
 _ANY_BATCH = -1

@@ -276,7 +276,7 @@ class Replay:
         return result
 
     def _samples_after_border(self, result: Result) -> float:
-        """Samples that a repeated result covers beyond the begin of the current segment; inf where none is before it."""
+        """Samples that a repeated result covers beyond the current segment's begin; inf where none is before it."""
         server = self._server
         if not server.is_repeating or server.offset_samples >= self.segment_start_samples:
             return math.inf
