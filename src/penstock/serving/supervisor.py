@@ -71,7 +71,7 @@ def serve_until_signal(
     """Serves until SIGTERM or SIGINT; a further signal kills the server. `gateway` is stopped at each signal.
 
     A server that does not start raises ServerError. So does a crash unless `restarts`: then the server is started
-    again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
+    again on the same ports, but where a free choice has been lost, and only `MAX_RESTARTS` crashes in a row raise.
     """
     backoff, has_crashed = Backoff(), False
     with _stop_signals(server, gateway.stop if gateway else None) as stop:

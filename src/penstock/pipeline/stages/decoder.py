@@ -258,8 +258,8 @@ class DecoderStage:
         for place in places.tolist():
             slot, options = int(rows.slots[place]), rows.options.get(place, self._default)
             try:
-                self._fusion.open(slot, options)
                 self._speakers.open(slot, options, place in rows.speaker_frames)
+                self._fusion.open(slot, options)  # last: a rejected stream holds no phrases
             except StreamError as error:
                 self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
                 errors[place] = error
