@@ -5,6 +5,7 @@ import pytest
 from client.tests.helpers.fake_speakers import voices
 from gateway.tests.helpers.stream_calls import events_of, opened, rejection
 from penstock_gateway.errors import GatewayCode
+from penstock_gateway.stream.options import LiveStreamOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +38,20 @@ async def test_a_stream_with_speakers_goes_where_their_model_has_room(servers, o
         other.speakers.is_served = False
         error = await rejection(opened(streams, speakers="on"))
         assert (error.code, error.message) == (GatewayCode.STREAMS_EXHAUSTED, "all speaker models are full")
+
+
+async def test_the_mode_of_whole_files_is_rejected_for_live_streams(servers, open_streams):
+    given = {"speakers": "on", "extra": {"speaker_mode": "file"}}
+    async with open_streams(server := servers()) as streams:
+        error = await rejection(opened(streams, **given))
+        assert error.code is GatewayCode.FIELD_INVALID
+        assert error.message.startswith("speaker_mode is 'file'") and "low_latency" in error.message
+        stream = await opened(streams, speakers="on")
+        options = LiveStreamOptions(**given)
+        error = await rejection(streams.change(stream, options))
+        assert error.code is GatewayCode.FIELD_INVALID
+        assert await opened(streams, **given, is_file=True)
+        assert server.speakers.modes[-1] == "file"
 
 
 @pytest.mark.parametrize("is_known", [False, True])

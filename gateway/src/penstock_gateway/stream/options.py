@@ -5,7 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_common.options import ENDPOINTS, EndpointState, StreamOptions, for_file, is_live_window
+from penstock_common.errors import OptionError
+from penstock_common.options import (
+    ENDPOINTS,
+    EndpointState,
+    StreamOptions,
+    check_live_options,
+    for_file,
+    is_live_window,
+)
 from penstock_common.phrases import fit_phrase
 from penstock_common.server_info import ServerInfo
 from penstock_gateway.errors import GatewayCode, GatewayError, shown
@@ -176,9 +184,13 @@ def upstream_options(
     values = {**defaults, **options.extra}
     try:
         start = StreamOptions(**values)
-        return for_file(start) if options.is_file else start
-    except ValueError as error:
-        raise GatewayError(GatewayCode.FIELD_INVALID, str(error)) from error
+        if options.is_file:
+            return for_file(start)
+        check_live_options(start)
+        return start
+    except (ValueError, OptionError) as error:
+        message = error.text if isinstance(error, OptionError) else str(error)
+        raise GatewayError(GatewayCode.FIELD_INVALID, message) from error
 
 
 def window_s(window: str | None) -> float:
