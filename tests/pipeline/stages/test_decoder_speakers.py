@@ -198,3 +198,14 @@ def test_offline_models_have_speakers_too(bundle, samples, window):
         probabilities = Diarizer(bundle).probabilities(torch.from_numpy(samples)).numpy()
         times = [(word.start_ms, word.end_ms) for final in first.finals for word in final.words]
         assert [speaker for each in first.speakers for speaker in each] == speakers_of(times, probabilities, 10)
+
+
+def test_a_long_file_of_an_offline_model_keeps_the_frames_of_words_to_come(bundle, samples):
+    """Its polls report the share of the work, which is ahead of the words."""
+    whole = np.concatenate([np.zeros(35 * 16_000, np.float32), *[samples] * 5])
+    options = {"window": "file", **ENDPOINTS, **SPEAKERS, "speaker_mode": "file"}
+    found = run(SpeakerServer(Checkpoint(OFFLINE), bundle), "a", cut(whole, 400_000), options, polls=500)
+    probabilities = Diarizer(bundle).probabilities(torch.from_numpy(whole)).numpy()
+    times = [(word.start_ms, word.end_ms) for final in found.finals for word in final.words]
+    assert len(times) > 50
+    assert [speaker for each in found.speakers for speaker in each] == speakers_of(times, probabilities, 10)

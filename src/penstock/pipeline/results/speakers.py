@@ -130,7 +130,8 @@ class StreamSpeakers:
             entries[due] = self._placed(entry, known)
             due += 1
         self._held = _with_earlier(entries[due:])
-        self._forget(result.audio_processed_s)
+        if not is_over:  # then a poll reports the share of a file's work, which is ahead of its words
+            self._forget(result.audio_processed_s)
         return _with_earlier(entries[:due])
 
     def _is_known(self, result: StreamResult) -> bool:
