@@ -2,8 +2,10 @@
 
 import pytest
 
+from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_speakers import voices
 from gateway.tests.helpers.stream_calls import events_of, opened, rejection
+from penstock_client import limits as engine_limits
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.stream.options import LiveStreamOptions
 
@@ -68,3 +70,19 @@ async def test_speakers_are_not_served_only_where_no_replica_may_have_them(serve
         else:
             first.note_full(3600.0)
         assert (await rejection(opened(streams, speakers="on"))).code is GatewayCode.STREAMS_EXHAUSTED
+
+
+@pytest.mark.parametrize("max_streams", [1, 8])
+async def test_where_the_speaker_model_is_lost_the_words_go_on(fleet, open_streams, until, monkeypatch, max_streams):
+    """Also on a replica that is full: the stream has a place there already."""
+    monkeypatch.setattr(engine_limits, "MOVE_S", 1.0)
+    async with open_streams(server := fleet(max_streams=max_streams)) as streams:
+        stream = await opened(streams, speakers="on")
+        await stream.push(speech(1, 2))
+        server.speakers.is_away = True
+        server.batch.streams.clear()  # `penstock serve` ends the streams of a speaker model that has ended
+        await stream.push(speech(3, 4))
+        await stream.finish()
+        final = (await events_of(stream))[-1]
+        assert final.text == "w1 w2 w3 w4" and not any(word.speaker for word in final.words)
+        await until(lambda: not streams._groups[0].replicas[0].live and not server.batch.streams)

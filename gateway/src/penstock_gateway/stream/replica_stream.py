@@ -313,7 +313,7 @@ class ReplicaStream:
         """Replicas of the same model; that with the most room first. None while a parked one has no room in its key."""
         if self._replica is None and not self._admitted.has_room:
             return
-        for replica in self.group.candidates():
+        for replica in self.group.candidates(own=self._replica):
             if replica.information and replica.information.fingerprint == self._upstream.fingerprint:
                 yield _Target(self, replica)
 

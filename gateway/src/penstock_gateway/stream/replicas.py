@@ -85,9 +85,14 @@ class Replica:
     @property
     def has_room(self) -> bool:
         """True if another stream may start."""
+        return self.is_open and self.load < 1
+
+    @property
+    def is_open(self) -> bool:
+        """True if a stream may start, as far as the number of its streams allows."""
         if self.is_removed or self.is_draining or self.is_spare:
             return False
-        return self.information is not None and self.load < 1 and time.monotonic() >= self._closed_until_s
+        return self.information is not None and time.monotonic() >= self._closed_until_s
 
     async def start(self, options: StreamOptions) -> BatchedStream:
         """A stream that it has accepted. Raises ClientError."""
@@ -240,13 +245,14 @@ class Group:
         known = [each.memory_s for each in counted if each.memory_s is not None]
         return sum(known) if all(known) else 0.0
 
-    def candidates(self) -> Sequence[Replica]:
-        """Replicas for a new stream, that for the next one first.
+    def candidates(self, own: Replica | None = None) -> Sequence[Replica]:
+        """Replicas for a stream, that for the next one first. own: counts the stream already, and may be full.
 
         Of the fingerprint that came last, that with more room of two random ones: several gateways, which do not know
         of each other's streams, would all choose the same one otherwise. Then the others by their room.
         """
-        candidates = sorted((replica for replica in self.replicas if replica.has_room), key=self._rank)
+        with_room = (each for each in self.replicas if each.has_room or (each is own and each.is_open))
+        candidates = sorted(with_room, key=self._rank)
         newest = [replica for replica in candidates if self._rank(replica)[0] == self._rank(candidates[0])[0]]
         if len(newest) > 1:
             first = min(random.sample(newest, 2), key=self._rank)
