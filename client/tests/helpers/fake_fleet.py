@@ -126,7 +126,7 @@ class ContentBatch:
         return found
 
     def _is_endpoint(self, stream: _Stream) -> bool:
-        words = _words(stream, stream.done)
+        words = heard(stream, stream.done)
         chunks = (stream.done - stream.first) // CHUNK
         if not words:
             return bool(stream.options.get("endpoint_no_speech_ms")) and chunks >= 40
@@ -136,10 +136,10 @@ class ContentBatch:
         return bool(stream.options.get("endpoint_silence_ms")) and len(silence) and not silence.any()
 
     def _changes(self, stream: _Stream) -> bool:
-        return len(_words(stream, stream.done)) > stream.told
+        return len(heard(stream, stream.done)) > stream.told
 
     def _result(self, stream: _Stream, end: int, is_final: bool) -> dict:
-        words = _words(stream, end)
+        words = heard(stream, end)
         complete = words if is_final else words[: max(0, len(words) - self.withheld)]
         new = complete[stream.told :]
         entry = {
@@ -165,7 +165,7 @@ class ContentBatch:
         return entry
 
 
-def _words(stream: _Stream, end: int) -> list[tuple[str, int]]:
+def heard(stream: _Stream, end: int) -> list[tuple[str, int]]:
     """Text and start of the words of the segment so far."""
     blocks = range(stream.first, end - BLOCK + 1, BLOCK)
     found = ((round(float(stream.audio[start]) * _SCALE), start) for start in blocks)

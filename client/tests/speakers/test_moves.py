@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, results_of, transcript, until
-from client.tests.helpers.fake_fleet import BLOCK, speech
+from client.tests.helpers.fake_fleet import BLOCK, heard, speech
 from client.tests.helpers.fakes import RejectionError
 from client.tests.helpers.moved_streams import connected
 from penstock_client import StreamOptions, limits
@@ -251,3 +251,24 @@ async def test_a_stream_that_ends_the_speaker_model_each_time_goes_on_without(se
         found = transcript(await asyncio.wait_for(results_of(stream), WAIT_S))
     assert spoken(found) == [("w1", 1), ("w2", 1), ("w3", None)]
     assert ["speakers" in start for start in server.batch.starts] == [True, True, False]
+
+
+@pytest.mark.parametrize("at", [38, 39, 45])
+@pytest.mark.parametrize("is_more", [False, True])
+async def test_other_ends_in_the_context_change_no_word(servers, monkeypatch, at, is_more):
+    """The new server ends a segment after w5, or none after w6: its encoder has other audio before them."""
+    first, second = servers(), servers()
+    is_endpoint = second.batch._is_endpoint
+
+    def is_other_endpoint(stream):
+        last = [word for word, _ in heard(stream, stream.done)][-1:]
+        return (is_more and last == ["w5"]) or (is_endpoint(stream) and (is_more or last != ["w6"]))
+
+    monkeypatch.setattr(second.batch, "_is_endpoint", is_other_endpoint)
+
+    async def kill(stream, i):
+        if i == at:
+            await asyncio.to_thread(first.close)
+
+    async with connected(first, second) as client:
+        assert spoken(await play(client, kill)) == EXPECTED

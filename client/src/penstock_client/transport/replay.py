@@ -24,6 +24,8 @@ from penstock_common.results import Alternative, Result, Word
 from penstock_common.samples import SAMPLE_RATE_HZ
 
 _WARM_UP = "warm_up_chunks"
+_BORDER_SAMPLES = 80
+"""By which the same border of segments may differ: servers send seconds as float32."""
 T = TypeVar("T", bound=Result)
 
 
@@ -241,7 +243,12 @@ class Replay:
             server.segment_shift = max(self._endpoints[0].segment, self._after_end) - result.segment
         self.has_results = True
         segment = result.segment + server.segment_shift
-        if self._segment is not None and segment < self._segment:
+        more_samples = self._samples_after_border(result)
+        ends = result.is_final and result.is_endpoint
+        if self._segment is not None and (segment < self._segment or more_samples < _BORDER_SAMPLES * (2 * ends - 1)):
+            if ends and -_BORDER_SAMPLES <= more_samples < math.inf:
+                # Its next segment is the caller's, also where it has ended more or fewer in the audio before that.
+                server.segment_shift = self._segment - 1 - result.segment
             self._match(words)
             return None
         result = self._without_repeated(self._shifted(result, segment))
@@ -262,6 +269,14 @@ class Replay:
             self._segment += 1
             self._end_segment(result.is_endpoint, covered_samples)
         return result
+
+    def _samples_after_border(self, result: Result) -> float:
+        """Samples that a result covers beyond the current segment's begin; inf where nothing before is repeated."""
+        server = self._server
+        if not server.is_repeating or server.offset_samples >= self.segment_start_samples:
+            return math.inf
+        covered_samples = server.offset_samples + round(result.audio_processed_s * SAMPLE_RATE_HZ)
+        return covered_samples - self.segment_start_samples
 
     def _match(self, words: Sequence[Word]) -> None:
         """The caller has these words of the present server."""
