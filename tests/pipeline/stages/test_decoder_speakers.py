@@ -201,7 +201,7 @@ def test_offline_models_have_speakers_too(bundle, samples, window):
 
 
 def test_a_long_file_of_an_offline_model_keeps_the_frames_of_words_to_come(bundle, samples):
-    """Its polls report the share of the work, which is ahead of the words."""
+    """Polls report the share of the work, which is ahead of the words."""
     whole = np.concatenate([np.zeros(35 * 16_000, np.float32), *[samples] * 5])
     options = {"window": "file", **ENDPOINTS, **SPEAKERS, "speaker_mode": "file"}
     found = run(SpeakerServer(Checkpoint(OFFLINE), bundle), "a", cut(whole, 400_000), options, polls=500)
