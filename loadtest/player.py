@@ -23,7 +23,7 @@ from penstock_client import (
     Result,
     ServerFullError,
 )
-from penstock_client.transport.signal import AsyncSignal
+from penstock_client.batched.signal import AsyncSignal
 
 REQUEST = np.dtype(
     [

@@ -38,8 +38,8 @@ from penstock_client import (
     StreamOptions,
     read_audio,
 )
+from penstock_client.batched.signal import AsyncSignal
 from penstock_client.cli.arguments import read_options
-from penstock_client.transport.signal import AsyncSignal
 
 _READ_BYTES = 1 << 16
 

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import socket
 
 import hypothesis
@@ -12,8 +13,8 @@ from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire, even
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import Client
 from penstock_client.batched import link
+from penstock_client.batched.blocking import event_loop_thread
 from penstock_client.cli.main import main
-from penstock_client.transport.blocking import event_loop_thread
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be slow
 hypothesis.settings.load_profile("penstock")
@@ -86,6 +87,12 @@ def audio_file(tmp_path, samples):
     path = tmp_path / "speech.wav"
     soundfile.write(path, samples, 16_000, subtype="FLOAT")
     return path
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
 
 
 @pytest.fixture

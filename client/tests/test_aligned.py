@@ -8,7 +8,7 @@ import pytest
 from client.tests.helpers.fake_servers import Wire, eventually
 from client.tests.helpers.fakes import FakeRecognizer, expected
 from penstock_client import AsyncClient, Client, ConnectionOptions
-from penstock_client.transport import server_offer
+from penstock_client.batched import server_offer
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ import pytest
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import expected
 from penstock_client import Client, ServerUnreachableError
-from penstock_client.transport import grpc_transport
-from penstock_client.transport.blocking import event_loop_thread
-from penstock_client.transport.engine import MAX_UNANSWERED_REQUESTS, EngineStream
+from penstock_client.batched import grpc_call
+from penstock_client.batched.blocking import event_loop_thread
+from penstock_client.batched.engine import MAX_UNANSWERED_REQUESTS, EngineStream
 
 FORK = """
 import os, sys
@@ -134,6 +134,6 @@ def test_a_forked_process(url, protocol):
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 def test_grpc_cannot_be_used_in_a_forked_process(url, monkeypatch):
-    monkeypatch.setitem(grpc_transport._aio_process, "id", 1)
+    monkeypatch.setitem(grpc_call._aio_process, "id", 1)
     with Client(url) as client, pytest.raises(ServerUnreachableError, match="forked from one that uses gRPC"):
         client.transcribe([0.0])

@@ -103,12 +103,6 @@ def fill(fifo, content):
     return thread
 
 
-@pytest.fixture
-def fifo(tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    return tmp_path / "fifo"
-
-
 def test_a_fifo(run, fifo, audio_file, recognizer, samples):
     fill(fifo, audio_file.read_bytes())
     status, out, err = run(fifo)

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_client import ConnectionOptions
+from penstock_client.batched.grpc_call import channel_options
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.transport.grpc_transport import channel_options
 
 
 def test_header_names_are_lower_case_and_the_callers_mapping_is_not_kept():

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src" / "penstock_client"
-ENGINE = ("batched/*.py", "transport/*.py", "client.py", "connection.py", "stream.py")
+ENGINE = ("batched/*.py", "client.py", "connection.py", "stream.py")
 MAX_ATTRIBUTES = 18
 
 

@@ -10,12 +10,12 @@ import threading
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, HttpServer, Restart, eventually
+from client.tests.helpers.fake_servers import DRAINING, UNLOADED, Restart, eventually
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs, parse_reply
 from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, limits
+from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import END, START, Part
-from penstock_client.transport.replay import Replay
 
 pytestmark = [pytest.mark.usefixtures("no_tasks_left", "one_row_per_request"), pytest.mark.anyio]
 TIMES = ConnectionOptions(reconnect_s=60)
@@ -152,10 +152,9 @@ def test_the_microphone_goes_on(run, recognizer, wire, samples, taken, monkeypat
     assert run("--microphone", "--reconnect", "60")[:2] == (0, expected(samples).text + "\n")
 
 
-@pytest.mark.parametrize("protocol, server_class", [("grpc", GrpcServer), ("http", HttpServer)], indirect=["protocol"])
-def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wire, taken, protocol, server_class):
+def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, server, wire, taken):
     """Another server, which knows nothing of the stream, takes the port."""
-    second = server_class(other := FakeRecognizer())
+    second = type(server)(other := FakeRecognizer())
 
     def die(request):
         if len(recognizer.requests) == 5:

@@ -15,8 +15,8 @@ from client.tests.helpers.certificates import make_certificates
 from client.tests.helpers.fake_servers import THREADS_NAME, GrpcServer, HttpServer
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import Client, ServerUnreachableError, limits
+from penstock_client.batched import probe
 from penstock_client.connection import Endpoint
-from penstock_client.transport import probe
 
 TIMEOUT_S = 400.0
 GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by default\)"
@@ -25,43 +25,6 @@ GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by d
 @pytest.fixture(autouse=True)
 def ample_time(monkeypatch):
     monkeypatch.setattr(limits, "OFFER_S", 60.0)
-
-
-class MetricsServer:
-    """The metrics port of Triton."""
-
-    @property
-    def handler_class(self):
-        return _MetricsHandler
-
-    def __init__(self, recognizer):
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler_class)
-        self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class HttpGateway(MetricsServer):
-    """A gateway's HTTP port, which does not know KServe v2."""
-
-    @property
-    def handler_class(self):
-        return _GatewayHandler
-
-
-class GrpcGateway:
-    """A gateway's gRPC port, which does not know KServe v2."""
-
-    def __init__(self, recognizer):
-        self._server = grpc.server(ThreadPoolExecutor(2, THREADS_NAME))
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
-
-    def close(self):
-        self._server.stop(None).wait()
 
 
 class _MetricsHandler(BaseHTTPRequestHandler):
@@ -89,6 +52,39 @@ class _GatewayHandler(_MetricsHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.do_GET()
+
+
+class MetricsServer:
+    """The metrics port of Triton."""
+
+    handler_class: type[BaseHTTPRequestHandler] = _MetricsHandler
+
+    def __init__(self, recognizer):
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler_class)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class HttpGateway(MetricsServer):
+    """A gateway's HTTP port, which does not know KServe v2."""
+
+    handler_class = _GatewayHandler
+
+
+class GrpcGateway:
+    """A gateway's gRPC port, which does not know KServe v2."""
+
+    def __init__(self, recognizer):
+        self._server = grpc.server(ThreadPoolExecutor(2, THREADS_NAME))
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def close(self):
+        self._server.stop(None).wait()
 
 
 SERVERS = {

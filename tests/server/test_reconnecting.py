@@ -8,7 +8,7 @@ import pytest
 
 from client.tests.helpers.fake_servers import Wire
 from penstock_client import Client, ConnectionOptions, StreamOptions, read_audio
-from penstock_client.transport.replay import Replay
+from penstock_client.batched.replay import Replay
 
 pytestmark = pytest.mark.server
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client import limits
+from penstock_client.batched.blocking import ThreadedServer
+from penstock_client.batched.engine import EngineStream, server_of
+from penstock_client.batched.server_offer import check_live, read_server_info
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.stream import AsyncStream, Stream
-from penstock_client.transport.blocking import ThreadedServer
-from penstock_client.transport.engine import EngineStream, server_of
-from penstock_client.transport.server_offer import check_live, read_server_info
 from penstock_common.audio.tracks import MIX, Channel
 from penstock_common.errors import StreamClosedError, StreamId
 from penstock_common.options import StreamOptions, check_live_options, for_file, parameters_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from penstock_client.batched.blocking import Arrivals, EventLoopThread
+from penstock_client.batched.engine import EngineStream, Request
 from penstock_client.batched.rows import END, FINALIZE
-from penstock_client.transport.blocking import Arrivals, EventLoopThread
-from penstock_client.transport.engine import EngineStream, Request
 from penstock_common.errors import ClientError, StreamClosedError
 from penstock_common.options import changes_of
 from penstock_common.results import Result

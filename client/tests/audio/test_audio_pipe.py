@@ -20,12 +20,6 @@ def wav(samples=NOISE, rate_hz=16_000, subtype="FLOAT", container="WAV"):
 
 
 @pytest.fixture
-def fifo(tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    return tmp_path / "fifo"
-
-
-@pytest.fixture
 def piped(fifo):
     """A FIFO into which a thread writes these bytes, in pieces."""
     threads = []

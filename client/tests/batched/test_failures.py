@@ -27,10 +27,10 @@ from penstock_client import (
     StreamError,
     StreamNotOpenError,
 )
+from penstock_client.batched import server_offer
 from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.rows import END, START
 from penstock_client.connection import ConnectionOptions, Endpoint
-from penstock_client.transport import server_offer
 
 pytestmark = pytest.mark.anyio
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from penstock_client.alignment import ChunkGeometry
+from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import FINALIZE, START, Part, StreamResult
 from penstock_client.limits import SPEAKER_CONTEXT_S, WARM_UP_S
-from penstock_client.transport.replay import Replay
 from penstock_common.results import Word
 from penstock_common.samples import SAMPLE_RATE_HZ
 

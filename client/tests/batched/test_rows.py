@@ -6,9 +6,9 @@ from client.tests.helpers.fake_batch import FakeBatch, read_request
 from client.tests.helpers.fake_servers import grpc_response
 from client.tests.helpers.fakes import FakeRecognizer, outputs, parse_reply
 from penstock_client import ProtocolError, ServerFullError, StreamError
+from penstock_client.batched.grpc_call import infer_message, output_values
 from penstock_client.batched.rows import END, FINALIZE, START, Reply, Row, decode_reply, rows_message
 from penstock_client.protocol import MODEL_NAME
-from penstock_client.transport.grpc_transport import infer_message, output_values
 
 FLOATS = np.array([0.5, -0.25, 1.0], np.float32)
 PCM = np.array([16384, -32768], np.int16)
@@ -51,10 +51,6 @@ def test_int16_is_sent_as_such_where_all_rows_have_it():
     assert tensors["AUDIO"].tolist() == [[0.5, -1.0, 0.5, -0.25, 1.0]] and not tensors["PCM"].size
 
 
-def test_a_request_without_samples():
-    assert read_request(encode_request("me", [Row(1, NONE, START)]))[1]["AUDIO"].shape == (1, 0)
-
-
 def test_results_go_to_their_rows():
     audio = np.zeros(2000, np.float32)
     rows = [Row(1, audio, START), Row(2, audio[:0], START), Row(1, audio, FINALIZE), Row(1, audio[:900], END)]
@@ -66,12 +62,6 @@ def test_results_go_to_their_rows():
         3: [results[3][0]],
     }
     assert (results[3][0].segment, results[3][0].is_final) == (4, True)
-
-
-def test_a_row_without_changes_has_no_result():
-    audio = np.zeros(2000, np.float32)
-    results, _ = decoded(answer(Row(1, audio, START), Row(1, audio[:0])), 2)
-    assert list(results) == [0]
 
 
 def test_a_bad_row_has_an_error_and_its_neighbours_have_results():

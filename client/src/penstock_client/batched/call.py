@@ -51,11 +51,11 @@ class BatchCall(Protocol):
 def check_certificates(endpoint: Endpoint) -> None:
     """Raises ValueError for certificate files that cannot be used."""
     if endpoint.is_grpc and endpoint.is_secure:
-        from penstock_client.transport.grpc_transport import channel_credentials
+        from penstock_client.batched.grpc_call import channel_credentials
 
         channel_credentials(endpoint.options)
     elif endpoint.is_secure:
-        from penstock_client.transport.http_transport import tls_context
+        from penstock_client.batched.http_call import tls_context
 
         tls_context(endpoint)
 
@@ -66,9 +66,9 @@ def open_call(endpoint: Endpoint, beside: BatchCall | None = None) -> BatchCall:
     Raises ServerUnreachableError in a process that was forked from one that uses gRPC.
     """
     if not endpoint.is_grpc:
-        from penstock_client.transport.http_transport import HttpCall
+        from penstock_client.batched.http_call import HttpCall
 
         return HttpCall(endpoint)
-    from penstock_client.transport.grpc_transport import Channel, GrpcCall
+    from penstock_client.batched.grpc_call import Channel, GrpcCall
 
     return GrpcCall(endpoint, beside.channel if isinstance(beside, GrpcCall) else Channel(endpoint))

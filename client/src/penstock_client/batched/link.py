@@ -27,10 +27,10 @@ from penstock_client.batched.rows import (
     Row,
     decode_reply,
 )
+from penstock_client.batched.signal import AsyncSignal
 from penstock_client.connection import Endpoint
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SPEAKERS_MODEL_NAME
 from penstock_client.replies import stream_error
-from penstock_client.transport.signal import AsyncSignal
 from penstock_common.errors import (
     ClientError,
     ConnectionLostError,

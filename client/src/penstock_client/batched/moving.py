@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.link import Arrival, Link
+from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import Part, Pushed, Receiver
 from penstock_client.protocol import ResultOrder
-from penstock_client.transport.replay import Replay
 from penstock_common.errors import ClientError, ProtocolError, StreamClosedError, StreamId
 from penstock_common.options import Parameter
 

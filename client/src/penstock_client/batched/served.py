@@ -10,6 +10,7 @@ from penstock_client import limits
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
 from penstock_client.batched.link import Arrival, Link, send_end
 from penstock_client.batched.moving import OnServer, StreamMoves, begins_with, repeated, reported
+from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import (
     END,
     FINALIZE,
@@ -24,10 +25,9 @@ from penstock_client.batched.rows import (
     StreamResult,
     stream_result,
 )
+from penstock_client.batched.signal import AsyncSignal
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, ends_stream
 from penstock_client.replies import stream_error
-from penstock_client.transport.replay import Replay
-from penstock_client.transport.signal import AsyncSignal
 from penstock_common.errors import (
     ClientError,
     ConnectionLostError,

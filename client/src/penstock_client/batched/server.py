@@ -12,12 +12,12 @@ from penstock_client import limits
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.batched.call import check_certificates
 from penstock_client.batched.link import Link
+from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import OnAnswer
+from penstock_client.batched.server_offer import read_parameters_soon
 from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint
 from penstock_client.protocol import MODEL_NAME, SPEAKERS_MODEL_NAME
-from penstock_client.transport.replay import Replay
-from penstock_client.transport.server_offer import read_parameters_soon
 from penstock_common.errors import (
     ClientError,
     ConnectionLostError,

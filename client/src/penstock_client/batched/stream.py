@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from penstock_client.alignment import ChunkGeometry, Samples
 from penstock_client.batched.link import Link
+from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAnswer, StreamResult
 from penstock_client.batched.served import ServedStream
-from penstock_client.transport.replay import Replay
 from penstock_common.errors import StreamClosedError
 from penstock_common.options import Parameter, changes_of
 from penstock_common.samples import as_samples

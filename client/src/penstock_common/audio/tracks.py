@@ -32,11 +32,9 @@ Samples = npt.NDArray[np.float32]
 
 def parse_channel(text: str) -> Channel:
     """The channel that a user names. Raises ValueError with what is accepted."""
-    if text in (MIX, EACH, *_NUMBERS):
-        return text  # type: ignore[return-value]
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ValueError(f"channel is {text!r}; accepted: {CHANNELS}")
+    channel: Any = int(text) if text.isascii() and text.isdigit() else text
+    check_channel(channel)
+    return channel  # type: ignore[no-any-return]
 
 
 def check_channel(channel: Channel) -> None:

@@ -20,11 +20,11 @@ from tritonclient.utils import InferenceServerException
 from yarl import URL
 
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError
+from penstock_client.batched.probe import NOT_A_SERVER
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import Endpoint, read_pem
 from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.replies import stream_error
-from penstock_client.transport.probe import NOT_A_SERVER
+from penstock_client.replies import UNREADABLE, stream_error
 from penstock_common.errors import ConnectionLostError, ServerFullError, StreamError
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -78,11 +78,8 @@ class HttpCall:
 
     def _rejection(self, status: int, body: bytes) -> RawReply:
         """The reply with an error. Raises CallLostError where no server of Triton has answered yet."""
-        try:
-            message = json.loads(body)["error"]
-        except (ValueError, KeyError, TypeError):
-            message = None
-        if isinstance(message, str) and status != http.HTTPStatus.METHOD_NOT_ALLOWED:  # of Triton's metrics port
+        message = server_message(body)
+        if message and status != http.HTTPStatus.METHOD_NOT_ALLOWED:  # of Triton's metrics port
             self._is_reached = True
             is_full = status == http.HTTPStatus.SERVICE_UNAVAILABLE
             if is_full and stream_error(0, message).code == StreamError.code:  # Triton's own error has no code
@@ -106,6 +103,15 @@ class HttpCall:
         self.cancel()
         if self._session is not None:
             await self._session.close()
+
+
+def server_message(body: bytes) -> str:
+    """Triton's message in the body of an HTTP error; empty where that is none."""
+    try:
+        error = json.loads(body)["error"]
+    except UNREADABLE:
+        return ""
+    return error if isinstance(error, str) else ""
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from penstock_client import limits
 from penstock_client.alignment import Samples
+from penstock_client.batched.probe import NOT_A_SERVER, explain
 from penstock_client.batched.rows import END, FINALIZE, MOVABLE
 from penstock_client.batched.server import Server, StreamSettings, move_to_any
+from penstock_client.batched.signal import AsyncSignal
 from penstock_client.batched.stream import BatchedStream
+from penstock_client.batched.thread import in_thread
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.transport.probe import NOT_A_SERVER, explain
-from penstock_client.transport.signal import AsyncSignal
-from penstock_client.transport.thread import in_thread
 from penstock_common.errors import (
     ClientError,
     ConnectionLostError,

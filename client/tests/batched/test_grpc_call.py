@@ -5,8 +5,8 @@ from tritonclient.grpc import InferResult, service_pb2
 from client.tests.helpers.fake_servers import grpc_response
 from client.tests.helpers.fakes import outputs, parse_reply
 from penstock_client import ProtocolError, Result
+from penstock_client.batched.grpc_call import output_values
 from penstock_client.replies import parse_results
-from penstock_client.transport.grpc_transport import output_values
 
 
 def read_reply(stream_id: str, message) -> list[Result]:

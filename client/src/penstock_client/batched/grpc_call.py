@@ -16,10 +16,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client import limits
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, Values
+from penstock_client.batched.probe import NOT_A_SERVER
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
 from penstock_client.protocol import MAX_REPLY_BYTES
-from penstock_client.transport.probe import NOT_A_SERVER
 from penstock_common.errors import ServerUnreachableError
 
 _CHANNEL_OPTIONS = (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from penstock_client.batched.engine import EngineStream
 from penstock_client.batched.server import Server
-from penstock_client.transport.engine import EngineStream
 from penstock_common.results import Result
 
 T = TypeVar("T")

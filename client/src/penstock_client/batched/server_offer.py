@@ -9,11 +9,11 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from penstock_client import limits
+from penstock_client.batched.probe import explain
+from penstock_client.batched.thread import in_thread
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_client.protocol import MAX_REPLY_BYTES
 from penstock_client.replies import STOPPING, UNREADABLE
-from penstock_client.transport.probe import explain
-from penstock_client.transport.thread import in_thread
 from penstock_common.errors import FilesOnlyError, ServerDrainingError, ServerReplyError, ServerUnreachableError
 from penstock_common.options import StreamOptions, is_live_window
 from penstock_common.server_info import ServerInfo, parse_server_info, takes_files
@@ -101,7 +101,7 @@ def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-    from penstock_client.transport.grpc_transport import open_channel, reason
+    from penstock_client.batched.grpc_call import open_channel, reason
 
     with open_channel(grpc, endpoint) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -119,7 +119,7 @@ def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:
 
 
 def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
-    from penstock_client.transport.http_transport import tls_context
+    from penstock_client.batched.http_call import server_message, tls_context
 
     tls = tls_context(endpoint)
     if tls is None:
@@ -137,7 +137,7 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        raise _NoModelError(_error_text(body) or f"HTTP status {response.status}")
+        raise _NoModelError(server_message(body) or f"HTTP status {response.status}")
     if len(body) > MAX_REPLY_BYTES:
         raise ValueError(f"its reply is larger than {MAX_REPLY_BYTES} bytes")
     try:
@@ -145,12 +145,3 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
         return {name: str(value["string_value"]) for name, value in parameters.items()}
     except UNREADABLE as error:
         raise ValueError(f"its reply cannot be read: {error}") from error
-
-
-def _error_text(body: bytes) -> str:
-    """Triton's message in the body of an HTTP error; empty where that is none."""
-    try:
-        error = json.loads(body)["error"]
-    except UNREADABLE:
-        return ""
-    return error if isinstance(error, str) else ""

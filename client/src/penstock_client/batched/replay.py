@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from penstock_client import limits
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.rows import Part
-from penstock_client.transport.speaker_numbers import SpeakerNumbers
+from penstock_client.batched.speaker_numbers import SpeakerNumbers
 from penstock_common.options import Parameter
 from penstock_common.results import Alternative, Result, Word
 from penstock_common.samples import SAMPLE_RATE_HZ
