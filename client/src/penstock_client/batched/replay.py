@@ -20,7 +20,7 @@ from penstock_client.alignment import ChunkGeometry
 from penstock_client.batched.rows import Part
 from penstock_client.batched.speaker_numbers import SpeakerNumbers
 from penstock_common.options import Parameter
-from penstock_common.results import Alternative, Result, Word
+from penstock_common.results import Result, Word
 from penstock_common.samples import SAMPLE_RATE_HZ
 
 _WARM_UP = "warm_up_chunks"
@@ -109,6 +109,11 @@ class _ServerStream:
         """Added to the times of its tokens, up to its next endpoint."""
         self.is_repeating = segment_shift is None
         """Since the restart, no result has covered more audio than the caller's."""
+
+    @property
+    def offset_ms(self) -> int:
+        """The begin of the server's stream in the caller's, for the times of words."""
+        return round(1000 * self.offset_samples / SAMPLE_RATE_HZ)
 
 
 class Replay:
@@ -232,7 +237,7 @@ class Replay:
         """The server's result as the caller's next, or None where the caller has it already."""
         server, words = self._server, list[Word]()
         if self._speakers is not None:
-            words = self._speakers.words(result, round(1000 * server.offset_samples / SAMPLE_RATE_HZ))
+            words = self._speakers.words(result, server.offset_ms)
         if server.ends:
             server.ends -= result.is_final and not result.is_endpoint
             self._match(words)
@@ -341,14 +346,11 @@ class Replay:
         delay_s = self._delay_s(result) if server.is_repeating else 0.0
         if not server.offset_samples and segment == result.segment and not delay_s:  # then there is no other shift
             return result
-        shift_ms = round(1000 * server.offset_samples / SAMPLE_RATE_HZ)
         return replace(
-            result,
+            result.shifted(server.offset_ms),
             segment=segment,
             audio_processed_s=result.audio_processed_s + server.offset_samples / SAMPLE_RATE_HZ,
-            new_words=_shift(result.new_words, shift_ms),
             new_timestamps=tuple(frame + server.shift_frames for frame in result.new_timestamps),
-            alternatives=tuple(_shift_alternative(each, shift_ms) for each in result.alternatives),
             round_trip_s=result.round_trip_s + delay_s,
         )
 
@@ -358,11 +360,3 @@ class Replay:
         covered_samples = server.offset_samples + round(result.audio_processed_s * SAMPLE_RATE_HZ)
         sent = (sent_s for part, sent_s in self._kept.sent if part.end_samples >= covered_samples)
         return max(0.0, server.restarted_s - next(sent, server.restarted_s))
-
-
-def _shift(words: tuple[Word, ...], shift_ms: int) -> tuple[Word, ...]:
-    return tuple(replace(word, start_ms=word.start_ms + shift_ms, end_ms=word.end_ms + shift_ms) for word in words)
-
-
-def _shift_alternative(alternative: Alternative, shift_ms: int) -> Alternative:
-    return replace(alternative, words=_shift(alternative.words, shift_ms))

@@ -34,7 +34,7 @@ def parse_channel(text: str) -> Channel:
     """The channel that a user names. Raises ValueError with what is accepted."""
     channel: Any = int(text) if text.isascii() and text.isdigit() else text
     check_channel(channel)
-    return channel  # type: ignore[no-any-return]
+    return channel
 
 
 def check_channel(channel: Channel) -> None:
