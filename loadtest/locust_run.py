@@ -202,7 +202,10 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
 def _information(environment: dict[str, str]) -> dict[str, str]:
     """Information that `penstock serve` publishes with these settings; the device is no part of it."""
     found = Settings.from_environment({**os.environ, **environment, "PENSTOCK_DEVICE": "cpu"})
-    return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
+    options = found.options
+    return server_information(
+        found.checkpoint, found.context, options.decoding, options.max_streams, options.idle_seconds
+    )
 
 
 def settings_beyond(plan: dict[str, str]) -> dict[str, str]:

@@ -103,9 +103,7 @@ def test_an_existing_file_is_replaced_if_forced(bundled_model, arpa, tmp_path):
     [
         (["--out", "{tmp}/g.bin"], r"SETTING_INVALID: .*ends in \.safetensors"),
         (["--out", "{tmp}/gone/g.safetensors"], "OUTPUT_FAILED: .*there is no directory"),
-        (["--openfst", "{tmp}/" + "a" * 300], "OUTPUT_FAILED: .*: File name too long"),
         (["--openfst", "{tmp}"], "OUTPUT_FAILED: .*(exists|is a directory)"),
-        (["--lm", "{tmp}/gone.arpa"], r"LM_INVALID: .*gone\.arpa: No such file"),
         (["--lm", "{tmp}/broken.arpa"], r"LM_INVALID: .*broken\.arpa: line 1: the file ends without"),
         (["--lm", "{tmp}/twice.arpa"], r"LM_INVALID: .*twice\.arpa: line 12: the 2-gram 'six six' occurs twice"),
         (["--lm", "{tmp}/pieces.arpa"], r"GRAPH_INVALID: .*pieces\.arpa: .*are pieces of a tokenizer"),
@@ -115,8 +113,6 @@ def test_an_existing_file_is_replaced_if_forced(bundled_model, arpa, tmp_path):
             r"GRAPH_INVALID: .*others\.txt: 1 of 2 words are not in the language .*: 'eleven'",
         ),
         (["--words", "{tmp}/gone.txt"], r"GRAPH_INVALID: .*gone\.txt: No such file"),
-        (["--model", "{tmp}/gone"], "MODEL_NOT_FOUND"),
-        (["--model", ""], "SETTING_INVALID: --model is missing"),
     ],
 )
 def test_wrong_input_is_rejected_by_name(bundled_model, arpa, tmp_path, arguments, message):

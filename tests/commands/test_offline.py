@@ -156,7 +156,7 @@ def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
     )
     assert main(command) == 0  # as much as fits
     given, default = (Settings.from_environment(options.environment) for options in launched)
-    assert (given.context, given.max_file_minutes, given.max_audio_s) == (None, 30, 7200)
+    assert (given.context, given.options.max_file_minutes, given.max_audio_s) == (None, 30, 7200)
     assert default.max_audio_s >= 600
     assert launched[0].information["windows"] == "file,long,live"
     assert not {"context", "chunk_ms", "chunk_samples"} & launched[0].information.keys()

@@ -39,17 +39,14 @@ def speakers(speaker_bundle) -> Path:
         (["--model", "MODEL", "--http-port", "BUSY"], r"PORT_UNAVAILABLE: http port \d+ is in use"),
         (["--model", "MODEL", "--lm", "nowhere.arpa"], "--lm: no such file: nowhere.arpa"),
         (["--lm", __file__], r"LM_INVALID: \S+test_serve\.py: line \d+: .*: not an ARPA file"),
-        (["--lm", "NO_LM"], r"LM_INVALID: \S+no\.safetensors: not a language model of this version of Penstock"),
         (["--device", "cuda"], "--device is 'cuda'; accepted: cpu; "),
         (["--http-port", "8765", "--grpc-port", "8765"], "PORT_UNAVAILABLE: --http-port and --grpc-port are both 8765"),
         (["--lm", "OTHER_LM"], r"LM_INVALID: \S+: another vocabulary: of \d+ words, \d+ are not among the model's"),
         (["--lm", "OTHER_COMPILED"], r"LM_INVALID: \S+: another vocabulary; tokens that the model lacks: 'bird'"),
         (["--graph", __file__], r"GRAPH_INVALID: \S+test_serve\.py: cannot be read"),
-        (["--graph", "NO_LM"], r"GRAPH_INVALID: \S+: not a decoding graph of this version of Penstock"),
         (["--graph", "OTHER_GRAPH"], r"GRAPH_INVALID: \S+: the graph is for a model of 5 tokens, the model has \d+; "),
         (["--cuda-graphs", "full_graph"], "CUDA graphs 'full_graph' are not possible on cpu"),
         (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
-        (["--ilm-beta", "0.5"], "ilm_beta is 0.5, but the model has no internal language model; accepted: 0"),
         (["--language", "de-DE"], "SETTING_INVALID: language is 'de-DE', but the model has no language prompts"),
         (["--speakers", "MODEL"], r"CHECKPOINT_INVALID: \S+: not a bundle of a speaker model.* it is of a recognizer"),
         (["--model", "SPEAKERS"], r"CHECKPOINT_INVALID: \S+: not a bundle of a recognizer.* it is of a speaker model"),
@@ -63,13 +60,12 @@ def test_what_can_be_checked_first_is_rejected_at_once(
     monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    save_file({"a": np.zeros(1)}, tmp_path / "no.safetensors")
     other_lm = {"format": "penstock-ngram-lm", "version": "1", "tokens": '["bird"]'}
     save_file({"a": np.zeros(1)}, tmp_path / "lm.safetensors", other_lm)
     other_graph = {"format": "penstock-decoding-graph", "version": "1", "vocabulary_size": "5"}
     save_file({"a": np.zeros(1)}, tmp_path / "graph.safetensors", other_graph)
     known = {
-        "MODEL": str(bundled_model), "BUSY": str(busy_port), "NO_LM": str(tmp_path / "no.safetensors"),
+        "MODEL": str(bundled_model), "BUSY": str(busy_port),
         "OTHER_LM": str(arpa_path("3")), "OTHER_COMPILED": str(tmp_path / "lm.safetensors"),
         "OTHER_GRAPH": str(tmp_path / "graph.safetensors"), "SPEAKERS": str(speakers),
     }  # fmt: skip
@@ -171,17 +167,6 @@ def test_what_listen_replaces_names_it(launched, monkeypatch, capsys):
     assert not launched
 
 
-@pytest.mark.parametrize("name", ["lm_fusion", "length_normalization", "aes_margin", "wfst_skip_blank"])
-def test_search_parameters_are_no_options(launched, monkeypatch, capsys, name):
-    monkeypatch.setenv(f"PENSTOCK_{name.upper()}", "1")
-    assert main(["serve"]) == 0
-    assert f"PENSTOCK_{name.upper()} is not known and has no effect" in capsys.readouterr().err
-    flag = f"--{name.replace('_', '-')}"
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", flag, "1"])
-    assert f"unrecognized arguments: {flag}" in capsys.readouterr().err
-
-
 def test_a_wrong_variable_is_rejected_by_its_name(launched, monkeypatch, capsys):
     monkeypatch.setenv("PENSTOCK_LM", "nowhere")
     assert main(["serve"]) == serve.REJECTED
@@ -204,7 +189,11 @@ def test_an_unknown_variable_is_reported(launched, monkeypatch, capsys):
 def test_the_models_run_with_what_the_launcher_checked(launched):
     assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
     settings = Settings.from_environment(launched[0].environment)
-    assert (settings.max_streams, settings.idle_limit_s, settings.decoding) == (7, 30.0, DecodingConfig())
+    assert (settings.options.max_streams, settings.options.idle_seconds, settings.options.decoding) == (
+        7,
+        30.0,
+        DecodingConfig(),
+    )
     assert settings.context == (70, 6)
 
 
@@ -213,7 +202,10 @@ def test_a_speaker_model_is_served_with_as_many_streams(launched, speakers, monk
     assert main(["serve", "--speakers", speakers.name, "--max-streams", "7"]) == 0
     assert main(["serve", "--speakers", speakers.name, "--speaker-streams", "3"]) == 0
     found = [Settings.from_environment(options.environment) for options in launched]
-    assert [(Path(each.speakers), each.speaker_streams) for each in found] == [(speakers, 7), (speakers, 3)]
+    assert [(Path(each.options.speakers), each.options.all_speaker_streams) for each in found] == [
+        (speakers, 7),
+        (speakers, 3),
+    ]
     assert " server: speakers: speakers, at most 8 in a stream, 3 streams; weights " in capsys.readouterr().out
 
 

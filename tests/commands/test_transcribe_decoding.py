@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock import recognizer
 from penstock.errors import PenstockError
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.recognizer import StreamingRecognizer
+from penstock.transcription import offline
 from tests.helpers.decoding_graphs import write_word_loop
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.openfst_text import word_sequences_of_text
@@ -15,25 +16,16 @@ from tests.helpers.transcribe_command import lines, run
 
 
 def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
-    made, real = [], recognizer.StreamingRecognizer
+    made, real = [], StreamingRecognizer
 
-    def make(*given, decoding: DecodingConfig, **more) -> recognizer.StreamingRecognizer:
+    def make(*given, decoding: DecodingConfig, **more) -> StreamingRecognizer:
         made.append(decoding)
         return real(*given, decoding=decoding, **more)
 
-    monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
+    monkeypatch.setattr(offline, "StreamingRecognizer", make)
     assert run("--model", model, "--decoder", "alsd", "--beam-size=2", "--max-symbols=3", audio[1]) == 0
     assert run("--model", model, "--decoder", "alsd:beam=2,max_symbols=3", audio[1]) == 0
     assert made == [DecodingConfig(beam_size=2, max_symbols=3)] * 2
-
-
-def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
-    chosen = ["--decoder", "alsd", "--n-best", "2", "--boost-phrase", "seven", "--boost", "3"]
-    assert run("--model", model, "--context", "6,1", "--json", *chosen, audio[0]) == 0
-    (document,) = lines(capsys)
-    document = json.loads(document) if isinstance(document, str) else document
-    assert document["alternatives"][0]["text"] == document["text"]
-    assert len(document["alternatives"]) == 2
 
 
 def test_a_phrase_has_a_boost_of_its_own(model, audio, capsys):

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock import linear
-from penstock.commands import import_model
+from penstock.cli import main
 from penstock.encoder import int8
 from penstock.encoder.int8 import Int8Choice, activation_bits
 from penstock.encoder.precision import open_encoder, open_window_encoder, relative_error
@@ -38,7 +38,7 @@ def int8_bundle(whole_bundle, converts_all, tmp_path) -> Checkpoint:
 
 
 def imported(source, directory) -> Checkpoint:
-    assert import_model.main([str(source), str(directory), "--precision", "int8"]) == 0
+    assert main(["import", str(source), str(directory), "--precision", "int8"]) == 0
     return Checkpoint(directory)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.commands.import_model import main
+from penstock.cli import main
 from penstock.model.card import CARD_FILE, card_languages
 from penstock.model.nemo.importer import import_nemo
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -63,7 +63,7 @@ def test_a_model_with_prompts_publishes_those_alone(tmp_path):
 def test_the_card_of_a_directory_in_transformers_format(tmp_path, capsys):
     source = write_transformers(tmp_path / "source")
     (source / CARD_FILE).write_text(CARD)
-    assert main([str(source), str(tmp_path / "bundle")]) == 0
+    assert main(["import", str(source), str(tmp_path / "bundle")]) == 0
     assert card_languages(tmp_path / "bundle") == LANGUAGES
     assert ", 4 languages" in capsys.readouterr().out
 

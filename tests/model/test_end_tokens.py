@@ -8,7 +8,7 @@ import sentencepiece
 import yaml
 
 from penstock import StreamingRecognizer
-from penstock.commands.import_model import main
+from penstock.cli import main
 from penstock.errors import CheckpointError
 from penstock.model.bundle import FORMAT_VERSION, NEWER_FORMAT_VERSION, Checkpoint
 from penstock.model.bundle_files import CONFIG_FILE
@@ -55,7 +55,7 @@ def end_tokens_of(checkpoint: Checkpoint) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_nemo_file(tmp_path, kind, capsys):
-    assert main([str(nemo_file(tmp_path, kind)), str(tmp_path / "bundle")]) == 0
+    assert main(["import", str(nemo_file(tmp_path, kind)), str(tmp_path / "bundle")]) == 0
     assert capsys.readouterr().out.rstrip().endswith(", end tokens")
     checkpoint = Checkpoint(tmp_path / "bundle")
     assert end_tokens_of(checkpoint) == ["<EOB>", "<EOU>"]

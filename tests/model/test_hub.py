@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import constants
 
-from penstock.commands.import_model import main
+from penstock.cli import main
 from penstock.errors import ErrorCode, ModelNotFoundError, OutputError
 from penstock.model.bundle import Checkpoint
 from penstock.model.hub import HubSource, fetch, parse_source
@@ -353,13 +353,13 @@ def test_a_disk_that_is_full_after_all(hub, monkeypatch):
 
 
 def test_the_command_records_repository_and_commit(hub, tmp_path, capsys):
-    assert main(["org/name@main", str(tmp_path / "a")]) == 0
-    assert main(["org/name", str(tmp_path / "b"), "--format", "nemo"]) == 0
+    assert main(["import", "org/name@main", str(tmp_path / "a")]) == 0
+    assert main(["import", "org/name", str(tmp_path / "b"), "--format", "nemo"]) == 0
     ours, theirs = (Checkpoint(tmp_path / name) for name in "ab")
     assert ours.source.items() >= {"hub": "org/name", "commit": COMMIT}.items()
     assert theirs.source.items() >= {"hub": "org/name", "commit": COMMIT, "file": "name.nemo"}.items()
     assert ours.config == theirs.config
-    assert main([str(tmp_path / "a"), str(tmp_path / "c"), "--format", "nemo"]) == 1
+    assert main(["import", str(tmp_path / "a"), str(tmp_path / "c"), "--format", "nemo"]) == 1
     assert "SETTING_INVALID: --format: only a repository on the hub" in capsys.readouterr().err
 
 
@@ -374,7 +374,7 @@ def test_a_model_of_the_hub_is_imported_once_per_commit(hub, tmp_path, monkeypat
 
 def test_a_broken_checkpoint_of_the_hub_is_named(hub, files, tmp_path, capsys):
     hub.revisions[COMMIT] = files | {"tokenizer.json": b"{}"}
-    assert main(["org/name", str(tmp_path / "a")]) == 1
+    assert main(["import", "org/name", str(tmp_path / "a")]) == 1
     assert "CHECKPOINT_INVALID: " in (error := capsys.readouterr().err) and "tokenizer.json: " in error
 
 

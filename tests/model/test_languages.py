@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from penstock.commands.import_model import main
+from penstock.cli import main
 from penstock.errors import CheckpointError
 from penstock.model.config import PromptConfig
 from penstock.model.languages import read_languages, tag_labels, without_tags
@@ -179,5 +179,5 @@ def test_text_without_tags(text, without):
 
 
 def test_the_import_names_the_number_of_languages(tmp_path, capsys):
-    assert main([str(GOLDEN / "prompt_hybrid.nemo"), str(tmp_path / "bundle")]) == 0
+    assert main(["import", str(GOLDEN / "prompt_hybrid.nemo"), str(tmp_path / "bundle")]) == 0
     assert capsys.readouterr().out.endswith("48 tokens, contexts [56,3] [56,0] [56,6] [56,13], 5 languages\n")

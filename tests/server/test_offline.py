@@ -147,12 +147,6 @@ def test_threads(served, files, recognizer, expected, protocol):
             assert found(transcript) == (one.text, [token.id for token in one.tokens])
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-async def test_asyncio_side_by_side(served, files, expected, protocol):
-    async with AsyncClient(served.url(protocol), protocol, timeout_s=60, connection_options=RETRY) as client:
-        assert list(map(found, await asyncio.gather(*map(client.transcribe, files)))) == expected
-
-
 async def batched_tokens(client: BatchedClient, samples: np.ndarray, options: StreamOptions | None = None):
     stream, transcript = await client.open_stream(options), Transcript()
 
@@ -166,12 +160,6 @@ async def batched_tokens(client: BatchedClient, samples: np.ndarray, options: St
     await stream.finish()
     await reading
     return transcript
-
-
-async def test_batched_side_by_side(served, files, expected):
-    async with BatchedClient(served.url("grpc"), timeout_s=60) as client:
-        transcripts = await asyncio.gather(*(batched_tokens(client, samples) for samples in files))
-        assert list(map(found, transcripts)) == expected
 
 
 async def test_segments_are_those_of_the_process(served, files, recognizer):

@@ -1,57 +1,16 @@
-"""A wrong stream option is rejected by name over both protocols, before the stream takes a slot."""
+"""Each code of an error comes over HTTP with the documented status."""
 
 import contextlib
 import http.client
-import itertools
 import json
-import math
 import time
 
-import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
 
 from penstock.errors import split_code
-from trials.server.raw_stream import RawStream
-from trials.server.resources import read_metrics
 from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
-
-REJECTED = [
-    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
-    ({"lm_weight": math.nan}, "lm_weight is nan; accepted: numbers from 0 to 10"),
-    ({"boosted_phrases": '[["seven", NaN]]'}, "boost nan"),
-]
-_NUMBERS = itertools.count()
-NOTHING = np.zeros(0, np.float32)
-
-
-@pytest.fixture(scope="module", params=["grpc", "http"])
-def reject(request, server):
-    """Starts a stream that must be rejected; returns the server's message."""
-
-    def reject(parameters: dict) -> str:
-        name = f"rejected-{request.param}-{next(_NUMBERS)}"
-        with RawStream(server.url(request.param), name, request.param) as stream:
-            with pytest.raises(InferenceServerException) as rejection:
-                stream.send(NOTHING, start=True, end=True, parameters=parameters)
-            return rejection.value.message()
-
-    return reject
-
-
-@pytest.mark.parametrize(("parameters", "match"), REJECTED, ids=["decoder", "weight", "boost"])
-def test_rejected_by_name_before_a_slot_is_taken(server, reject, parameters, match):
-    before = read_metrics(server)
-    message = reject(parameters)
-    after = read_metrics(server)
-    assert match in message, message[:300]
-    for name in ("streams_started_total", "streams_refused_total"):
-        assert after[name] == before[name]
-    # Streams that earlier tests have left open may expire meanwhile.
-    assert after["slots_free"] >= before["slots_free"]
-    assert after["streams_live"] <= before["streams_live"]
 
 
 def _post(server: RunningServer, stream_id: str, samples: int = 0, **parameters: bool) -> tuple[int, str]:

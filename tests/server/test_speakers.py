@@ -137,24 +137,6 @@ def test_clients_have_the_words_of_streams_without_speakers_and_a_speaker_for_ea
         assert stream.transcript.words == found
 
 
-def test_what_is_rejected(served: RunningServer):
-    def start(number: int, flags: int = START, **options: Any) -> Row:
-        return Row(number, np.zeros(1600, np.float32), flags, json.dumps(options))
-
-    with BatchedConnection(served.url("grpc"), "other", "asr_batch") as plain:
-        (error,) = errors_of(plain.ask([start(1, speakers="on")])).values()
-        assert error.startswith("SPEAKERS_NOT_SERVED: ")
-    with BatchedConnection(served.url("grpc"), "full", SPEAKER_ENSEMBLE) as connection:
-        wrong = [start(1, speakers=1), start(2, speaker_mode="file"), start(3, speakers="on", speaker_mode="fast")]
-        assert all(error.startswith("OPTION_INVALID: ") for error in errors_of(connection.ask(wrong)).values())
-        rows = [start(number, speakers="on") for number in range(1, STREAMS + 2)]
-        (error,) = errors_of(connection.ask([*rows, start(9)])).values()
-        assert error.startswith("STREAM_LIMIT: ") and "3 speaker streams" in error
-        ends = [Row(number, NO_SAMPLES, END) for number in (*range(1, STREAMS + 1), 9)]
-        assert not errors_of(connection.ask(ends))
-        assert not errors_of(connection.ask([start(1, START | END, speakers="on")]))
-
-
 def test_both_ensembles_say_what_is_served(served: RunningServer, speaker_bundle: SpeakerCheckpoint):
     with triton_grpc.InferenceServerClient(served.url("grpc")) as client:
         for model in ("asr", "asr_batch", SPEAKER_ENSEMBLE):

@@ -29,7 +29,7 @@ def replica():
 
 @pytest.fixture
 def gateway_ports(monkeypatch):
-    ports = claim_ports(Ports(0, 0, 0), "127.0.0.1")
+    ports = claim_ports(Ports(0, 0, 0), "127.0.0.1")[0]
     for name, port in (("HTTP", ports.http), ("GRPC", ports.grpc), ("METRICS", ports.metrics)):
         monkeypatch.setenv(f"PENSTOCK_GATEWAY_{name}_PORT", str(port))
     return check_gateway()

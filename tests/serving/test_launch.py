@@ -11,7 +11,6 @@ from penstock.serving.launch import (
     OtherPort,
     Ports,
     ServerOptions,
-    claim_all_ports,
     claim_ports,
     launch_command,
     raise_open_file_limit,
@@ -20,10 +19,10 @@ from penstock.serving.triton_install import TritonInstall
 
 
 def test_zero_is_replaced_by_different_free_ports():
-    ports = claim_ports(Ports(), "127.0.0.1")
+    ports = claim_ports(Ports(), "127.0.0.1")[0]
     assert len(set(ports)) == 3
     assert all(20000 <= port < 32768 for port in ports)  # no outgoing connection takes one while the server restarts
-    assert claim_ports(ports, "127.0.0.1") == ports  # given back
+    assert claim_ports(ports, "127.0.0.1")[0] == ports  # given back
 
 
 def test_a_busy_port_is_named_with_its_option():
@@ -43,7 +42,7 @@ def test_tritons_addresses_of_ipv6_have_its_prefix_or_brackets():
 
 
 def test_the_same_port_twice_is_rejected():
-    port = claim_ports(Ports(), "127.0.0.1").http
+    port = claim_ports(Ports(), "127.0.0.1")[0].http
     with pytest.raises(PenstockError, match=rf"--http-port and --metrics-port are both {port}; choose two ports"):
         claim_ports(Ports(port, 0, port), "127.0.0.1")
 
@@ -56,13 +55,13 @@ def test_a_number_that_is_no_port_is_named(port):
 
 def test_ports_of_other_processes_are_checked_too():
     other = OtherPort("PENSTOCK_GATEWAY_HTTP_PORT", "127.0.0.1", 0)
-    ports, (free,) = claim_all_ports(Ports(), "127.0.0.1", [other])
+    ports, (free,) = claim_ports(Ports(), "127.0.0.1", [other])
     assert free not in ports
     with pytest.raises(PenstockError, match=rf"--http-port and PENSTOCK_GATEWAY_HTTP_PORT are both {free}; choose two"):
-        claim_all_ports(Ports(http=free), "127.0.0.1", [other._replace(port=free)])
+        claim_ports(Ports(http=free), "127.0.0.1", [other._replace(port=free)])
     in_use = rf"PENSTOCK_GATEWAY_HTTP_PORT {free} is in use on 127.0.0.1; choose"
     with socket.create_server(("127.0.0.1", free)), pytest.raises(PenstockError, match=in_use):
-        claim_all_ports(Ports(), "127.0.0.1", [other._replace(port=free)])
+        claim_ports(Ports(), "127.0.0.1", [other._replace(port=free)])
 
 
 @pytest.fixture

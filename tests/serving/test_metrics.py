@@ -1,6 +1,5 @@
 """Counters and gauges say what happened, and cross to the server only when they change."""
 
-import sys
 import types
 from types import MappingProxyType
 
@@ -10,17 +9,17 @@ import pytest
 from penstock.errors import StreamError
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.slots.ticket import NO_ROW, Column, Ticket
+from penstock.pipeline.stages.decoder_rows import DecodedRows
 from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters
 from penstock.serving.metrics import (
     ChunkMetrics,
-    DecodedFrames,
     SpeakerMetrics,
     StreamMetrics,
     show_build,
     show_products,
 )
 from penstock.serving.settings import Settings
-from tests.helpers.fake_triton import triton_module
 from tests.helpers.forwarding import forward
 
 
@@ -179,8 +178,14 @@ def test_nothing_is_told_that_has_not_changed(rig):
     assert rig.board.calls == calls
 
 
-def decoded(received_ns: int, *frames: int) -> DecodedFrames:
-    return DecodedFrames(received_ns, np.array(frames), np.arange(len(frames)), np.arange(0))
+def decoded(received_ns: int, *frames: int) -> Ticket:
+    rows = np.tile(NO_ROW, (len(frames), 1))
+    rows[:, Column.SLOT], rows[:, Column.FRAMES] = range(len(frames)), frames
+    return Ticket(rows, received_ns)
+
+
+def update(metrics: ChunkMetrics, *tickets: Ticket) -> None:
+    metrics.update(tickets, [DecodedRows({}, True)] * len(tickets))
 
 
 def test_a_chunk_is_late_after_its_own_duration():
@@ -188,25 +193,25 @@ def test_a_chunk_is_late_after_its_own_duration():
     metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560, clock_ns=lambda: now[0])
     received_ns = 5_000_000_000
     now[0] = received_ns + 560_000_000
-    metrics.update([decoded(received_ns, 7), decoded(0, 0), decoded(received_ns, 15)])
+    update(metrics, decoded(received_ns, 7), decoded(0, 0), decoded(received_ns, 15))
     assert (board["chunks_total"], board["chunks_late_total"]) == (4, 0)
     now[0] += 1
-    metrics.update([decoded(received_ns, 14, 0), decoded(received_ns + 1, 1)])
+    update(metrics, decoded(received_ns, 14, 0), decoded(received_ns + 1, 1))
     assert (board["chunks_total"], board["chunks_late_total"]) == (7, 2)
 
 
 def test_the_latency_of_chunks_is_a_histogram():
     board, now = Board(), [10_000_000_000]
     metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560, clock_ns=lambda: now[0])
-    metrics.update([decoded(now[0] - 20_000_000, 7, 0), decoded(now[0] - 200_000_000, 14)])
+    update(metrics, decoded(now[0] - 20_000_000, 7, 0), decoded(now[0] - 200_000_000, 14))
     assert board["chunk_latency_seconds_count"] == 3
     assert board["chunk_latency_seconds_sum"] == pytest.approx(0.42)
     counts = [board[f"chunk_latency_seconds_bucket{{{bound}}}"] for bound in ("0.01", "0.025", "0.15", "0.25", "+Inf")]
     assert counts == [0, 1, 1, 3, 3]
-    metrics.update([decoded(now[0] - 9_000_000_000, 7)])
+    update(metrics, decoded(now[0] - 9_000_000_000, 7))
     assert board["chunk_latency_seconds_count"] == 3  # once per second
     now[0] += 1_000_000_000
-    metrics.update([])
+    update(metrics)
     assert (board["chunk_latency_seconds_count"], board["chunk_latency_seconds_bucket{+Inf}"]) == (4, 4)
     assert board["chunk_latency_seconds_bucket{5}"] == 3
 
@@ -215,46 +220,8 @@ def test_what_beams_give_up_is_counted():
     board = Board()
     metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560)
     for losses in (NO_TRUNCATION, TruncationCounters(2, 0), TruncationCounters(2, 0), TruncationCounters(5, 1, 4, 3)):
-        metrics.update([], losses)
+        metrics.update([], [], losses)
     assert (board["beam_forced_frames_total"], board["beam_dropped_hypotheses_total"]) == (5, 1)
     assert (board["wfst_narrowed_frames_total"], board["wfst_dropped_tokens_total"]) == (4, 3)
     assert board.kinds["penstock_beam_forced_frames_total"] == "counter"
     assert board.calls == 5
-
-
-def test_the_servers_own_interface(monkeypatch):
-    """A family of the requested kind for each name, kept as long as its metrics."""
-    made = []
-
-    class MetricFamily:
-        COUNTER, GAUGE = "COUNTER", "GAUGE"
-
-        def __init__(self, name: str, description: str, kind: str):
-            self.about, self.value = (name, description, kind), 0.0
-            made.append(self)
-
-        def Metric(self, labels: dict):  # noqa: N802
-            self.labels = labels
-            return types.SimpleNamespace(increment=self.increment, set=self.replace)
-
-        def increment(self, value: float) -> None:
-            self.value += value
-
-        def replace(self, value: float) -> None:
-            self.value = value
-
-    with triton_module(monkeypatch) as triton_io:
-        monkeypatch.setattr(sys.modules["triton_python_backend_utils"], "MetricFamily", MetricFamily)
-        counter = triton_io.make_metric("n_total", "things", "counter")
-        gauge = triton_io.make_metric("n", "things now", "gauge")
-        counter.increment(2)
-        counter.increment(3)
-        gauge.set(7)
-        for bound in "12":
-            triton_io.make_metric("n_bucket", "things", "counter", {"le": bound}).increment(1)
-            assert made[-1].labels == {"le": bound}
-    assert [(family.about, family.value) for family in made] == [
-        (("n_total", "things", "COUNTER"), 5.0),
-        (("n", "things now", "GAUGE"), 7),
-        (("n_bucket", "things", "COUNTER"), 2),
-    ]

@@ -198,14 +198,14 @@ def test_a_port_that_another_process_has_taken_is_named_or_replaced(tmp_path, mo
     check, taken = server_module.claim_ports, []
 
     def claim(ports, address):
-        found = check(ports, address)
+        found, _ = check(ports, address)
         if not taken:
             taken.append(stack.enter_context(socket.create_server((address, found.metrics))))
-        return found
+        return found, []
 
     with contextlib.ExitStack() as stack:
         if is_fixed:
-            server._options = dataclasses.replace(server._options, ports=check(Ports(), LOOPBACK))
+            server._options = dataclasses.replace(server._options, ports=check(Ports(), LOOPBACK)[0])
             server.ports = server._options.ports
         monkeypatch.setattr(server_module, "claim_ports", claim)
         error = PortError if is_fixed else ServerError

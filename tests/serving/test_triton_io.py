@@ -216,10 +216,8 @@ def test_no_texts_have_no_bytes():
     ("groups", "instances"),
     [
         ([{"count": 1, "kind": "KIND_MODEL", "gpus": []}], 1),
-        ([{"count": 1, "kind": "KIND_GPU", "gpus": [0]}], 1),
         ([{"count": 1, "kind": "KIND_GPU", "gpus": [0, 1]}], 2),
         ([{"count": 2, "kind": "KIND_MODEL", "gpus": []}], 2),
-        ([{"count": 1, "kind": "KIND_CPU"}, {"count": 1, "kind": "KIND_CPU"}], 2),
     ],
 )
 def test_a_model_has_one_instance(triton_io, groups, instances):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.transformers_models import write_speakers
 from penstock import linear
-from penstock.commands import import_model
+from penstock.cli import main
 from penstock.encoder.int8 import Int8Linear, activation_bits
 from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
@@ -99,14 +99,14 @@ def test_rows_do_not_depend_on_each_other(bundles):
 
 def test_a_bundle_is_converted_once(bundles, tmp_path, capsys):
     float32, int8 = (bundle.directory for bundle in bundles)
-    assert import_model.main([str(float32), str(tmp_path / "new"), "--precision", "int8"]) == 0
+    assert main(["import", str(float32), str(tmp_path / "new"), "--precision", "int8"]) == 0
     assert (tmp_path / "new" / WEIGHTS_FILE).read_bytes() == (int8 / WEIGHTS_FILE).read_bytes()
     for arguments, message in (
         ([str(int8), "--precision", "int8"], "is stored in int8 already"),
         ([str(float32)], "is a bundle already"),
         ([str(float32), "--precision", "int8", "--half"], "--half"),
     ):
-        assert import_model.main([arguments[0], str(tmp_path / "other"), *arguments[1:]]) == 1
+        assert main(["import", arguments[0], str(tmp_path / "other"), *arguments[1:]]) == 1
         assert message in capsys.readouterr().err
         assert not (tmp_path / "other").exists()
 

@@ -48,10 +48,12 @@ def server_environment(
 def information(environment: dict[str, str]) -> dict[str, str]:
     """Information that `penstock serve` with these settings gives to clients."""
     found = Settings.from_environment(environment | {"PENSTOCK_DEVICE": "cpu"})
-    config = found.speaker_config
+    options, config = found.options, found.speaker_config
     return {
-        **server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s),
-        **({} if config is None else speaker_information(config, found.speaker_streams)),
+        **server_information(
+            found.checkpoint, found.context, options.decoding, options.max_streams, options.idle_seconds
+        ),
+        **({} if config is None else speaker_information(config, options.all_speaker_streams)),
     }
 
 

@@ -1,14 +1,11 @@
 """Triton model `decoder`: ENCODED frames in, words out. It holds the hypotheses of every stream."""
 
 from penstock.errors import StreamError
-from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.decoder_rows import ResultChanges
-from penstock.runtime import freeze_loaded, prepare_process
+from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
-from penstock.serving.metrics import ChunkMetrics, decoded_frames
-from penstock.serving.model_log import ModelLog
-from penstock.serving.settings import Settings
+from penstock.serving.metrics import ChunkMetrics
 
 
 class TritonPythonModel:
@@ -16,17 +13,12 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self.log = ModelLog("decoder")
-        triton_io.check_single_instance(args)
-        triton_io.check_stub()
-        settings = Settings.from_environment(is_verified=True)
-        prepare_process(settings.threads)
-        self._signer = TicketSigner.shared(settings.runtime_directory)
+        self.log, settings, self._signer = triton_io.open_model("decoder", args)
         self._stage = DecoderStage(
-            settings.checkpoint, settings.slots, settings.open_ledger(), settings.device, settings.decoding,
+            settings.checkpoint, settings.slots, settings.open_ledger(), settings.device, settings.options.decoding,
             settings.context, settings.precision,
         )  # fmt: skip
-        lm = settings.decoding.lm or "none"
+        lm = settings.options.decoding.lm or "none"
         self.log.stage(
             f"loaded: {', '.join(self._stage.decoders)} on {settings.device}, driver {self._stage.driver_name}, "
             f"kernels {self._stage.kernels}, language model: {lm}"
@@ -45,7 +37,7 @@ class TritonPythonModel:
         encoded = [triton_io.tensor(request, "ENCODED") for request in requests]
         speakers = [triton_io.speaker_frames(request) for request in requests]
         replies = self._stage.process_tickets(tickets, encoded, speakers)
-        self._metrics.update(decoded_frames(tickets, replies), self._stage.truncation)
+        self._metrics.update(tickets, replies, self._stage.truncation)
         return [self._response(*one) for one in zip(requests, tickets, replies, speakers, strict=True)]
 
     def _response(self, request, ticket, reply, speakers):

@@ -2,13 +2,10 @@
 
 from penstock.errors import StreamError
 from penstock.pipeline.offline.encoder import WindowEncoderStage
-from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.pipeline.stages.encoder import EncoderStage
-from penstock.runtime import freeze_loaded, prepare_process
+from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import show_products
-from penstock.serving.model_log import ModelLog
-from penstock.serving.settings import Settings
 
 
 class TritonPythonModel:
@@ -16,20 +13,15 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self.log = ModelLog("encoder")
-        triton_io.check_single_instance(args)
-        triton_io.check_stub()
-        settings = Settings.from_environment(is_verified=True)
-        prepare_process(settings.threads)
-        self._signer = TicketSigner.shared(settings.runtime_directory)
+        self.log, settings, self._signer = triton_io.open_model("encoder", args)
         checkpoint, slots, ledger = settings.checkpoint, settings.slots, settings.open_ledger()
         if settings.context is None:
             board = settings.open_board()
             self._stage = WindowEncoderStage(checkpoint, slots, ledger, board, settings.device, settings.precision)
         else:
             self._stage = EncoderStage(
-                checkpoint, settings.context, slots, ledger, settings.device, settings.decoding.cuda_graphs,
-                settings.precision, settings.decoding.kernels,
+                checkpoint, settings.context, slots, ledger, settings.device, settings.options.decoding.cuda_graphs,
+                settings.precision, settings.options.decoding.kernels,
             )  # fmt: skip
         show_products(triton_io.make_metric, self._stage.products)
         self.log.stage(f"loaded: {settings.device}, {settings.context_name}")

@@ -5,13 +5,12 @@ import time
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.pipeline.slots.ticket import Ticket
 from penstock.pipeline.stages.features import FeatureStage
-from penstock.runtime import freeze_loaded, prepare_process
+from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics, show_build
-from penstock.serving.model_log import ModelLog, StreamLog
-from penstock.serving.settings import Settings
+from penstock.serving.model_log import StreamLog
 
 
 class TritonPythonModel:
@@ -19,29 +18,24 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self.log = ModelLog("features")
-        triton_io.check_single_instance(args)
-        triton_io.check_stub()
-        settings = Settings.from_environment()
-        prepare_process(settings.threads)
-        self._signer = TicketSigner.shared(settings.runtime_directory)
-        checkpoint = settings.checkpoint
+        self.log, settings, self._signer = triton_io.open_model("features", args, is_verified=False)
+        checkpoint, options = settings.checkpoint, settings.options
         rate_hz = checkpoint.config.features.sample_rate_hz
         streams = StreamLog(self.log, settings.open_latency(), rate_hz)
         self._table = table = StreamTable(
-            settings.max_streams, settings.open_ledger(), settings.idle_limit_s, board=settings.open_board(),
-            on_settled=streams.ended, speaker_streams=settings.speaker_streams,
+            options.max_streams, settings.open_ledger(), options.idle_seconds, board=settings.open_board(),
+            on_settled=streams.ended, speaker_streams=options.all_speaker_streams,
         )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         show_build(triton_io.make_metric, settings)
         if settings.context is None:
-            limits = WindowLimits(60 * rate_hz * settings.max_file_minutes, int(rate_hz * settings.max_audio_s))
+            limits = WindowLimits(60 * rate_hz * options.max_file_minutes, int(rate_hz * settings.max_audio_s))
             self._stage = WindowFeatureStage(
-                checkpoint, table, limits, settings.decoding, speakers=settings.speaker_config
+                checkpoint, table, limits, options.decoding, speakers=settings.speaker_config
             )
         else:
-            self._stage = FeatureStage(checkpoint, settings.context, table, settings.decoding, settings.speaker_config)
-        self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
+            self._stage = FeatureStage(checkpoint, settings.context, table, options.decoding, settings.speaker_config)
+        self.log.stage(f"loaded: {options.max_streams} streams, idle timeout {options.idle_seconds:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
         self.log.stage("warmed up")

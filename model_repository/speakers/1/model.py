@@ -1,13 +1,10 @@
 """Triton model `speakers`: AUDIO in, PROBABILITIES of speakers out. It holds the speaker state of every stream."""
 
 from penstock.errors import SettingError, StreamError
-from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.pipeline.stages.speakers import SpeakerStage
-from penstock.runtime import freeze_loaded, prepare_process
+from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import SpeakerMetrics
-from penstock.serving.model_log import ModelLog
-from penstock.serving.settings import Settings
 from penstock.speakers.bundle import SpeakerCheckpoint
 
 
@@ -16,20 +13,16 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self.log = ModelLog("speakers")
-        triton_io.check_single_instance(args)
-        triton_io.check_stub()
-        settings = Settings.from_environment(is_verified=True)
-        prepare_process(settings.threads)
-        self._signer = TicketSigner.shared(settings.runtime_directory)
-        if settings.speakers is None:
+        self.log, settings, self._signer = triton_io.open_model("speakers", args)
+        options, device = settings.options, settings.device
+        if options.speakers is None:
             raise SettingError("PENSTOCK_SPEAKERS is not set; accepted: a bundle of a speaker model")
         self._stage = SpeakerStage(
-            SpeakerCheckpoint(settings.speakers), settings.speaker_streams, settings.open_board(), settings.device,
-            settings.decoding.cuda_graphs, settings.precision,
+            SpeakerCheckpoint(options.speakers), options.all_speaker_streams, settings.open_board(), device,
+            options.cuda_graphs, settings.precision,
         )  # fmt: skip
         self._metrics = SpeakerMetrics(triton_io.make_metric, self._stage)
-        self.log.stage(f"loaded: {settings.device}, {settings.speaker_streams} streams")
+        self.log.stage(f"loaded: {device}, {options.all_speaker_streams} streams")
         self._stage.warm_up()
         freeze_loaded()
         self.log.stage("warmed up")

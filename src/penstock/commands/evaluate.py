@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.evaluation.runs import DecoderChoice, RunResult
     from penstock.model.bundle import Checkpoint
     from penstock.model.config import AttentionContext, EncoderConfig
-    from penstock.speakers.diarizer import Diarizer
 
 _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
@@ -254,7 +253,6 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         FirstStep,
         Variant,
         collect,
-        open_recognizer,
         parse_decoder,
         recognize_in_process,
         sweep_decoders,
@@ -267,6 +265,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.pipeline.options.offers import offer_decoders
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
+    from penstock.speakers.bundle import SpeakerCheckpoint
+    from penstock.speakers.diarizer import Diarizer
+    from penstock.transcription.offline import open_recognizer
     from penstock.transcription.processes import divide
 
     decoders = [parse_decoder(text) for text in sweep_decoders(args.decoder or [], args.sweep)]
@@ -312,7 +313,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         left_out=left_out,
         **_streams_made(args),
     )
-    diarizer = _diarizer(args.speakers, precision) if args.speakers else None
+    diarizer = Diarizer(SpeakerCheckpoint(args.speakers), precision) if args.speakers else None
     for context in contexts:
         for decoder in decoders:
             decoding = decoder.decoding.replace(**endpointing)
@@ -324,13 +325,6 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
                 recognizer, utterances, decoder, processes, threads, window, first_step, diarizer
             )
             yield conditions, collect(Variant(context, decoder), utterances, outcomes, normalizer, first_step)
-
-
-def _diarizer(bundle: str, precision: str) -> "Diarizer":
-    from penstock.speakers.bundle import SpeakerCheckpoint
-    from penstock.speakers.diarizer import Diarizer
-
-    return Diarizer(SpeakerCheckpoint(bundle), precision)
 
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:

@@ -1,26 +1,43 @@
 """`penstock import SOURCE DIR`: converts a checkpoint to a bundle."""
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import TYPE_CHECKING
 
-from penstock.errors import CheckpointError, ModelNotFoundError, PenstockError, SettingError
+from penstock.errors import CheckpointError, ModelNotFoundError, SettingError
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
     from penstock.speakers.bundle import SpeakerCheckpoint
 
 _ACCEPTED = "a .nemo file, a directory in Transformers format, or a hub id ORGANIZATION/NAME[@REVISION]"
-_DESCRIPTION = "Converts a checkpoint of NeMo or Transformers to a bundle."
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
-    _add_arguments(subparsers.add_parser("import", description=_DESCRIPTION))
+    parser = subparsers.add_parser("import", description="Converts a checkpoint of NeMo or Transformers to a bundle.")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help=f"{_ACCEPTED}; it is read as untrusted data",
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="bundle to write: a new or empty directory")
+    parser.add_argument(
+        "--format", choices=("transformers", "nemo"), help="of a hub repository that has both (default: transformers)"
+    )
+    parser.add_argument("--half", action="store_true", help="store the weights as float16")
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "int8"),
+        default="float32",
+        help="int8: store the large products of the encoder (of a speaker model: of its layers) in int8, for CPUs; "
+        "SOURCE may then be a bundle, too",
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,17 +67,6 @@ def run(args: argparse.Namespace) -> int:
         f"{checkpoint.config.vocabulary_size} tokens, {contexts}{languages}{end_tokens}"
     )
     return 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command in a process of its own; an error is one line on stderr."""
-    parser = argparse.ArgumentParser(prog="penstock import", description=_DESCRIPTION)
-    _add_arguments(parser)
-    try:
-        return run(parser.parse_args(arguments))
-    except PenstockError as error:
-        print(f"penstock: error: {error}", file=sys.stderr)
-        return 1
 
 
 def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
@@ -112,29 +118,3 @@ def _import_int8(args: argparse.Namespace, convert: Callable[[Path], "Checkpoint
     return write_new_bundle(
         args.directory, args.force, lambda scratch: store_int8(convert(scratch / "bundle")).directory
     )
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        metavar="SOURCE",
-        help=f"{_ACCEPTED}; it is read as untrusted data",
-    )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="bundle to write: a new or empty directory")
-    parser.add_argument(
-        "--format", choices=("transformers", "nemo"), help="of a hub repository that has both (default: transformers)"
-    )
-    parser.add_argument("--half", action="store_true", help="store the weights as float16")
-    parser.add_argument(
-        "--precision",
-        choices=("float32", "int8"),
-        default="float32",
-        help="int8: store the large products of the encoder (of a speaker model: of its layers) in int8, for CPUs; "
-        "SOURCE may then be a bundle, too",
-    )
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
-    parser.set_defaults(run=run)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

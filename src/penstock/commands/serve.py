@@ -22,7 +22,7 @@ from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information, speaker_information
 from penstock.serving.ipv6_ports import ipv6_ports, triton_address
-from penstock.serving.launch import Ports, ServerOptions, claim_all_ports, raise_open_file_limit
+from penstock.serving.launch import Ports, ServerOptions, claim_ports, raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import (
@@ -30,12 +30,14 @@ from penstock.serving.settings import (
     OTHER_VARIABLES,
     ServeOptions,
     audio_limit_s,
+    best_device,
     select_served_context,
     served_speaker_memory,
     served_speakers,
 )
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
+from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock_common.declaration import unknown_variables
 from penstock_common.listening import is_loopback
 from penstock_common.options import LIVE
@@ -119,7 +121,7 @@ def _prepare_server(
     _check_device(args, values)
     others = gateway.ports if gateway else ()
     wanted = Ports(values.http_port, values.grpc_port, values.metrics_port)
-    ports, other_ports = claim_all_ports(wanted, values.listen, others)
+    ports, other_ports = claim_ports(wanted, values.listen, others)
     if gateway:
         gateway = gateway._replace(
             ports=[each._replace(port=port) for each, port in zip(others, other_ports, strict=True)]
@@ -131,8 +133,8 @@ def _prepare_server(
     values = values.model_copy(update={"precision": precision})
     model, limits = served[:3], (values.max_streams, values.idle_seconds, values.drain_seconds)
     information = server_information(*model, *limits, served.max_audio_s, values.precision)
-    if (speakers := served_speakers(values)) is not None:
-        information |= speaker_information(speakers.config, values.all_speaker_streams)
+    if served.speakers is not None:
+        information |= speaker_information(served.speakers.config, values.all_speaker_streams)
     memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s, values.precision)
     memory = memory.with_speakers(served_speaker_memory(values))
     for line in _description(values, served, memory):
@@ -157,12 +159,10 @@ def _check_device(args: argparse.Namespace, values: ServeOptions) -> None:
     needs_cuda = values.cuda_graphs in ("full_graph", "no_while_loops")
     if not needs_cuda and values.kernels != "fused":
         return
-    import torch
-
     from penstock.graphs.select import select_driver
     from penstock.kernels.capability import resolve
 
-    device = values.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = values.device or best_device()
     if device == "cpu" and needs_cuda:
         select_driver(values.cuda_graphs, device)
     if values.kernels == "fused":
@@ -199,6 +199,7 @@ class _Served(NamedTuple):
     decoding: DecodingConfig
     max_audio_s: int
     """Audio of all open files of an offline model."""
+    speakers: SpeakerCheckpoint | None
 
 
 def _load_served(values: ServeOptions) -> _Served:
@@ -206,21 +207,20 @@ def _load_served(values: ServeOptions) -> _Served:
     paths = {name: os.path.abspath(path) for name in _FILES if (path := getattr(values, name))}
     decoding = values.decoding.replace(**paths)
     checkpoint = Checkpoint(resolve_or_bundled(values.model))
-    served_speakers(values)
+    speakers = served_speakers(values)
     check_decoding_files(decoding, checkpoint)
     context = select_served_context(checkpoint, values.context)
-    return _Served(checkpoint, context, decoding, audio_limit_s(checkpoint.config, values.replace(**paths)))
+    max_audio_s = audio_limit_s(checkpoint.config, values.replace(**paths))
+    return _Served(checkpoint, context, decoding, max_audio_s, speakers)
 
 
 def _environment(values: ServeOptions, served: _Served) -> dict[str, str]:
     """The environment of the model processes, which read all options from it."""
     model = str(served.checkpoint.directory.absolute())
     speakers = os.path.abspath(values.speakers) if values.speakers else None
+    resolved = values.replace(model=model, speakers=speakers, **served.decoding.given())
     if served.context is None:
-        return values.replace(
-            model=model, speakers=speakers, max_audio_s=served.max_audio_s, **served.decoding.given()
-        ).variables()
-    resolved = values.replace(model=model, speakers=speakers, context=served.context, **served.decoding.given())
+        return resolved.replace(max_audio_s=served.max_audio_s).variables()
     return resolved.variables() | {"PENSTOCK_CONTEXT": f"{served.context.left},{served.context.right}"}
 
 
@@ -261,11 +261,7 @@ def _check_device_memory(values: ServeOptions, served: _Served) -> None:
 
 def _device_of(values: ServeOptions) -> str:
     """The kind of device; imports torch only where no value names it."""
-    if values.device:
-        return values.device.partition(":")[0]
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return (values.device or best_device()).partition(":")[0]
 
 
 def _description(values: ServeOptions, served: _Served, memory: ServerMemory) -> list[str]:
@@ -282,7 +278,7 @@ def _description(values: ServeOptions, served: _Served, memory: ServerMemory) ->
         f"memory: weights {memory_size(memory.weights)}, phrase lists up to {memory_size(memory.phrases)}, "
         f"a decoding step up to {memory_size(memory.step)}",
         *([_file_memory(served, memory)] if served.context is None else []),
-        *_speakers(values, memory),
+        *([_speakers(served.speakers, values, memory)] if served.speakers else []),
         *([notice] if notice else []),
     ]
 
@@ -297,15 +293,12 @@ def _audio(values: ServeOptions, served: _Served) -> str:
     return f"context {context}{choice}, chunks of {config.chunk_ms(context):g} ms"
 
 
-def _speakers(values: ServeOptions, memory: ServerMemory) -> list[str]:
-    checkpoint = served_speakers(values)
-    if checkpoint is None:
-        return []
-    return [
+def _speakers(checkpoint: SpeakerCheckpoint, values: ServeOptions, memory: ServerMemory) -> str:
+    return (
         f"speakers: {checkpoint.directory.resolve().name}, at most {checkpoint.config.speakers} in a stream, "
         f"{values.all_speaker_streams} streams; weights {memory_size(memory.speaker_weights)}, "
         f"streams and steps up to {memory_size(memory.speakers)}"
-    ]
+    )
 
 
 def _file_memory(served: _Served, memory: ServerMemory) -> str:

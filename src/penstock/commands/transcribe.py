@@ -166,27 +166,21 @@ def _open_transcriber(
     """Loads the model. streams: files at the same time."""
     from penstock.model.bundle import Checkpoint
     from penstock.model.resolve import int8_notice, resolve_or_bundled
-    from penstock.recognizer import Recognizer, StreamingRecognizer
     from penstock.transcription.files import FileTranscriber
-    from penstock.transcription.offline import OfflineRecognizer
+    from penstock.transcription.offline import open_recognizer
 
     context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
     checkpoint = Checkpoint(resolve_or_bundled(MODEL.read(given=MODEL.given(args))))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
     if notice := int8_notice(checkpoint, precision, "cpu"):
         _note(notice)
-    if checkpoint.config.encoder.is_offline and not is_live_window(options.get("window")):
+    is_offline, window = checkpoint.config.encoder.is_offline, options.get("window")
+    if is_offline and not is_live_window(window):
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
                 raise SettingError(f"{flag} is {value}, but the model is an offline model; accepted: none")
-        recognizer: Recognizer = OfflineRecognizer(
-            checkpoint.directory, streams, decoding=decoding, precision=precision, attention=args.attention
-        )
-    else:
-        check_attention(args, checkpoint.config.encoder.is_offline, options.get("window"))
-        recognizer = StreamingRecognizer(
-            checkpoint.directory, context, max_streams=streams, decoding=decoding, precision=precision
-        )
+    check_attention(args, is_offline, window)
+    recognizer = open_recognizer(checkpoint, context, streams, "cpu", decoding, args.attention, window, precision)
     recognizer.check_options(options)
     request_samples = recognizer.chunk_samples(options)
     if args.request_ms is not None:

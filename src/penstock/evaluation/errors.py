@@ -5,7 +5,7 @@ The alignment is jiwer's, of texts after a `Normalizer`.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -29,12 +29,7 @@ class EditCounts:
     reference_units: int = 0
 
     def __add__(self, other: "EditCounts") -> "EditCounts":
-        return EditCounts(
-            self.substitutions + other.substitutions,
-            self.deletions + other.deletions,
-            self.insertions + other.insertions,
-            self.reference_units + other.reference_units,
-        )
+        return EditCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
     def edits(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from penstock import reporting
@@ -186,13 +187,6 @@ _SPEECH_COLUMNS: list[_Column] = [
     ("deleted", lambda result: str(result.score.speech.words.deletions)),
     ("inserted", lambda result: str(result.score.speech.words.insertions)),
 ]
-_SPEECH_FREE_COLUMNS: list[_Column] = [
-    ("words/min without speech", lambda result: f"{result.score.speech_free.inserted_words_per_minute or 0.0:.1f}"),
-]
-_SPEAKER_WORD_COLUMNS: list[_Column] = [("cpWER %", lambda result: _percent(_cp_wer(result)))]
-_LAST_COLUMNS: list[_Column] = [
-    ("RTFx", lambda result: "-" if result.rtfx is None else f"{result.rtfx:.{0 if result.rtfx >= 100 else 1}f}"),
-]
 
 
 def render(conditions: Conditions, results: Sequence[RunResult]) -> str:
@@ -233,25 +227,23 @@ def summary_cells(results: Sequence[RunResult]) -> tuple[list[str], list[list[st
     if any(result.score.speech.utterances for result in results):
         columns += _SPEECH_COLUMNS
     if any(result.score.speech_free.utterances for result in results):
-        columns += _SPEECH_FREE_COLUMNS
+        columns.append(
+            ("words/min without speech", lambda run: f"{run.score.speech_free.inserted_words_per_minute or 0.0:.1f}")
+        )
     if all(result.who_spoke.diarization for result in results):
-        columns += [(f"DER %, collar {each:g} s", _der(number)) for number, each in enumerate(COLLARS_S)]
+        for number, collar_s in enumerate(COLLARS_S):
+            columns.append((f"DER %, collar {collar_s:g} s", partial(_der, number)))
     if any(result.who_spoke.words for result in results):
-        columns += _SPEAKER_WORD_COLUMNS
-    columns += _LAST_COLUMNS
+        columns.append(("cpWER %", lambda run: _percent(run.who_spoke.words.rate if run.who_spoke.words else None)))
+    columns.append(("RTFx", lambda run: "-" if run.rtfx is None else f"{run.rtfx:.{0 if run.rtfx >= 100 else 1}f}"))
     if any(result.failures for result in results):
         columns.append(("failed", lambda result: str(len(result.failures))))
     return [title for title, _ in columns], [[value(result) for _, value in columns] for result in results]
 
 
-def _der(number: int) -> Callable[[RunResult], str]:
+def _der(number: int, result: RunResult) -> str:
     """A cell for one of `COLLARS_S`."""
-    return lambda result: _percent(result.who_spoke.diarization[number].rate)
-
-
-def _cp_wer(result: RunResult) -> float | None:
-    words = result.who_spoke.words
-    return None if words is None else words.rate
+    return _percent(result.who_spoke.diarization[number].rate)
 
 
 def _details(result: RunResult) -> str:

@@ -20,11 +20,10 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.transcription.progress import Progress
 from penstock_common import options as stream_options
 from penstock_common.audio.tracks import MIX
-from penstock_common.options import BOOSTED_DECODERS, StreamOptions, is_live_window
+from penstock_common.options import BOOSTED_DECODERS, StreamOptions
 from penstock_common.writing import join_texts
 
 if TYPE_CHECKING:
-    from penstock.model.bundle import Checkpoint
     from penstock.recognizer import Recognizer
     from penstock.speakers.diarizer import Diarizer
     from penstock.transcription.files import FileTranscript, Transcriber
@@ -202,25 +201,6 @@ def collect(
     measured_s = end_s - (first_step.begin_s if first_step.end_s is None else first_step.end_s)
     rtfx = measured_audio_s / measured_s if measured_audio_s >= _LEAST_AUDIO_S else None
     return RunResult(variant, utterances, end_s - first_step.begin_s, rtfx, collected, errors, score, by_speaker)
-
-
-def open_recognizer(
-    checkpoint: "Checkpoint",
-    context: AttentionContext | None,
-    streams: int,
-    device: str,
-    decoding: DecodingConfig,
-    attention: str | None = None,
-    window: str | None = None,
-    precision: str = "auto",
-) -> "Recognizer":
-    """The recognizer of a model. streams: utterances at the same time; attention, window: of an offline model."""
-    from penstock.recognizer import StreamingRecognizer
-    from penstock.transcription.offline import OfflineRecognizer
-
-    if checkpoint.config.encoder.is_offline and not is_live_window(window):
-        return OfflineRecognizer(checkpoint.directory, streams, device, decoding, precision, attention=attention)
-    return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding, precision=precision)
 
 
 def recognize_in_process(

@@ -90,7 +90,7 @@ def _import_to_cache(source: str, key: str, *options: str) -> Path:
     if _is_bundle(directory):
         return directory
     shutil.rmtree(directory, ignore_errors=True)  # incomplete, for example because a file was deleted
-    command = [*module_command("penstock.commands.import_model"), source, str(directory), *options]
+    command = [*module_command("penstock.cli"), "import", source, str(directory), *options]
     finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if finished.returncode != 0 and not _is_bundle(directory):
         _, reason = split_code(finished.stderr.strip().rpartition("\n")[2].removeprefix("penstock: error: "))

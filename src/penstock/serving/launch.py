@@ -71,12 +71,7 @@ class ServerOptions:
     """True if Triton logs everything, not only warnings and errors."""
 
 
-def claim_ports(wanted: Ports, address: str) -> Ports:
-    """Does `claim_all_ports` for a server alone."""
-    return claim_all_ports(wanted, address, ())[0]
-
-
-def claim_all_ports(wanted: Ports, address: str, others: Sequence[OtherPort]) -> tuple[Ports, list[int]]:
+def claim_ports(wanted: Ports, address: str, others: Sequence[OtherPort] = ()) -> tuple[Ports, list[int]]:
     """The ports of a server and of other processes, with each 0 replaced by a free one.
 
     PortError names a port that is given twice or cannot be bound. All are bound at the same time, so that they differ,

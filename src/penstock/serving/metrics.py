@@ -6,7 +6,7 @@ Independent of Triton, which makes the metrics through `MakeMetric`.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -179,29 +179,13 @@ class SpeakerMetrics:
         self._lost.show(self._stage.lost_streams)
 
 
-class DecodedFrames(NamedTuple):
-    """Encoder frames of the rows of one request; arrays are [R] int64."""
-
-    received_ns: int
-    """Time at which the `features` model received their audio."""
-    encoder_frames: np.ndarray
-    slots: np.ndarray
-    started: np.ndarray
-    """Slots [n] of the rows that start a stream."""
-
-
-def decoded_frames(
-    tickets: Sequence[Ticket | StreamError], replies: Sequence[DecodedRows | StreamError]
-) -> list[DecodedFrames]:
-    """Returns the frames of a batch of requests, without rejected rows."""
-    decoded = []
-    for ticket, reply in zip(tickets, replies, strict=True):
-        if isinstance(ticket, StreamError) or isinstance(reply, StreamError):
-            continue
-        rows = np.delete(ticket.rows, list(reply.errors), axis=0) if reply.errors else ticket.rows
-        slots, is_start = rows[:, Column.SLOT], rows[:, Column.FLAGS] & START > 0
-        decoded.append(DecodedFrames(ticket.received_ns, rows[:, Column.FRAMES], slots, slots[is_start]))
-    return decoded
+_TRUNCATION = (
+    ("penstock_beam_forced_frames_total", "Encoder frames of forced blanks in beams"),
+    ("penstock_beam_dropped_hypotheses_total", "Hypotheses pruned because their labels outgrew their memory"),
+    ("penstock_wfst_narrowed_frames_total", "Times that a graph search followed fewer arcs than its beam"),
+    ("penstock_wfst_dropped_tokens_total", "Tokens dropped because their paths outgrew their memory"),
+)
+"""Metrics of the fields of `TruncationCounters`."""
 
 
 class ChunkMetrics:
@@ -234,26 +218,23 @@ class ChunkMetrics:
             "penstock_chunks_late_total",
             "Chunks whose result left the decoder more than a chunk's duration after their audio was received",
         )
-        self._forced = _Counter(make, "penstock_beam_forced_frames_total", "Encoder frames of forced blanks in beams")
-        self._dropped = _Counter(
-            make,
-            "penstock_beam_dropped_hypotheses_total",
-            "Hypotheses pruned because their labels outgrew their memory",
-        )
-        self._narrowed = _Counter(
-            make, "penstock_wfst_narrowed_frames_total", "Times that a graph search followed fewer arcs than its beam"
-        )
-        self._dropped_tokens = _Counter(
-            make, "penstock_wfst_dropped_tokens_total", "Tokens dropped because their paths outgrew their memory"
-        )
+        self._truncation = [_Counter(make, *about) for about in _TRUNCATION]
 
-    def update(self, batch: list[DecodedFrames], truncation: TruncationCounters = NO_TRUNCATION) -> None:
-        """Is called once per batch, when its results are ready; truncation: totals of all beams."""
+    def update(
+        self,
+        tickets: Sequence[Ticket | StreamError],
+        replies: Sequence[DecodedRows | StreamError],
+        truncation: TruncationCounters = NO_TRUNCATION,
+    ) -> None:
+        """Is called once per batch of requests, when its results are ready; truncation: totals of all beams."""
         now_ns = self._clock_ns()
-        for received_ns, frames, slots, started in batch:
-            taken_ns = now_ns - received_ns
+        for ticket, reply in zip(tickets, replies, strict=True):
+            if isinstance(ticket, StreamError) or isinstance(reply, StreamError):
+                continue
+            rows = np.delete(ticket.rows, list(reply.errors), axis=0) if reply.errors else ticket.rows
+            slots, frames, taken_ns = rows[:, Column.SLOT], rows[:, Column.FRAMES], now_ns - ticket.received_ns
             if self._latency:
-                self._latency.reset(started)
+                self._latency.reset(slots[rows[:, Column.FLAGS] & START > 0])
                 self._latency.add(slots[frames > 0], taken_ns)
             # The last chunk of a segment may be short.
             chunks = int((-(-frames // self._chunk_encoder_frames)).sum())
@@ -265,7 +246,5 @@ class ChunkMetrics:
             self._seconds_due_ns = now_ns + round(1e9 * _HISTOGRAM_S)
         self._chunks.show(self._total)
         self._late.show(self._total_late)
-        self._forced.show(truncation.forced_blanks)
-        self._dropped.show(truncation.pruned_hypotheses)
-        self._narrowed.show(truncation.narrowed_frames)
-        self._dropped_tokens.show(truncation.dropped_tokens)
+        for counter, total in zip(self._truncation, truncation, strict=True):
+            counter.show(total)

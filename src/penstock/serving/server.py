@@ -86,7 +86,7 @@ class TritonServer:
         """Starts the processes. PenstockError for a port in use or a wrong setting comes before any process starts."""
         environment = ChainMap(dict(self._options.environment), os.environ)
         settings = ServeOptions.read(environment)
-        self.ports = claim_ports(self.ports, self._options.address)
+        self.ports, _ = claim_ports(self.ports, self._options.address)
         self._kills, loading_secret = memory_kills(), secrets.token_hex(32)
         try:
             with ExitStack() as on_error:

@@ -181,21 +181,15 @@ class Settings:
     """Configuration of a model process, from the variables of the settings and PENSTOCK_RUNTIME_DIR."""
 
     checkpoint: "Checkpoint"
+    options: ServeOptions
+    """The options as they are given; those below are what is used of them."""
     context: AttentionContext | None
     """None for an offline model."""
-    max_streams: int
-    idle_limit_s: float
     runtime_directory: Path
     device: str
     precision: str
-    threads: int
-    decoding: DecodingConfig
-    max_file_minutes: int
     max_audio_s: int
     """Audio of all open streams of an offline model."""
-    speakers: str | None
-    """The bundle of the speaker model."""
-    speaker_streams: int
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, is_verified: bool = False) -> "Settings":
@@ -211,24 +205,11 @@ class Settings:
         checkpoint = Checkpoint(options.model, is_verified)
         # The model processes of a server have the same parent, so its id gives them a common directory.
         runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
-        device = options.device or _best_device()
+        device = options.device or best_device()
         precision = checkpoint.choose_precision(options.precision, device)
-        options = options.model_copy(update={"precision": precision})
-        return cls(
-            checkpoint=checkpoint,
-            context=select_served_context(checkpoint, options.context),
-            max_streams=options.max_streams,
-            idle_limit_s=options.idle_seconds,
-            runtime_directory=Path(runtime),
-            device=device,
-            precision=precision,
-            threads=options.threads,
-            decoding=options.decoding,
-            max_file_minutes=options.max_file_minutes,
-            max_audio_s=audio_limit_s(checkpoint.config, options),
-            speakers=options.speakers,
-            speaker_streams=options.all_speaker_streams,
-        )
+        max_audio_s = audio_limit_s(checkpoint.config, options.model_copy(update={"precision": precision}))
+        context = select_served_context(checkpoint, options.context)
+        return cls(checkpoint, options, context, Path(runtime), device, precision, max_audio_s)
 
     @property
     def context_name(self) -> str:
@@ -249,14 +230,14 @@ class Settings:
         """Slots of every stage's state arrays."""
         from penstock.pipeline.slots.table import slot_count
 
-        return slot_count(self.max_streams)
+        return slot_count(self.options.max_streams)
 
     @property
     def speaker_config(self) -> "SpeakerConfig | None":
         """The configuration of the speaker model; None without one."""
         from penstock.speakers.bundle import SpeakerCheckpoint
 
-        return None if self.speakers is None else SpeakerCheckpoint(self.speakers, is_verified=True).config
+        return SpeakerCheckpoint(self.options.speakers, is_verified=True).config if self.options.speakers else None
 
     def open_board(self) -> "DrainBoard":
         """The board through which the launcher drains the streams."""
@@ -300,9 +281,8 @@ def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
     from penstock.runtime import available_memory_bytes
 
     others = server_memory(config, None, options.decoding, options.max_streams, precision=options.precision)
-    speakers = served_speaker_memory(options)
-    left = _AUDIO_SHARE * available_memory_bytes() - others.total - (sum(speakers) if speakers else 0)
-    device = options.device or _best_device()
+    left = _AUDIO_SHARE * available_memory_bytes() - others.with_speakers(served_speaker_memory(options)).total
+    device = options.device or best_device()
     if device != "cpu":
         left = min(left, _left_on_device(config, options, device))
     return max(int(left / audio_bytes_per_s(config)), _LEAST_AUDIO_S)
@@ -346,11 +326,12 @@ def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -
         return math.inf
     size = number_type(options.precision, device).itemsize
     others = device_memory(config, None, options.decoding, options.max_streams, size)
-    speakers = served_speaker_memory(options, size)
-    return _AUDIO_SHARE * torch.cuda.mem_get_info(device)[0] - sum(others) - (sum(speakers) if speakers else 0)
+    others = others.with_speakers(served_speaker_memory(options, size))
+    return _AUDIO_SHARE * torch.cuda.mem_get_info(device)[0] - sum(others)
 
 
-def _best_device() -> str:
+def best_device() -> str:
+    """The kind of device that is used where none is chosen; imports torch."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -27,8 +27,10 @@ from penstock.pipeline.stages.audio_rows import (
     rows_of,
 )
 from penstock.pipeline.stages.encoder import EncodedRows
+from penstock.runtime import prepare_process
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
+from penstock.serving.settings import Settings
 from penstock.serving.triton_texts import serialize_texts, stub_size
 
 pb_utils.serialize_byte_tensor = serialize_texts  # the stub calls it for outputs of texts
@@ -312,18 +314,9 @@ _LISTED_OUTPUTS = {
 }
 
 
-class _TritonMetric:
-    """A metric and its family, which must live longer than the metric."""
-
-    def __init__(self, family: Any, labels: Mapping[str, str]):
-        metric = family.Metric(labels=dict(labels))
-        self.increment, self.set = metric.increment, metric.set
-        self._family = family
-
-
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _families: dict[str, Any] = {}
-"""By name: metrics that differ in their labels share one."""
+"""By name: metrics that differ in their labels share one. It must live longer than they."""
 
 
 def make_metric(name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
@@ -331,7 +324,21 @@ def make_metric(name: str, description: str, kind: Kind, labels: Mapping[str, st
     if name not in _families:
         kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
         _families[name] = pb_utils.MetricFamily(name=name, description=description, kind=kinds[kind])
-    return _TritonMetric(_families[name], labels)
+    metric: Metric = _families[name].Metric(labels=dict(labels))
+    return metric
+
+
+def open_model(name: str, args: dict[str, str], is_verified: bool = True) -> tuple[ModelLog, Settings, TicketSigner]:
+    """Begins `initialize` of a model, with its `args`: checks the process and prepares it as the settings say.
+
+    is_verified: as in `Settings.from_environment`.
+    """
+    log = ModelLog(name)
+    check_single_instance(args)
+    check_stub()
+    settings = Settings.from_environment(is_verified=is_verified)
+    prepare_process(settings.options.threads)
+    return log, settings, TicketSigner.shared(settings.runtime_directory)
 
 
 def max_batch_size(args: dict[str, str]) -> int:

@@ -1,4 +1,7 @@
-"""OfflineRecognizer: whole recordings through an offline model, several at once; samples in, words out."""
+"""OfflineRecognizer: whole recordings through an offline model, several at once; samples in, words out.
+
+`open_recognizer` has it for files, or one of live streams.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +14,7 @@ from penstock.encoder.precision import AUTO
 from penstock.encoder.window.attention import parse_attention
 from penstock.errors import ErrorCode, SettingError, StreamError
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
 from penstock.model.resolve import resolve_model
 from penstock.pipeline.offline.jobs import WholeFiles
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
@@ -18,7 +22,8 @@ from penstock.pipeline.options.windows import batch_audio_s as batch_audio_s_of
 from penstock.pipeline.options.windows import check_length
 from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.stages.audio_rows import AudioRequest
-from penstock.recognizer import Recognizer, as_floats
+from penstock.recognizer import Recognizer, StreamingRecognizer, as_floats
+from penstock_common.options import is_live_window
 
 MAX_BATCH = 32
 BLOCK_SAMPLES = 1 << 18
@@ -122,3 +127,19 @@ class OfflineRecognizer(Recognizer):
         except StreamError as error:
             return error
         return None
+
+
+def open_recognizer(
+    checkpoint: Checkpoint,
+    context: AttentionContext | None,
+    streams: int,
+    device: str,
+    decoding: DecodingConfig,
+    attention: str | None,
+    window: str | None,
+    precision: str,
+) -> Recognizer:
+    """The recognizer of files. streams: files at the same time; attention, window: of an offline model."""
+    if checkpoint.config.encoder.is_offline and not is_live_window(window):
+        return OfflineRecognizer(checkpoint.directory, streams, device, decoding, precision, attention=attention)
+    return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding, precision=precision)

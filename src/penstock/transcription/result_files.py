@@ -45,22 +45,6 @@ def _words(transcript: "FileTranscript") -> list[dict[str, Any]]:
     return [word_document(word) | speaker for word, speaker in zip(transcript.words, speakers, strict=False)]
 
 
-def _text(transcript: "FileTranscript") -> str:
-    return f"{transcript.text}\n"
-
-
-def _json(transcript: "FileTranscript") -> str:
-    return json.dumps(document(transcript), ensure_ascii=False) + "\n"
-
-
-def _srt(transcript: "FileTranscript") -> str:
-    return subtitles.srt(_cues(transcript))
-
-
-def _vtt(transcript: "FileTranscript") -> str:
-    return subtitles.vtt(_cues(transcript))
-
-
 def _rttm(transcript: "FileTranscript") -> str:
     from penstock.speakers.turns import rttm  # here, because it imports torch
 
@@ -108,8 +92,12 @@ def _lattice(transcript: "FileTranscript") -> str:
 RTTM = "rttm"
 """The format that needs a speaker model."""
 _WRITERS: dict[str, Callable[["FileTranscript"], str]] = {
-    "txt": _text, "json": _json, "srt": _srt, "vtt": _vtt, RTTM: _rttm,
-}  # fmt: skip
+    "txt": lambda transcript: f"{transcript.text}\n",
+    "json": lambda transcript: json.dumps(document(transcript), ensure_ascii=False) + "\n",
+    "srt": lambda transcript: subtitles.srt(_cues(transcript)),
+    "vtt": lambda transcript: subtitles.vtt(_cues(transcript)),
+    RTTM: _rttm,
+}
 FORMATS = tuple(_WRITERS)
 LATTICE = "fst.txt"
 """Format of `--lattices`, not one of `--format`."""

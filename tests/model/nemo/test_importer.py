@@ -9,7 +9,7 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from penstock.commands.import_model import main
+from penstock.cli import main
 from penstock.errors import CheckpointError
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, tensor_shapes
 from penstock.model.bundle_files import sha256_of
@@ -275,17 +275,17 @@ def test_a_directory_of_something_else_is_never_replaced(tmp_path):
 
 def test_command(tmp_path, capsys):
     path, bundle = str(golden_case("tdt_gaps").nemo_path), tmp_path / "bundle"
-    assert main([path, str(bundle), "--half"]) == 0
+    assert main(["import", path, str(bundle), "--half"]) == 0
     assert "TDT [0, 2, 4], 2 layers of 24, 48 tokens, contexts [9,2] [8,0]" in capsys.readouterr().out
-    assert main([path, str(bundle)]) == 1
+    assert main(["import", path, str(bundle)]) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("penstock: error: ") and captured.err.count("\n") == 1
-    assert main([path, str(bundle), "--force"]) == 0
-    assert main([str(bundle), str(tmp_path / "x")]) == 1
+    assert main(["import", path, str(bundle), "--force"]) == 0
+    assert main(["import", str(bundle), str(tmp_path / "x")]) == 1
     assert f"{bundle}: is a bundle already; use it with --model {bundle}" in capsys.readouterr().err
-    assert main([str(tmp_path / "none.nemo"), str(tmp_path / "x")]) == 1
+    assert main(["import", str(tmp_path / "none.nemo"), str(tmp_path / "x")]) == 1
     assert "none.nemo: no such file" in capsys.readouterr().err
-    assert main(["a" * 300, str(tmp_path / "x")]) == 1
+    assert main(["import", "a" * 300, str(tmp_path / "x")]) == 1
     assert "a: cannot be read: File name too long" in capsys.readouterr().err
 
 

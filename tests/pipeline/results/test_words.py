@@ -137,17 +137,6 @@ def test_a_word_is_as_sure_as_all_bytes_of_its_characters(pieces, scores, words)
         assert transcript.words == ending.words
 
 
-def test_text_with_what_may_change_leaves_the_transcript_as_it_is():
-    transcript = SegmentTranscript(Pieces(" he", "llo", b"\xc3"), FRAME_MS)
-    first, second, third = tokens_at(1, 2, 3)
-    transcript.add([first])
-    assert transcript.text_with([second]) == "hello"
-    assert transcript.text_with([second, third]) == "hello"
-    assert transcript.ending_with([second, third]).text == "hello\ufffd"
-    assert transcript.text == "he"
-    assert transcript.add([second]) == [] and transcript.text == "hello"
-
-
 @pytest.mark.parametrize("heard", range(6))
 def test_an_ending_has_the_words_of_the_whole(heard):
     pieces = Pieces(" he", "llo", " new", " wor", "ld")
@@ -160,15 +149,6 @@ def test_an_ending_has_the_words_of_the_whole(heard):
     assert (ending.text, ending.words) == ("hello new world", expected)
     assert (transcript.text, transcript.words) == before, "the transcript goes on as if it had not been read"
     assert transcript.add(tokens[heard:]) + transcript.finish() == expected[len(before[1]) :]
-
-
-def test_a_space_is_shown_only_with_what_follows():
-    transcript = SegmentTranscript(Pieces("a", " ", "b"), FRAME_MS)
-    shown = []
-    for token in tokens_at(1, 2, 3):
-        transcript.add([token])
-        shown.append(transcript.text)
-    assert shown == ["a", "a", "a b"]
 
 
 @pytest.mark.parametrize("case", ["rnnt_hybrid", "rnnt_bytes"])

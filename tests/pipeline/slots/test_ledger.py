@@ -33,16 +33,6 @@ def test_only_requests_of_the_generation_asked_for_count(ledger):
     assert [ledger.settled_requests(2, generation) for generation in (5, 6)] == [0, 3]
 
 
-def test_two_ledgers_on_one_file_are_one(tmp_path):
-    first = SlotLedger(4, tmp_path / "slots")
-    first.settle("encoder", 2, 7)
-    second = SlotLedger(4, tmp_path / "slots")
-    second.settle("decoder", 2, 7)
-    second.fail("decoder", 1, 9)
-    assert settled(first, 7) == settled(second, 7) == [0, 0, 2, 0]
-    assert first.failed_generation(1) == 9
-
-
 def test_other_processes_are_seen_at_once(tmp_path):
     ledger = SlotLedger(4, tmp_path / "slots")
     program = (

@@ -175,7 +175,6 @@ def test_the_default_of_the_recognizer_can_be_off(checkpoint, bundled_model, spe
 @pytest.mark.parametrize(
     ("has_tokens", "value", "message"),
     [
-        (True, "yes", "endpoint_tokens is 'yes'; accepted: on, off"),
         (True, True, "endpoint_tokens is True; accepted: on, off"),
         (False, "on", "endpoint_tokens is 'on', but the model has no end tokens; accepted: off"),
     ],

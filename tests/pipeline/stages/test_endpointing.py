@@ -270,11 +270,8 @@ def test_the_default_of_the_recognizer_can_be_turned_off(bundled_model, speech):
     ("name", "value"),
     [
         ("endpoint_silence_ms", 199),
-        ("endpoint_silence_ms", 10_001),
         ("endpoint_silence_ms", 800.0),
-        ("endpoint_silence_ms", True),
         ("endpoint_no_speech_ms", -1),
-        ("endpoint_longest_s", 4),
         ("endpoint_longest_s", "20"),
     ],
 )

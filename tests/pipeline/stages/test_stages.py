@@ -23,7 +23,7 @@ from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
 from penstock.runtime import check_device_works
 from tests.helpers.golden import golden_case
-from tests.helpers.stage_requests import DecoderRequest, EncoderRequest, FeatureReply, admit, decode, encode
+from tests.helpers.stage_requests import DecoderRequest, EncoderRequest, admit, decode, encode
 from tests.helpers.streaming import MelChunks, mel_chunks
 
 CONTEXT = AttentionContext(6, 1)
@@ -75,20 +75,6 @@ def test_requests_with_any_number_of_chunks_share_a_batch(rig):
             found[slot].append(frames)
     for parts in found.values():
         torch.testing.assert_close(torch.cat(parts), rig.case.encoded(CONTEXT, SIGNAL), atol=1e-4, rtol=0)
-
-
-def test_a_stale_request_disturbs_no_stream_in_either_stage(rig):
-    lease, stale = Lease(1, 10), Lease(1, 9)
-    expected = rig.case.encoded(CONTEXT, SIGNAL)
-    first, rejected = encode(rig.encoder, [rig.mel(lease, slice(3), True), rig.mel(stale, slice(1))])
-    (second,) = encode(rig.encoder, [rig.mel(lease, slice(3, None))])
-    assert isinstance(rejected, StreamError)
-    torch.testing.assert_close(torch.cat([first, second]), expected, atol=1e-4, rtol=0)
-    golden = rig.case.greedy(CONTEXT, SIGNAL)
-    one, rejected = decode(rig.decoder, [rig.encoded(lease, slice(4), True), rig.encoded(stale, slice(4))])
-    (two,) = decode(rig.decoder, [rig.encoded(lease, slice(4, None), is_end=True)])
-    assert isinstance(rejected, StreamError)
-    assert [token.id for token in one.tokens + two.tokens] == golden.tokens
 
 
 @pytest.mark.parametrize("stage", ["encoder", "decoder"])
@@ -200,20 +186,6 @@ def test_every_request_is_settled_once(rig):
     assert rig.ledger.settled_requests(*lease) == 2
     decode(rig.decoder, [DecoderRequest(Lease(0, 4), frames, 0, False, False)])
     assert rig.ledger.settled_requests(*lease) == 2, "of an earlier stream"
-
-
-def test_a_slot_waits_for_the_requests_that_the_front_end_handed_on(golden_bundle):
-    ledger = SlotLedger(slot_count(1))
-    stage = FeatureStage(golden_bundle("rnnt_hybrid"), CONTEXT, StreamTable(1, ledger))
-
-    def whole_stream(name: str) -> FeatureReply | StreamError:
-        return admit(stage, [AudioRequest(name, np.zeros(0, np.float32), is_start=True, is_end=True)])[0]
-
-    leases = [whole_stream(name).lease for name in "abc"]
-    assert len({lease.slot for lease in leases}) == 3
-    assert whole_stream("d").kind is StreamErrorKind.UNAVAILABLE
-    ledger.settle("decoder", *leases[1])
-    assert whole_stream("d").lease.slot == leases[1].slot
 
 
 def test_a_stream_restarts_behind_its_own_request_in_one_batch(golden_bundle):

@@ -7,9 +7,6 @@ import pytest
 import torch
 
 from penstock import StreamingRecognizer
-from penstock.decoding.transducer.networks import open_network
-from penstock.errors import PenstockError
-from penstock.graphs.program import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -19,8 +16,6 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stream_decoders import searches
-from penstock.pipeline.stream_decoders.searches import SearchFactory
 from tests.helpers.decoding_graphs import write_text_lm
 from tests.helpers.golden import golden_samples
 from tests.helpers.random_models import random_checkpoint
@@ -32,19 +27,6 @@ from tests.helpers.streaming import cut
 @pytest.fixture
 def checkpoint(tmp_path) -> Checkpoint:
     return random_checkpoint(tmp_path, 2)
-
-
-def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
-    given = []
-    real = searches.BeamSearch
-
-    def make(network, algorithm, fusion, **rest):
-        given.append(rest)
-        return real(network, algorithm, fusion, **rest)
-
-    monkeypatch.setattr(searches, "BeamSearch", make)
-    SearchFactory(DecodingConfig(max_symbols=3), EagerDriver(), 2, 7).beam(open_network(checkpoint), "aes")
-    assert given == [{"max_symbols": 3, "label_bonus": 1.5}]
 
 
 def decoded(checkpoint: Checkpoint, decoding: DecodingConfig, options: dict) -> StreamResult:
@@ -144,12 +126,3 @@ def test_alternatives_are_ranked_and_differ(recognizer):
     assert all(np.isfinite(alternative.score) for alternative in result.alternatives)
     assert result.alternatives[0].words == tuple(word for each in results for word in each.words)
     assert all(" ".join(word.text for word in one.words) == one.text for one in result.alternatives)
-
-
-def test_a_language_model_of_another_vocabulary_is_rejected(golden_bundle, tmp_path):
-    path = tmp_path / "other.arpa"
-    path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
-    with pytest.raises(PenstockError, match=r"other\.arpa: another vocabulary.*'fremd'"):
-        StreamingRecognizer(
-            golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(lm=str(path), lm_weight=0.5)
-        )

@@ -239,19 +239,6 @@ def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
     assert {*left_out.phrases} == {*streams.options(boosted_phrases=["bad", "bead"]).phrases}
 
 
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ({"beam_size": 4}, "beam_size needs decoder ctc_beam; the stream's is wfst"),
-        ({"n_best": 33}, "n_best is 33; accepted: integers from 0 to 32"),
-        ({"lm_weight": 10.5}, "lm_weight is 10.5; accepted: numbers from 0 to 10"),
-    ],
-)
-def test_options_of_other_decoders_and_values_out_of_range_are_rejected(streams, given, match):
-    with pytest.raises(StreamError, match=match):
-        streams.options(**given)
-
-
 def test_a_compact_graph_takes_no_boosts_above_zero(checkpoint, tmp_path):
     path = write_word_loop(tmp_path / "compact.safetensors", checkpoint.tokenizer_path, WORDS, "compact")
     streams = Streams(checkpoint, str(path))
@@ -279,20 +266,6 @@ def test_a_graph_above_the_available_memory_is_rejected(checkpoint, graph, monke
         monkeypatch.setattr(decoder_builder, "available_memory_bytes", lambda available=available: available)
         with contextlib.nullcontext() if is_enough else pytest.raises(GraphError, match=r"the graph takes .* are free"):
             Streams(checkpoint, graph)
-
-
-@pytest.mark.parametrize("setting", ["auto", "torch"])
-def test_the_setting_of_kernels_reaches_the_search(checkpoint, graph, monkeypatch, setting):
-    given = []
-    search = decoder_builder.WfstSearch
-
-    def noting(graph, sizes, limits, kernels):
-        given.append(kernels)
-        return search(graph, sizes, limits)
-
-    monkeypatch.setattr(decoder_builder, "WfstSearch", noting)
-    Streams(checkpoint, graph, kernels=setting)
-    assert given == [setting]
 
 
 def test_warming_up_counts_nothing(checkpoint, graph):

@@ -109,10 +109,8 @@ def server_memory(
     )
 
 
-def speaker_memory(
-    config: SpeakerConfig, max_streams: int, number_bytes: int = 4, rows: int = MAX_STEP_ROWS
-) -> SpeakerMemory:
-    """number_bytes: of a number in the model's precision; rows: of the largest step."""
+def speaker_memory(config: SpeakerConfig, max_streams: int, number_bytes: int = 4) -> SpeakerMemory:
+    """number_bytes: of a number in the model's precision."""
     slots, cache = slot_count(max_streams), config.cache.frames
     queue = max(config.live_queue.frames, config.file_queue.frames)
     sizes = [sum(size) for size in (*config.live_steps.values(), config.file_step)]
@@ -124,7 +122,7 @@ def speaker_memory(
         weights=number_bytes * sum(map(prod, speaker_shapes(config).values())),
         streams=slots * state,
         waiting=slots * mel,
-        step=min(rows, slots) * (number_bytes * row + state),
+        step=min(MAX_STEP_ROWS, slots) * (number_bytes * row + state),
     )
 
 

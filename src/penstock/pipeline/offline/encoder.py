@@ -7,6 +7,7 @@ words and searches.
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from penstock.pipeline.slots.guard import SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, LIVE, LOCAL, NO_ROW, POLL, START, Column, Ticket
 from penstock.pipeline.stages.encoder import EncodedRows
+from penstock.pipeline.stages.requests import answer_requests
 from penstock.runtime import check_device
 
 _DROPPED_S = 10.0
@@ -88,17 +90,12 @@ class WindowEncoderStage:
         at most a step (`penstock.pipeline.offline.jobs.STEP_S`). to_host: False leaves the frames on the device.
         Raises DeviceLostError if no later step can succeed.
         """
-        answers: list[EncodedRows | StreamError | None] = []
-        requests: list[_Request] = []
-        for ticket, mel in zip(tickets, mels, strict=True):
-            if isinstance(ticket, StreamError):
-                answers.append(ticket)
-                continue
-            problem = self._shape_problem(ticket, mel)
-            answers.append(problem)
-            if problem is None:
-                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
-                self._complete += self._collect(requests[-1])
+        return answer_requests(tickets, mels, self._problem_with, partial(self._process, to_host=to_host))
+
+    def _process(self, good: list[tuple[Ticket, torch.Tensor]], to_host: bool) -> list[EncodedRows]:
+        requests = [_Request(ticket.rows.copy(), mel[:, 0], {}, {}) for ticket, mel in good]
+        for request in requests:
+            self._complete += self._collect(request)
         self._drop_closed()
         if self._whole_files is None or not any(file.pieces and not file.samples for file in self._files.values()):
             self._queue.add(window for window in self._complete if self._is_open(window.file))
@@ -106,10 +103,9 @@ class WindowEncoderStage:
         for job, error in self._queue.advance():
             failed = dict.fromkeys(window.file for window in job.windows)
             self._fail([file for file in failed if self._is_open(file)], error, requests)
-        replies = iter(self._reply(requests, to_host))
-        return [next(replies) if answer is None else answer for answer in answers]
+        return self._reply(requests, to_host)
 
-    def _shape_problem(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
+    def _problem_with(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
         expected = [1, self._config.mel_bins]
         if list(mel.shape[1:]) != expected:
             message = f"log-mel is {list(mel.shape[1:])} for each frame, expected {expected}"
@@ -203,7 +199,7 @@ class WindowEncoderStage:
                 del self._files[file.slot]
         for file in self._files.values():
             if file.live is not None:
-                self._guard.count_windows(file.slot, file.generation, file.encoded_windows)
+                self._ledger.count_windows("encoder", file.slot, file.generation, file.encoded_windows)
         return [self._encoded(request, copy_to_host if to_host else lambda frames: frames) for request in requests]
 
     def _step_frames(self, file: WindowFile) -> int:

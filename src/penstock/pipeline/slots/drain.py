@@ -27,6 +27,19 @@ class Phase(IntEnum):
     """All streams end, also those of which no request comes."""
 
 
+class _Cell:
+    """A cell of the whole board."""
+
+    def __init__(self, index: int):
+        self._index = index
+
+    def __get__(self, board: "DrainBoard", owner: object = None) -> int:
+        return board._cells[self._index]
+
+    def __set__(self, board: "DrainBoard", value: int) -> None:
+        board._cells[self._index] = value
+
+
 class DrainBoard:
     """Cells of 64 bits: the phase, whether a stream is being admitted, when a step began, two of the speaker model's
     steps, then four for each slot.
@@ -35,10 +48,24 @@ class DrainBoard:
     machine's monotonic clock.
     """
 
+    phase = _Cell(0)
+    """Number of a `Phase`."""
+    is_admitting = _Cell(1)
+    """1 from before the stream table reads the phase for a new stream until the stream has its time; else 0."""
+    step_began_ns = _Cell(2)
+    """Time at which the current step began; 0 between steps."""
+
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared with the launcher, created with zeros; None within one process."""
-        self._slots = slots
         self._cells = shared_cells(_FIRST_SLOT + _FIELDS * slots, "q", path)
+        fields = (self._cells[first : first + slots] for first in range(_FIRST_SLOT, len(self._cells), slots))
+        self.times_ns, self.generations, self.forwarded, self.has_speakers = fields
+        """By slot, shared, to be written to.
+
+        `times_ns`: when its live stream sent its last request, later by steps since then; minus when its stream was
+        closed, until its requests are known to have settled; else 0. Of its latest stream: the generation of its
+        `Lease`, the requests that went to the later stages, 1 if it asked for speakers.
+        """
 
     @classmethod
     def attach(cls, path: Path) -> "DrainBoard | None":
@@ -47,33 +74,6 @@ class DrainBoard:
             return cls((path.stat().st_size // 8 - _FIRST_SLOT) // _FIELDS, path)
         except (OSError, ValueError):
             return None
-
-    @property
-    def phase(self) -> int:
-        """A number of `Phase`."""
-        return self._cells[0]
-
-    @phase.setter
-    def phase(self, phase: Phase) -> None:
-        self._cells[0] = phase
-
-    @property
-    def is_admitting(self) -> bool:
-        """True from before the stream table reads the phase for a new stream until the stream has its time."""
-        return bool(self._cells[1])
-
-    @is_admitting.setter
-    def is_admitting(self, is_admitting: bool) -> None:
-        self._cells[1] = is_admitting
-
-    @property
-    def step_began_ns(self) -> int:
-        """Time at which the current step began; 0 between steps."""
-        return self._cells[2]
-
-    @step_began_ns.setter
-    def step_began_ns(self, began_ns: int) -> None:
-        self._cells[2] = began_ns
 
     @contextmanager
     def speaker_step(self) -> Iterator[None]:
@@ -90,32 +90,6 @@ class DrainBoard:
         """Seconds in all these steps."""
         began_ns, busy_ns = self._cells[3:5]
         return (busy_ns + (time.monotonic_ns() - began_ns if began_ns else 0)) / 1e9
-
-    @property
-    def times_ns(self) -> "memoryview[int]":
-        """By slot, when its live stream sent its last request, later by steps since then; minus when its stream was
-        closed, until its requests are known to have settled; else 0. Shared, to be written to, as the three below.
-        """
-        return self._field(0)
-
-    @property
-    def generations(self) -> "memoryview[int]":
-        """By slot, that of its latest stream, as in its `Lease`."""
-        return self._field(1)
-
-    @property
-    def forwarded(self) -> "memoryview[int]":
-        """Requests of each slot's latest stream that went to the later stages."""
-        return self._field(2)
-
-    @property
-    def has_speakers(self) -> "memoryview[int]":
-        """By slot, 1 where its latest stream asked for speakers, else 0."""
-        return self._field(3)
-
-    def _field(self, index: int) -> "memoryview[int]":
-        start = _FIRST_SLOT + index * self._slots
-        return self._cells[start : start + self._slots]
 
     def is_live(self, slot: int, generation: int) -> bool:
         """True if this is the slot's latest stream, and open."""

@@ -111,10 +111,6 @@ class SlotGuard:
         self._ended[slot] = generation
         self._ledger.end(self._stage, slot, generation)
 
-    def count_windows(self, slot: int, generation: int, windows: int) -> None:
-        """Reports how many windows of a live stream are encoded: see `SlotLedger.count_windows`."""
-        self._ledger.count_windows(self._stage, slot, generation, windows)
-
     def settle(self, slots: np.ndarray, generations: np.ndarray) -> None:
         """Counts requests [n] that the last stage has answered, with a result or an error."""
         is_known = self._are_known(slots)

@@ -192,7 +192,8 @@ class StreamTable:
 
         Closed ones whose requests have not settled hold a place of the speaker model, too; it has as many to spare.
         """
-        live, closing = (int(np.count_nonzero(self._has_speakers * each)) for each in (self._is_live, self._is_closing))
+        counts = (np.count_nonzero(self._has_speakers * each) for each in (self._is_live, self._is_closing))
+        live, closing = map(int, counts)
         spare = slot_count(self.speaker_streams) - live - closing
         return live, max(min(self.speaker_streams - live, spare, len(self._free)), 0)
 

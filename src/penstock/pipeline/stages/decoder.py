@@ -33,6 +33,7 @@ from penstock.pipeline.slots.ticket import END, FINALIZE, LIVE, POLL, START, Col
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, padded, rows_of_tickets
 from penstock.pipeline.stages.decoder_speakers import SpeakerPlaces
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
+from penstock.pipeline.stages.requests import answer_requests
 from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, Chunk, TruncationCounters, TruncationLog
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
@@ -143,41 +144,31 @@ class DecoderStage:
         encoded: of each request [T, D], the frames of all rows; speakers: of those by `asr_batch_speakers`. Rows of a
         stream are processed in order. Raises DeviceLostError if no later step can succeed.
         """
-        answers: list[DecodedRows | StreamError] = []
-        good: list[tuple[Ticket, DecodedRows, torch.Tensor, SpeakerFrames | None]] = []
-        for ticket, frames, spoken in zip(tickets, encoded, speakers or [None] * len(tickets), strict=True):
-            if isinstance(ticket, StreamError):
-                answers.append(ticket)
-                continue
-            problem = self._shape_problem(frames)
-            if problem is None and len(frames) != ticket.rows[:, Column.FRAMES].sum():
-                message = f"{len(frames)} encoder frames are not those of the ticket"
-                problem = StreamError(ErrorCode.REQUEST_INVALID, message)
-            if problem is None and spoken is not None:
-                problem = spoken.problem(len(ticket.rows))
-            if problem is not None:
-                answers.append(problem)
-                continue
-            reply = DecodedRows(dict(ticket.errors), ticket.is_batched)
-            good.append((ticket, reply, frames, spoken))
-            answers.append(reply)
+        inputs = list(zip(encoded, speakers or [None] * len(tickets), strict=True))
+        return answer_requests(tickets, inputs, self._problem_with, self._reply)
+
+    def _problem_with(self, ticket: Ticket, given: tuple[torch.Tensor, SpeakerFrames | None]) -> StreamError | None:
+        (encoded, spoken), width = given, self._config.encoder.d_model
+        message = None
+        if encoded.shape[1:] != (width,):  # a wrong shape would fail the whole batch
+            message = f"encoder frames are {list(encoded.shape)}, expected [T, {width}]"
+        elif len(encoded) != ticket.rows[:, Column.FRAMES].sum():
+            message = f"{len(encoded)} encoder frames are not those of the ticket"
+        if message is not None:
+            return StreamError(ErrorCode.REQUEST_INVALID, message)
+        return None if spoken is None else spoken.problem(len(ticket.rows))
+
+    def _reply(self, good: list[tuple[Ticket, tuple[torch.Tensor, SpeakerFrames | None]]]) -> list[DecodedRows]:
+        replies = [DecodedRows(dict(ticket.errors), ticket.is_batched) for ticket, _ in good]
         if good:
-            read, replies, frames_of, speakers_of = zip(*good, strict=True)
+            encoded, speakers = zip(*(given for _, given in good), strict=True)
             factor = self._config.encoder.subsampling_factor
-            rows, ticket_of, row_of = rows_of_tickets(read, frames_of, speakers_of, factor)
+            rows, ticket_of, row_of = rows_of_tickets([ticket for ticket, _ in good], encoded, speakers, factor)
             origins = list(zip(ticket_of.tolist(), row_of.tolist(), strict=True))
             for place, answer in self._process(rows).items():
-                ticket_number, row = origins[place]
-                replies[ticket_number].answers[row] = answer
-        return answers
-
-    def _shape_problem(self, encoded: torch.Tensor) -> StreamError | None:
-        width = self._config.encoder.d_model
-        if encoded.shape[1:] != (width,):  # a wrong shape would fail the whole batch
-            return StreamError(
-                ErrorCode.REQUEST_INVALID, f"encoder frames are {list(encoded.shape)}, expected [T, {width}]"
-            )
-        return None
+                number, row = origins[place]
+                replies[number].answers[row] = answer
+        return replies
 
     def _process(self, rows: DecoderRows) -> dict[int, StreamResult | StreamError]:
         """Returns the results and errors by row, in rounds: the next row of each stream in each.

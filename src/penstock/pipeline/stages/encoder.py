@@ -4,6 +4,7 @@ Independent of words and searches.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import NO_ROW, OPEN, START, Column, Ticket
+from penstock.pipeline.stages.requests import answer_requests
 from penstock.runtime import check_device, check_device_works, send_to_device
 
 
@@ -85,48 +87,38 @@ class EncoderStage:
         mels: of each request [C, N, F], the chunks of all rows. Rows of a stream are processed in order. to_host: False
         leaves the frames on the device. Raises DeviceLostError if no later step can succeed.
         """
-        answers: list[EncodedRows | StreamError | None] = []
-        good: list[tuple[np.ndarray, torch.Tensor]] = []
-        for ticket, mel in zip(tickets, mels, strict=True):
-            if isinstance(ticket, StreamError):
-                answers.append(ticket)
-                continue
-            problem = self._shape_problem(mel)
-            if problem is None and len(mel) != ticket.rows[:, Column.CHUNKS].sum():
-                problem = StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
-            answers.append(problem)
-            if problem is None:
-                good.append((ticket.rows, mel))
+        return answer_requests(tickets, mels, self._problem_with, partial(self._process, to_host=to_host))
+
+    def _problem_with(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
+        found, expected = list(mel.shape[1:]), self._chunk_shape
+        if found != expected:  # a wrong shape would fail the whole batch
+            return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
+        if len(mel) != ticket.rows[:, Column.CHUNKS].sum():
+            return StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
+        return None
+
+    def _process(self, good: list[tuple[Ticket, torch.Tensor]], to_host: bool) -> list[EncodedRows]:
         if not good:
-            return [answer for answer in answers if answer is not None]
-        rows = good[0][0] if len(good) == 1 else np.concatenate([rows for rows, _ in good])
+            return []
+        rows = good[0][0].rows if len(good) == 1 else np.concatenate([ticket.rows for ticket, _ in good])
         forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
         encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good], to_host)
         row_errors = {int(forwarded[row]): error for row, error in errors.items()}
-        replies = iter(self._split(good, encoded, row_errors))
-        return [next(replies) if answer is None else answer for answer in answers]
+        return self._split([ticket.rows for ticket, _ in good], encoded, row_errors)
 
     @staticmethod
-    def _split(
-        good: list[tuple[np.ndarray, torch.Tensor]], encoded: torch.Tensor, errors: dict[int, StreamError]
-    ) -> list[EncodedRows]:
-        """Deals frames [T, D] and errors by row to the requests that they belong to."""
-        if len(good) == 1:
+    def _split(requests: list[np.ndarray], encoded: torch.Tensor, errors: dict[int, StreamError]) -> list[EncodedRows]:
+        """Deals frames [T, D] and errors by row to the requests that they belong to, with rows [R, 8] each."""
+        if len(requests) == 1:
             return [EncodedRows(encoded, errors)]
-        parts = encoded.split([int(rows[:, Column.FRAMES].sum()) for rows, _ in good])
+        parts = encoded.split([int(rows[:, Column.FRAMES].sum()) for rows in requests])
         answers, start = [], 0
-        for (rows, _), part in zip(good, parts, strict=True):
+        for rows, part in zip(requests, parts, strict=True):
             end = start + len(rows)
             own = {row - start: error for row, error in errors.items() if start <= row < end} if errors else {}
             answers.append(EncodedRows(part, own))
             start = end
         return answers
-
-    def _shape_problem(self, mel: torch.Tensor) -> StreamError | None:
-        found, expected = list(mel.shape[1:]), self._chunk_shape
-        if found != expected:  # a wrong shape would fail the whole batch
-            return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
-        return None
 
     @torch.inference_mode()
     def _encode(

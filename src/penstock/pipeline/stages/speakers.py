@@ -24,6 +24,7 @@ from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.slots.ticket import END, FINALIZE, SPEAKER_MODE, START, Column, Ticket
 from penstock.pipeline.stages.audio_rows import SpeakerAudio
+from penstock.pipeline.stages.requests import answer_requests
 from penstock.runtime import check_device_works, send_to_device
 from penstock.speakers.bundle import FILE, SpeakerCheckpoint
 from penstock.speakers.captured_step import CapturedSpeakerStep
@@ -239,20 +240,20 @@ class SpeakerStage:
         Whatever fails here, the rows of a ticket go on to the decoder: else it would lose their streams. Raises
         DeviceLostError if no later step can succeed.
         """
-        read = [_checked(*each) for each in zip(tickets, audio, strict=True)]
-        with self._board.speaker_step():
-            found = iter(self._of_rows([one for one in read if not isinstance(one, StreamError)]))
-        return [
-            one if isinstance(one, StreamError) else SpeakerFrames.of([next(found) for _ in one[0]], self._speakers)
-            for one in read
-        ]
+        return answer_requests(tickets, audio, _problem_with, self._reply)
 
-    def _of_rows(self, requests: list[tuple[np.ndarray, SpeakerAudio]]) -> list[RowFrames]:
+    def _reply(self, good: list[tuple[Ticket, SpeakerAudio | StreamError]]) -> list[SpeakerFrames]:
+        with self._board.speaker_step():
+            audio = [sent for _, sent in good if isinstance(sent, SpeakerAudio)]  # all of them
+            found = iter(self._of_rows([ticket.rows for ticket, _ in good], audio))
+        return [SpeakerFrames.of([next(found) for _ in ticket.rows], self._speakers) for ticket, _ in good]
+
+    def _of_rows(self, rows_of: list[np.ndarray], audio: list[SpeakerAudio]) -> list[RowFrames]:
         """The frames of all rows [R, 8] of these requests."""
-        if not requests:
+        if not rows_of:
             return []
-        rows = np.concatenate([rows for rows, _ in requests])
-        sent = SpeakerAudio(*(np.concatenate(parts) for parts in zip(*(sent for _, sent in requests), strict=True)))
+        rows = np.concatenate(rows_of)
+        sent = SpeakerAudio(*map(np.concatenate, zip(*audio, strict=True)))
         admitted = [self._admit(*each) for each in zip(rows.tolist(), sent.flags.tolist(), strict=True)]
         try:
             return self._process(admitted, sent)
@@ -371,15 +372,10 @@ class SpeakerStage:
         return RowFrames(first, decided, copied)
 
 
-def _checked(
-    ticket: Ticket | StreamError, sent: SpeakerAudio | StreamError
-) -> tuple[np.ndarray, SpeakerAudio] | StreamError:
-    """The rows [R, 8] of a request, and what was sent with them; why it is rejected if they do not fit."""
-    if isinstance(ticket, StreamError):
-        return ticket
+def _problem_with(ticket: Ticket, sent: SpeakerAudio | StreamError) -> StreamError | None:
     if isinstance(sent, StreamError):
         return sent
     lengths = sent.lengths
     if len(lengths) == len(ticket.rows) and min(lengths) >= 0 and int(lengths.sum()) == len(sent.samples):
-        return ticket.rows, sent
+        return None
     return StreamError(ErrorCode.REQUEST_INVALID, "the samples are not those of the ticket")
