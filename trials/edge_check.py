@@ -119,7 +119,7 @@ ENGINES = {
 def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Iterator[Edge]:
     """The proxy before the gateways; stopped at the end. Raises RunError if it does not start."""
     file, places, options = ENGINES[name]
-    ports = list(claim_ports(Ports(), LOOPBACK))[:2]
+    ports = list(claim_ports(Ports(), LOOPBACK)[0])[:2]
     path, text = folder / file, (FOLDER / file).read_text()
     for there, here in {**places(gateways, ports), f"/etc/{name}/edge.pem": str(make_certificate(folder))}.items():
         text = text.replace(there, here)
@@ -253,7 +253,7 @@ def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seco
 def check_example(server: ReadyServer, folder: Path) -> list[Finding]:
     """Checks HAProxy before the ports of a server, configured by docker/edge/triton.cfg."""
     given = (FOLDER / "triton.cfg").read_text()
-    tls, path, keys = f"{LOOPBACK}:{claim_ports(Ports(), LOOPBACK)[0]}", folder / "triton.cfg", folder / "keys.txt"
+    tls, path, keys = f"{LOOPBACK}:{claim_ports(Ports(), LOOPBACK)[0].http}", folder / "triton.cfg", folder / "keys.txt"
     keys.write_text(hashlib.sha256(_KEY.encode()).hexdigest() + "\n")
     places = {":8443": tls, "/etc/haproxy/edge.pem": str(make_certificate(folder)), "/etc/haproxy/keys.txt": str(keys)}
     places |= {"127.0.0.1:8000": server.url("http"), "127.0.0.1:8001": server.url("grpc")}

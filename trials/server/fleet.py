@@ -87,7 +87,7 @@ class Fleet:
             for number in range(self._count):
                 self._open.append(ExitStack())
                 stack.callback(self._open[number].close)
-                self.gateways.append(self._start_gateway(number, claim_ports(Ports(), LOOPBACK)))
+                self.gateways.append(self._start_gateway(number, claim_ports(Ports(), LOOPBACK)[0]))
             self.wait_until_up()
             self.http, self.grpc = self.gateways[0].http, self.gateways[0].grpc
             if self._count > 1:
