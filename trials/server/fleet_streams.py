@@ -325,6 +325,5 @@ def disturb(
     }
     assert not run.problems, (figures, run.problems[:3])
     assert (moved > 0) == moves, figures
-    has_speakers = moves and any(stream.kind in SPEAKER_KINDS for stream in streams)
-    assert (run.speakers_stopped > 0) == has_speakers, figures
+    assert not run.speakers_stopped, figures  # each replica has a speaker model, and a move keeps the speakers
     return figures
