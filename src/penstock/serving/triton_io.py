@@ -58,7 +58,7 @@ def audio_rows(request: Any, max_stream_samples: int) -> AudioRows | StreamError
             return rows_of([audio_request(request)])
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
         client, options = read_parameters(_parameters(request))
-        return read_rows(client, _array_of(request, "ROWS"), samples, options, max_stream_samples)
+        return read_rows(client, _host_values(rows).numpy(), samples, options, max_stream_samples)
     except StreamError as error:
         return error
 
