@@ -8,7 +8,6 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
-from penstock_common.options import MAX_SILENCE_MS, MIN_SILENCE_MS
 from penstock_gateway.config import Config
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.realtime.dialect import retired
@@ -16,6 +15,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    limited_silence_ms,
     shown_language,
     unused_language,
     unused_model,
@@ -121,16 +121,14 @@ class TurnDetection(ClosedFields):
         """Silence of server_vad, or of semantic_vad's eagerness."""
         if self.type == "semantic_vad":
             return _EAGERNESS_MS[self.eagerness or "auto"]
-        return _in_range(self.silence_duration_ms or default_ms)
+        return limited_silence_ms(self.silence_duration_ms or default_ms)
 
     def limited(self) -> list[str]:
         """The name of a silence that is not taken as it was given; `session.updated` shows the one that is."""
-        is_taken = self.silence_duration_ms is None or _in_range(self.silence_duration_ms) == self.silence_duration_ms
+        is_taken = (
+            self.silence_duration_ms is None or limited_silence_ms(self.silence_duration_ms) == self.silence_duration_ms
+        )
         return [] if is_taken else ["session.audio.input.turn_detection.silence_duration_ms"]
-
-
-def _in_range(silence_ms: int) -> int:
-    return min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS)
 
 
 class SessionAudioInput(ClosedFields):

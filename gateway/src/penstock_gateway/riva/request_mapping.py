@@ -31,6 +31,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    limited_silence_ms,
     shown_language,
     unused_language,
     unused_model,
@@ -285,7 +286,7 @@ def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Any], def
         if endpointing.HasField(name):
             named[f"endpointing_config.{name}"] = getattr(endpointing, name)
     given = {name: int(silence_ms) for name, silence_ms in named.items() if int(silence_ms) > 0}
-    used = {name: min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS) for name, silence_ms in given.items()}
+    used = {name: limited_silence_ms(silence_ms) for name, silence_ms in given.items()}
     return min(used.values(), default=default_ms), [
         name for name, silence_ms in given.items() if silence_ms != used[name]
     ]

@@ -8,6 +8,8 @@ from typing import Any
 from penstock_common.errors import OptionError
 from penstock_common.options import (
     ENDPOINTS,
+    MAX_SILENCE_MS,
+    MIN_SILENCE_MS,
     EndpointState,
     StreamOptions,
     check_live_options,
@@ -97,6 +99,11 @@ class ModelGroup(ServerInfo):
 def is_of_openai(name: str) -> bool:
     """True for a name of OpenAI's, which is known everywhere."""
     return _OPENAI.fullmatch(name) is not None
+
+
+def limited_silence_ms(silence_ms: int) -> int:
+    """The nearest silence that a stream's option takes."""
+    return min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS)
 
 
 def unused_model(name: str, group: ModelGroup) -> list[str]:
