@@ -68,7 +68,7 @@ def trainer_of_new_models(tokenizer) -> tuple[Trainer, tuple[torch.nn.Module, to
 def train(trainer: Trainer, steps: int) -> None:
     mel = torch.from_numpy(np.stack([mel[:100].T for mel in made_up_mels() if len(mel) >= 100]))
     labels = torch.tensor([[1, 2, 3], [2, 2, 0], [4, 0, 0], [5, 1, 4]])
-    batch = Batch(mel, torch.full((4,), 100), labels, torch.tensor([3, 2, 1, 3]), ["", "", "", ""])
+    batch = Batch(mel, torch.full((4,), 100), labels, torch.tensor([3, 2, 1, 3]))
     for _ in range(steps):
         trainer.train_step(batch)
 
