@@ -56,7 +56,7 @@ export PATH := $(PATH):/usr/sbin
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
+.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo lock clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -235,11 +235,6 @@ _ := $(foreach target,$(filter benchmark trials,$(MAKECMDGOALS)),$(or $($(target
 train-demo: NEEDS = $(if $(findstring --synthetic 0,$(TRAIN_ARGS))$(shell command -v espeak-ng || command -v flite),,espeak-ng:espeak-ng)
 train-demo: programs $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4
 	$(ORACLE_VENV)/bin/python -m recipes.an4.prepare $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python -m recipes.an4.train --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT) $(TRAIN_ARGS)
-
-# After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
-bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundled streaming models
-	$(ORACLE_VENV)/bin/python scripts/make_golden.py --bundled
-	$(BIN)/python -m scripts.bundled_figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
 
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
 lock: ## [5 min] resolve the locked versions again
