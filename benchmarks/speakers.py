@@ -93,7 +93,7 @@ class TransformersSpeakers:
 
 def systems(directory: Path, layers: int) -> list[PenstockSpeakers | TransformersSpeakers]:
     """Penstock first; writes the models that are missing in the folder."""
-    from benchmarks.transformers_models import large_speaker_documents, write_speakers
+    from benchmarks.speaker_models import large_speaker_documents, write_speakers
 
     source, bundle = directory / f"transformers{layers}", directory / f"bundle{layers}"
     if not bundle.exists():

@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="needs the extra `oracle-hf`")
 import torch
 from transformers import Nemotron3DiarizationForAudioFrameClassification, Nemotron3DiarizationProcessor
 
-from benchmarks.transformers_models import write_speakers
+from benchmarks.speaker_models import write_speakers
 from penstock.frontend.audio_file import read_audio
 from penstock.speakers.cache import SpeakerCache
 from penstock.speakers.diarizer import Diarizer, live_rows, of_encoder_frames

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from benchmarks.transformers_models import speaker_documents, write_speakers
+from benchmarks.speaker_models import speaker_documents, write_speakers
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.speakers.bundle import SpeakerCheckpoint
