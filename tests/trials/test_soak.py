@@ -65,4 +65,3 @@ def test_the_command_runs_a_constant_load_and_writes_the_result(tmp_path, capsys
     assert report["circumstances"]["command"].startswith("python -m trials.soak --streams 2 --minutes 0.2")
     for text in (capsys.readouterr().out, (tmp_path / "loadtest.md").read_text(encoding="utf-8")):
         assert "  encoder: " in text
-    assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")
