@@ -83,6 +83,7 @@ class SlotLedger:
         held = cells[_GENERATION, slots]
         newer = generations > held
         if np.count_nonzero(newer):
+            # A batch may have requests of two streams of a slot: the later one's count.
             latest = np.zeros_like(cells[_GENERATION])
             np.maximum.at(latest, slots[newer], generations[newer])
             renewed = slots[newer]
@@ -90,13 +91,16 @@ class SlotLedger:
             cells[_GENERATION, renewed] = cells[_SETTLED, renewed] = 0
             cells[_GENERATION, renewed] = latest[renewed]
             held = cells[_GENERATION, slots]
+        # Not `+= 1`, which would count a slot once however often it occurs.
         np.add.at(cells[_SETTLED], slots[generations == held], 1)
 
     def fail(self, stage: str, slot: int, generation: int, code: ErrorCode = ErrorCode.STREAM_LOST) -> None:
         """Marks a stream that `stage` has rejected or whose state it has lost: it cannot continue."""
         cell = self._cells[STAGES.index(stage), :, slot]
         if generation > cell[_FAILED_GENERATION]:
+            # Before the generation: a reader that finds that also finds why it failed.
             cell[_FAILED_CODE] = _CODES.index(code)
+        # A late request of an earlier stream must not hide that a later one failed.
         cell[_FAILED_GENERATION] = max(int(cell[_FAILED_GENERATION]), generation)
 
     def end(self, stage: str, slot: int, generation: int) -> None:
