@@ -17,7 +17,7 @@ import numpy as np
 
 from loadtest.capacity import slots_for
 from loadtest.locust_run import ServerPlan, fresh_server, headless_report, processes_for, terminated_as_interrupt
-from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, reject_options
+from loadtest.options import DEFAULT_OUT, add_server_arguments, reject_options
 from loadtest.processes import GENERATOR, Usage, read_usage
 from loadtest.report import REPORT, write_report
 from penstock.errors import PenstockError, RunError
@@ -38,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
     if not 0 <= (args.warm_up_minutes or 0.0) < args.minutes:
         parser.error(f"--warm-up-minutes is {args.warm_up_minutes:g}, expected 0 or more, and less than --minutes")
     try:
-        reject_options(rest, CHOSEN_OPTIONS, "a soak runs a constant load on its own server")
+        reject_options(rest, "a soak runs a constant load on its own server")
         with terminated_as_interrupt():
             soak = _soak(args, rest, shlex.join(["python", "-m", "trials.soak", *words]))
     except (PenstockError, ValueError, OSError) as error:

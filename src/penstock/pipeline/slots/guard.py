@@ -82,7 +82,7 @@ class SlotGuard:
         if generation == self._ended[slot]:  # a second poll: the stream's last reply may still be on its way
             return StreamError(ErrorCode.STREAM_NOT_OPEN, "the stream has ended; start it again")
         why = f"the {self._stage} no longer has this stream's state; start the stream again"
-        if self._is_last and self._ledger.failed_generation(slot, before=self._stage) >= generation:
+        if self._is_last and self._ledger.failed_generations(slot, before=self._stage) >= generation:
             why = "an earlier stage lost this stream; start the stream again"
         elif generation == self._generations[slot] and not self._is_closed[slot] and number > self._requests[slot]:
             why = f"a request of this stream is missing in the {self._stage}; start it again"

@@ -40,21 +40,18 @@ class SlotLedger:
         cells = self._cells[:, :, slot]
         return sum(int(cell[_SETTLED]) for cell in cells if cell[_GENERATION] == generation)
 
-    def failed_generation(self, slot: int, before: str | None = None) -> int:
-        """Returns the latest generation of `slot` that a stage has rejected or lost; 0 if none.
-
-        before: only the stages before this one.
-        """
-        stages = len(STAGES) if before is None else STAGES.index(before)
-        return max(self._cells[:stages, _FAILED_GENERATION, slot].tolist())
-
     def failed_code(self, slot: int) -> ErrorCode:
-        """Returns why `failed_generation` failed."""
+        """Returns why the latest of its `failed_generations` failed."""
         cells = self._cells[:, :, slot]
         return _CODES[int(max(cells, key=lambda cell: cell[_FAILED_GENERATION])[_FAILED_CODE])]
 
-    def failed_generations(self, slots: np.ndarray | slice = slice(None), before: str | None = None) -> np.ndarray:
-        """Returns `failed_generation` of slots [n], by default of all, [n] int64."""
+    def failed_generations(
+        self, slots: np.ndarray | slice | int = slice(None), before: str | None = None
+    ) -> np.ndarray:
+        """Returns the latest generation that a stage has rejected or lost, 0 if none, of slots [n] or all, [n] int64.
+
+        before: only the stages before this one.
+        """
         stages = len(STAGES) if before is None else STAGES.index(before)
         return self._cells[:stages, _FAILED_GENERATION, slots].max(axis=0)
 

@@ -232,7 +232,7 @@ class StreamTable:
             why = self._ends.get(stream_id, "was never started or has ended")
             message = f"stream {stream_id!r} is not open: it {why}; start it with START"
             return StreamError(ErrorCode.STREAM_NOT_OPEN, message)
-        if self._ledger.failed_generation(slot) >= self._generations[slot]:
+        if self._ledger.failed_generations(slot) >= self._generations[slot]:
             self._close(stream_id, now, _LOST, self._ledger.failed_code(slot).name)
             message = f"stream {stream_id!r} was lost by a later stage of the server; start it again"
             return StreamError(ErrorCode.STREAM_LOST, message)
