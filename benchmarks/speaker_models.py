@@ -1,4 +1,4 @@
-"""Speaker models in Transformers' format with random weights: tiny ones, and one of the published size."""
+"""Tiny speaker models in Transformers' format with random weights."""
 
 import json
 from pathlib import Path
@@ -44,25 +44,10 @@ def speaker_documents(width: int = 64, layers: int = 2, cache: int = 40) -> tupl
     return config, processor
 
 
-def large_speaker_documents(layers: int = 31) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Documents as `speaker_documents`, of the size of Nemotron-3-Diarization."""
-    config, processor = speaker_documents(width=512, layers=layers, cache=264)
-    config["audio_config"] |= {"intermediate_size": 2048, "num_mel_bins": 128}
-    config["audio_config"] |= {"num_attention_heads": 8, "num_key_value_heads": 8}
-    config["head_config"]["hidden_size"] = 192
-    config["streaming_config"] |= {"fifo_length": 264, "speaker_cache_update_period": 222}
-    config |= {"chunk_length": 340, "chunk_right_context": 40, "fifo_length": 40, "speaker_cache_update_period": 300}
-    processor["feature_extractor"]["feature_size"] = 128
-    return config, processor
-
-
-def write_speakers(
-    directory: Path, seed: int = 0, documents: tuple[dict[str, Any], dict[str, Any]] | None = None, **sizes: int
-) -> Path:
+def write_speakers(directory: Path, seed: int = 0, **sizes: int) -> Path:
     """Writes a checkpoint whose probabilities vary; sizes: of `speaker_documents`."""
     directory.mkdir(parents=True, exist_ok=True)
-    documents = documents or speaker_documents(**sizes)
-    for name, document in zip(("config.json", "processor_config.json"), documents, strict=True):
+    for name, document in zip(("config.json", "processor_config.json"), speaker_documents(**sizes), strict=True):
         (directory / name).write_text(json.dumps(document))
     generator = torch.Generator().manual_seed(seed)
     state = {}
