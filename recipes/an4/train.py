@@ -125,7 +125,7 @@ def _arguments() -> argparse.Namespace:
 
 def _noises(arguments: argparse.Namespace, cache: FeatureCache, random: np.random.Generator) -> list[np.ndarray]:
     recorded = cache.load("noise", lambda: [r for path in arguments.noise for r in read_recordings(path)])
-    made = cache.load_samples("effects", lambda: [sound_effect(random) for _ in range(150)])
+    made = cache.load("effects", lambda: [Recording(sound_effect(random), (), "") for _ in range(150)])
     return [u.mel for u in recorded] * 6 + [u.mel for u in made]
 
 

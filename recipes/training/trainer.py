@@ -130,13 +130,13 @@ class Trainer:
     ) -> None:
         """Trains to the end of the run. report: called with each new point of the curve; save, measure: called
         periodically; on_stage: called before each draw with `is_aligned` and `masks_input`."""
-        clock = _Clock(self.elapsed_s)
+        begin_s = time.monotonic() - self.elapsed_s
         means = _Means()
         reported = saved = measured = self.elapsed_s
         while self.progress < 1:
             on_stage(self.is_aligned, self.masks_input)
             means.add(self.train_step(next(batches)))
-            self.elapsed_s = clock.now()
+            self.elapsed_s = time.monotonic() - begin_s
             is_last = self.progress >= 1
             if self.elapsed_s - reported < self._config.report_every_s and not is_last:
                 continue
@@ -274,13 +274,3 @@ class _Means:
         means = {name: sum(found) / len(found) for name, found in self._values.items()}
         self._values = {}
         return means
-
-
-class _Clock:
-    """Seconds of training, earlier runs included."""
-
-    def __init__(self, earlier_s: float):
-        self._begin_s = time.monotonic() - earlier_s
-
-    def now(self) -> float:
-        return time.monotonic() - self._begin_s
