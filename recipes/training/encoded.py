@@ -40,21 +40,21 @@ class EncodedBatch(NamedTuple):
     references: list[str]
 
 
-def collate(utterances: Sequence[EncodedUtterance]) -> EncodedBatch:
-    """The utterances as one batch."""
+def collate(utterances: Sequence[EncodedUtterance], device: torch.device | str = "cpu") -> EncodedBatch:
+    """The utterances as one batch on `device`."""
     pad = torch.nn.utils.rnn.pad_sequence
     labels = [torch.tensor(utterance.labels, dtype=torch.int64) for utterance in utterances]
     return EncodedBatch(
-        pad([utterance.frames for utterance in utterances], batch_first=True),
-        torch.tensor([len(utterance.frames) for utterance in utterances]),
-        pad(labels, batch_first=True),
-        torch.tensor([len(row) for row in labels]),
+        pad([utterance.frames for utterance in utterances], batch_first=True).to(device),
+        torch.tensor([len(utterance.frames) for utterance in utterances], device=device),
+        pad(labels, batch_first=True).to(device),
+        torch.tensor([len(row) for row in labels], device=device),
         [utterance.reference for utterance in utterances],
     )
 
 
 def draw_batches(
-    utterances: Sequence[EncodedUtterance], size: int, random: np.random.Generator
+    utterances: Sequence[EncodedUtterance], size: int, random: np.random.Generator, device: torch.device | str = "cpu"
 ) -> Iterator[EncodedBatch]:
     """Endless batches of `size` utterances of similar length, in epochs: an epoch has every utterance once."""
     while True:
@@ -66,13 +66,13 @@ def draw_batches(
             by_length = sorted(pool, key=lambda i: len(utterances[i].frames))
             groups += [by_length[at : at + size] for at in range(0, len(by_length), size)]
         for i in random.permutation(len(groups)):
-            yield collate([utterances[k] for k in groups[i]])
+            yield collate([utterances[k] for k in groups[i]], device)
 
 
 class FrozenEncoder:
     """A bundle's front end and encoder over whole utterances: the frames that files, or streams of one context, get."""
 
-    def __init__(self, checkpoint: Checkpoint, context: AttentionContext | None):
+    def __init__(self, checkpoint: Checkpoint, context: AttentionContext | None, device: torch.device | str = "cpu"):
         """context: None for an offline model.
 
         CheckpointError for a model with language prompts: its heads do not read the encoder's frames as they are.
@@ -83,13 +83,14 @@ class FrozenEncoder:
         self._config = features
         self._factor = encoder.subsampling_factor
         self._log_mel = LogMel.of(checkpoint)
+        self._device = torch.device(device)
         self._encode = self._encode_windows
         if context is None:
-            self._windows = WindowEncoder(checkpoint, "cpu")
+            self._windows = WindowEncoder(checkpoint, device)
         else:
             self._encode = self._encode_chunks
             self._chunk_mel_frames = self._factor * context.chunk_encoder_frames
-            self._encoder = StreamingEncoder(checkpoint, context, _SLOTS)
+            self._encoder = StreamingEncoder(checkpoint, context, _SLOTS, device)
 
     @torch.inference_mode()
     def log_mel(self, samples: np.ndarray) -> np.ndarray:
@@ -119,8 +120,8 @@ class FrozenEncoder:
 
     def _encode_windows(self, mels: list[np.ndarray]) -> list[torch.Tensor]:
         windows = map(normalized, mels) if self._config.is_normalized else mels
-        found = self._windows.encode([torch.from_numpy(mel) for mel in windows])
-        return [frames.float() for frames in found]
+        found = self._windows.encode([torch.from_numpy(mel).to(self._device) for mel in windows])
+        return [frames.float().cpu() for frames in found]
 
     @torch.inference_mode()
     def _encode_chunks(self, mels: list[np.ndarray]) -> list[torch.Tensor]:
@@ -132,13 +133,14 @@ class FrozenEncoder:
         for row, mel in zip(padded, mels, strict=True):
             row[virtual : virtual + len(mel)] = mel
         # 2) one step per chunk, of all streams that have not ended
-        self._encoder.open(torch.arange(len(mels)))
+        self._encoder.open(torch.arange(len(mels), device=self._device))
         parts: list[list[torch.Tensor]] = [[] for _ in mels]
         for step in range(chunks):
             rows = [i for i, count in enumerate(counts) if count > step * chunk]
             valid = [min(chunk, counts[i] - step * chunk) for i in rows]
-            chunk_mel = torch.from_numpy(padded[rows, step * chunk : (step + 1) * chunk])
-            frames = self._encoder.step(torch.tensor(rows), chunk_mel, torch.tensor(valid)).frames.float()
+            chunk_mel = torch.from_numpy(padded[rows, step * chunk : (step + 1) * chunk]).to(self._device)
+            slots, counted = torch.tensor(rows, device=self._device), torch.tensor(valid, device=self._device)
+            frames = self._encoder.step(slots, chunk_mel, counted).frames.float().cpu()
             for i, encoded, count in zip(rows, frames, valid, strict=True):
                 parts[i].append(encoded[: -(-count // self._factor)])
         return [torch.cat(part) for part in parts]

@@ -107,7 +107,7 @@ class DrainBoard:
         ended_generations: the ledger's, by slot; those streams do not count, the stream table closes them with its next
         call.
         """
-        # During a step the time stands still: what streams sent since its begin has not been read yet.
+        # During a step as of its begin: what streams have sent since then has not been read yet.
         oldest_ns = (self.step_began_ns or time.monotonic_ns()) - 1e9 * silent_s
         done = set(enumerate(ended_generations))
         live = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns > 0 and time_ns >= oldest_ns]
