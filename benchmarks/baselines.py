@@ -1,19 +1,31 @@
-"""Baselines with the same weights: NeMo and sherpa-onnx.
+"""Baselines with the same weights: NeMo and sherpa-onnx, live, and sherpa-onnx of whole recordings.
 
-They return the text of every utterance in a list of playlists. Where there is a choice, the baseline gets the
+Live ones return the text of every utterance in a list of playlists. Where there is a choice, the baseline gets the
 easier task. NeMo's pipeline starts and ends all streams of a batch together; it gets batches of utterances of similar
-length. sherpa-onnx never flushes a stream's last chunk; it gets no more silence after an utterance than it needs.
+length. sherpa-onnx never flushes a stream's last chunk; it gets no more silence
+after an utterance than it needs.
+
+Offline models transcribe whole recordings. `--offline DIR` of `python -m benchmarks.recognizer` is the folder `offline`
+in one of `benchmarks.exports large`.
 """
 
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from penstock.encoder.precision import AUTO
+from penstock.errors import StreamError
 from penstock.model.config import AttentionContext
+from penstock.transcription.offline import OfflineRecognizer
 
 SAMPLE_RATE_HZ, HOP_SAMPLES = 16000, 160
+WHOLE, LARGE_MEL_BINS = "whole", 128
+_SHORT_S, _LONG_S = 15, 300
+CASES = ("short", "long", "equal")
 
 
 def penstock_name(precision: str) -> str:
@@ -132,3 +144,80 @@ class _SherpaPlayer:
             self.stream.accept_waveform(SAMPLE_RATE_HZ, silence)
             self.stream.input_finished()
             self.is_utterance_done = True
+
+
+class Case(NamedTuple):
+    """Recordings [n] float32 that are transcribed in this order."""
+
+    name: str
+    recordings: list[np.ndarray]
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of all recordings."""
+        return sum(map(len, self.recordings)) / SAMPLE_RATE_HZ
+
+
+def cases(names: Sequence[str], speech: Sequence[np.ndarray], files: int) -> Iterator[Case]:
+    """`CASES` by name: one file of 15 s, one of 5 min, and files of 15 s."""
+    chance = random.Random(0)
+    source = np.concatenate([part for _ in range(30) for part in chance.sample(list(speech), len(speech))])
+
+    def cut(seconds: float) -> np.ndarray:
+        count = int(seconds * SAMPLE_RATE_HZ)
+        begin = chance.randrange(len(source) - count)
+        return source[begin : begin + count]
+
+    if "short" in names:
+        yield Case("one file of 15 s", [cut(_SHORT_S)])
+    if "long" in names:
+        yield Case("one file of 5 min", [cut(_LONG_S)])
+    if "equal" in names:
+        yield Case(f"{files} files of 15 s", [cut(_SHORT_S) for _ in range(files)])
+
+
+class PenstockOffline:
+    """Penstock's recognizer, with its own batches. `run` is what is timed, as of every system."""
+
+    def __init__(self, directory: Path, precision: str):
+        self.name = penstock_name(precision)
+        self._recognizer = OfflineRecognizer(directory / "bundle", attention="full", precision=precision)
+
+    def run(self, recordings: list[np.ndarray]) -> list[str]:
+        """Text of each recording."""
+        texts = []
+        for result in self._recognizer.transcribe(recordings):
+            if isinstance(result, StreamError):
+                raise result
+            texts.append(result.text)
+        return texts
+
+
+class SherpaOffline:
+    """sherpa-onnx's offline recognizer with a Transducer from `benchmarks.exports sherpa`."""
+
+    def __init__(self, directory: Path):
+        import sherpa_onnx
+
+        self.name = f"sherpa-onnx {directory.parent.name}"
+        self._recognizer = sherpa_onnx.OfflineRecognizer.from_transducer(
+            encoder=str(directory / "encoder.onnx"), decoder=str(directory / "decoder.onnx"),
+            joiner=str(directory / "joiner.onnx"), tokens=str(directory / "tokens.txt"), model_type="nemo_transducer",
+            num_threads=torch.get_num_threads(), feature_dim=LARGE_MEL_BINS, sample_rate=SAMPLE_RATE_HZ,
+        )  # fmt: skip
+
+    def run(self, recordings: list[np.ndarray]) -> list[str]:
+        """Text of each recording."""
+        streams = [self._recognizer.create_stream() for _ in recordings]
+        for stream, samples in zip(streams, recordings, strict=True):
+            stream.accept_waveform(SAMPLE_RATE_HZ, samples)
+        self._recognizer.decode_streams(streams)
+        return [stream.result.text for stream in streams]
+
+
+def systems(directory: Path, precisions: Sequence[str]) -> Iterator[PenstockOffline | SherpaOffline]:
+    """Penstock first."""
+    for precision in precisions:
+        yield PenstockOffline(directory, precision)
+    for folder in sorted(directory.glob(f"*/{WHOLE}")):
+        yield SherpaOffline(folder)

@@ -4,20 +4,22 @@
     python -m benchmarks.exports large DIR [--layers 24] [--width 1024]
 
 sherpa: a NeMo streaming Transducer for sherpa-onnx, one folder per context, in float32. large: a random streaming RNN-T
-as a bundle and for sherpa-onnx in float32 and int8. Needs NeMo (`oracle`) and onnx.
+and a random offline TDT model, as bundles and for sherpa-onnx in float32 and int8, 17 GB. Needs NeMo (`oracle`), onnx.
 """
 
 import argparse
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.baselines import LARGE_MEL_BINS, WHOLE
 from benchmarks.nemo_specs import ModelSpec, float_signals
-from benchmarks.random_models import random_tokenizer
+from benchmarks.random_models import EVERYTHING, OFFLINE, random_tokenizer
 from penstock.errors import PenstockError
 from penstock.model.nemo.importer import import_nemo
 
@@ -63,29 +65,29 @@ def write_sherpa(nemo: Path, directory: Path) -> None:
 
 
 @torch.no_grad()
-def export_sherpa(model: "ASRModel", context: list[int], directory: Path) -> None:
-    """Writes the models of one context."""
+def export_sherpa(model: "ASRModel", context: list[int] | None, directory: Path) -> None:
+    """Writes the models of one context, or of an offline model."""
     import onnx
 
     directory.mkdir(parents=True, exist_ok=True)
-    model.encoder.set_default_att_context_size(context)
-    model.encoder.setup_streaming_params()
-    model.set_export_config({"cache_support": "True"})
+    if context is not None:
+        model.encoder.set_default_att_context_size(context)
+        model.encoder.setup_streaming_params()
+        model.set_export_config({"cache_support": "True"})
     for part, name in zip((model.encoder, model.decoder, model.joint), PARTS, strict=True):
         with tempfile.TemporaryDirectory(dir=directory) as scratch:  # above 2 GB it gets a file for each tensor
             part.export(f"{scratch}/{name}.onnx")
-            values = _metadata(model) if name == "encoder" else {}
+            values = _metadata(model, context is not None) if name == "encoder" else {}
             _save(onnx.load(f"{scratch}/{name}.onnx"), values, directory / f"{name}.onnx")
     symbols = [*model.joint.vocabulary, "<blk>"]
     lines = [f"{symbol} {number}\n" for number, symbol in enumerate(symbols)]
     (directory / "tokens.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def _metadata(model: "ASRModel") -> dict[str, object]:
-    """Metadata for sherpa-onnx: the predictor, and the encoder's window and caches."""
+def _metadata(model: "ASRModel", is_streaming: bool) -> dict[str, object]:
+    """Metadata for sherpa-onnx: the predictor, and a streaming encoder's window and caches."""
     encoder = model.encoder
-    chunk = encoder.streaming_cfg.chunk_size[1]
-    return {
+    values = {
         "vocab_size": model.decoder.vocab_size,
         "normalize_type": model.cfg.preprocessor.normalize,
         "pred_rnn_layers": model.decoder.pred_rnn_layers,
@@ -95,6 +97,11 @@ def _metadata(model: "ASRModel") -> dict[str, object]:
         "model_type": type(model).__name__,
         "version": 1,
         "url": "tdt" if model.joint.num_extra_outputs else "",  # sherpa-onnx looks for it there
+    }
+    if not is_streaming:
+        return values
+    chunk = encoder.streaming_cfg.chunk_size[1]
+    return values | {
         "window_size": chunk + encoder.streaming_cfg.pre_encode_cache_size[1],
         "chunk_shift": chunk,
         "cache_last_channel_dim1": len(encoder.layers),
@@ -128,26 +135,32 @@ def quantize(source: Path, directory: Path) -> None:
 
 @torch.inference_mode(False)
 def write_large(chosen: argparse.Namespace) -> None:
-    """Writes bundle, float32 and int8 in a folder; those in int8 that are there stay."""
+    """Writes DIR/streaming and DIR/offline, each with bundle, float32 and int8; what is there stays."""
     from benchmarks.nemo_models import build_model
 
-    folder, contexts = chosen.directory, [[70, 6], [70, 1], [70, 0]]
-    spec = ModelSpec(
-        "streaming", 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=128, d_model=chosen.width, n_heads=8,
-        n_layers=chosen.layers, ff_expansion=4, channels=256, predictor_layers=2, predictor_hidden=640,
-        joint_hidden=640, contexts=contexts, tokenizer=random_tokenizer(1024), gzipped=False,
+    streaming = ModelSpec(
+        "streaming", 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=LARGE_MEL_BINS, d_model=chosen.width,
+        n_heads=8, n_layers=chosen.layers, ff_expansion=4, channels=256, predictor_layers=2, predictor_hidden=640,
+        joint_hidden=640, contexts=[[70, 6], [70, 1], [70, 0]], tokenizer=random_tokenizer(1024), gzipped=False,
     )  # fmt: skip
-    names = [f"{left}_{right}" for left, right in contexts]
-    if all((folder / "int8" / name / "tokens.txt").exists() for name in names):
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as workspace:
-        model = build_model(spec, Path(workspace), float_signals())
-        model.save_to(f"{workspace}/model.nemo")
-        import_nemo(f"{workspace}/model.nemo", folder / "bundle", replace=True)
-        for name, context in zip(names, contexts, strict=True):
-            export_sherpa(model, context, folder / "float32" / name)
-            quantize(folder / "float32" / name, folder / "int8" / name)
+    offline = replace(
+        streaming, name="offline", durations=(0, 1, 2, 3, 4), norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
+        preprocessor={"normalize": "per_feature"},
+    )  # fmt: skip
+    signals = float_signals()
+    for spec, contexts in ((streaming, streaming.contexts), (offline, [None])):
+        folder = chosen.directory / spec.name
+        names = [WHOLE if context is None else f"{context[0]}_{context[1]}" for context in contexts]
+        if all((folder / "int8" / name / "tokens.txt").exists() for name in names):
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as workspace:
+            model = build_model(spec, Path(workspace), signals)
+            model.save_to(f"{workspace}/model.nemo")
+            import_nemo(f"{workspace}/model.nemo", folder / "bundle", replace=True)
+            for name, context in zip(names, contexts, strict=True):
+                export_sherpa(model, context, folder / "float32" / name)
+                quantize(folder / "float32" / name, folder / "int8" / name)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,15 @@ ALL_KINDS = (*KINDS, FACTORIZED)
 LABELS_PER_SECOND = 3.5
 """About what a tokenizer of 1,000 pieces makes of speech."""
 ENCODER_FRAME_MS = 80.0
+EVERYTHING = [-1, -1]
+"""The attention context of an offline model, in NeMo."""
+OFFLINE = {
+    "att_context_style": "regular",
+    "att_context_size": EVERYTHING,
+    "causal_downsampling": False,
+    "conv_context_size": None,
+}
+"""Differences of an offline model's section `encoder` in NeMo."""
 _MEL_BINS, _KERNEL, _FACTOR = 80, 9, 8
 _FEED_FORWARD_FACTOR = 4
 FEATURES = FeatureConfig(16000, 400, 160, 512, _MEL_BINS, 0.97, 2**-24)

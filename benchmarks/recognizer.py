@@ -3,6 +3,8 @@
     python -m benchmarks.recognizer [--quick] [--model BUNDLE] [--contexts 70,6 ...] [--streams 1 32]
         [--with-nemo FILE.nemo] [--with-sherpa DIR ...] [--precisions int8 float32]
         [--seconds S] [--manifest FILE] [--threads 1] [--json FILE]
+    python -m benchmarks.recognizer --offline DIR [--cases short long equal] [--files 64] [--quick]
+        [--precisions int8 float32] [--threads 1] [--json FILE]
 
 Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
@@ -11,22 +13,24 @@ Shares of the time are given per stage; the rest is the recognizer itself.
 Baselines are NeMo, in the environment of the extra `oracle`, and sherpa-onnx (a folder from `benchmarks.exports
 sherpa`). They transcribe the same recordings in the same process with the same number of threads, in interleaved
 rounds; ratios are medians over the rounds. Word errors of the first stream's recordings show that all systems do the
-same work.
+same work. `--offline`: see `benchmarks.baselines`.
 """
 
 import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.baselines import NemoPipeline, SherpaOnnx, penstock_name
-from benchmarks.measure import paired_ratio, timed_rounds
-from benchmarks.results import ROOT, Steps, describe, environment, publish
+from benchmarks.baselines import CASES, NemoPipeline, SherpaOnnx, cases, penstock_name
+from benchmarks.baselines import systems as offline_systems
+from benchmarks.measure import Measurement, paired_ratio, timed_rounds
+from benchmarks.results import ROOT, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
@@ -118,8 +122,10 @@ def main(argv: list[str] | None = None) -> None:
     prepare_process(arguments.threads)
     here = environment(arguments.threads)
     recordings = read_recordings(arguments.manifest)
+    speech = [recording.samples for recording in recordings]
+    if arguments.offline:
+        return measure_cases(arguments, here, offline_cases(arguments, speech))
     if arguments.seconds:  # texts say nothing then
-        speech = [recording.samples for recording in recordings]
         recordings = [Recording(np.resize(np.concatenate(speech), round(arguments.seconds * SAMPLE_RATE_HZ)), "")]
     results = []
     steps = Steps(len(arguments.contexts) * len(arguments.streams))
@@ -147,6 +153,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--with-sherpa", type=Path, nargs="+", default=[], metavar="DIR", help="sherpa-onnx, as well")
     parser.add_argument("--precisions", nargs="+", default=[AUTO], metavar="NAME", help="Penstock's, int8 ... (auto)")
     parser.add_argument("--seconds", type=float, metavar="S", help="audio of each stream (all recordings)")
+    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from benchmarks.exports")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="with --offline (all of them)")
+    parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 15 s with --offline (64)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
     parser.add_argument("--quick", action="store_true", help="one round")
@@ -185,6 +194,40 @@ def run_case(
     total_s = sum(seconds[penstock.name])
     results[0]["share"] = {stage: stage_s / total_s for stage, stage_s in penstock.stage_s.items()}
     return results
+
+
+def offline_cases(arguments: argparse.Namespace, speech: list[np.ndarray]) -> Iterator[Measurement]:
+    """Whole recordings of offline models."""
+    everything = list(offline_systems(arguments.offline, arguments.precisions))
+    for case in cases(arguments.cases, speech, arguments.files):
+        recordings = case.recordings
+        yield Measurement(
+            case.name, case.audio_s, everything,
+            lambda system, recordings=recordings: system.run(recordings),
+            lambda system, short=recordings[0][: 2 * SAMPLE_RATE_HZ]: system.run([short]),
+            lambda texts, first: f"{sum(map(eq, texts, first))} of {len(first)}",
+        )  # fmt: skip
+
+
+def measure_cases(arguments: argparse.Namespace, here: dict, measured: Iterator[Measurement]) -> None:
+    """Prints their table; RTFx and ratios by CPU time."""
+    results = []
+    for case in measured:
+        progress(f"{case.name}, {case.audio_s:.0f} s of audio")
+        for system in case.systems:
+            case.warm_up(system)
+        found, seconds, cpu_s = timed_rounds(arguments.rounds, case.systems, case.run, case.audio_s)
+        first = case.systems[0].name
+        for name in seconds:
+            result = {"case": case.name, "audio_s": case.audio_s, "system": name, "seconds": seconds[name]}
+            result |= {"cpu_seconds": cpu_s[name], "agreement": case.compare(found[name], found[first])}
+            result["rtfx"] = case.audio_s / statistics.median(cpu_s[name])
+            results.append(result | {"penstock_speed_up": paired_ratio(cpu_s[name], cpu_s[first])})
+    rows = [[r["case"], r["system"], r["rtfx"], f"{r['penstock_speed_up']:.2f}", r["agreement"]] for r in results]
+    header = ["audio", "system", "RTFx by CPU time", "Penstock's speed-up", "equal texts"]
+    markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
+    document = {"environment": here, "results": results}
+    publish(markdown, document, arguments.json)
 
 
 def in_words(streams: int) -> str:

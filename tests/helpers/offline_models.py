@@ -9,6 +9,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from benchmarks.random_models import OFFLINE
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import EncoderConfig
 from penstock.model.nemo.importer import import_nemo
@@ -17,15 +18,6 @@ from tests.helpers.random_models import random_encoder
 from tests.helpers.transformers_files import processor_document, renamed, shared_state, tokenizer_document
 
 BUNDLED = Path(__file__).parents[2] / "models" / "an4-offline"
-EVERYTHING = [-1, -1]
-"""The attention context of an offline model, in NeMo."""
-OFFLINE = {
-    "att_context_style": "regular",
-    "att_context_size": EVERYTHING,
-    "causal_downsampling": False,
-    "conv_context_size": None,
-}
-"""Differences of an offline model's section `encoder` in NeMo."""
 _OUT = "encoder.pre_encode.out.weight"
 _PARAKEET = "tdt_hybrid"
 _TRANSDUCER = ("decoder.", "joint.")

@@ -11,10 +11,11 @@ from nemo.collections.asr.models import ASRModel
 
 from benchmarks.nemo_models import build_ctc_model, build_model
 from benchmarks.nemo_specs import ModelSpec, float_signals
+from benchmarks.random_models import EVERYTHING, OFFLINE
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
 from recipes.an4.export_nemo import export_nemo
-from tests.helpers.offline_models import BUNDLED, EVERYTHING, OFFLINE
+from tests.helpers.offline_models import BUNDLED
 from tests.helpers.oracle.models import OracleModel, speech
 
 CTC = "offline_ctc"
