@@ -68,19 +68,18 @@ def authorization(connection: HTTPConnection) -> str | None:
     return only_authorization(connection.headers.getlist("authorization"))
 
 
-def know(connection: HTTPConnection, key: ApiKey) -> None:
+def know(connection: HTTPConnection) -> None:
     """The client has shown a key: its connection counts no longer for its address."""
     known = connection.scope.get("state", {}).get(CONNECTION)
     if known is not None:
         known.know()
-        known.key = key.name
 
 
 async def _key(
     request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
 ) -> AsyncIterator[ApiKey]:
     key = access.authenticate_header(authorization(request))
-    know(request, key)
+    know(request)
     with gateway.connections.taken(key):
         yield key
 
@@ -89,7 +88,7 @@ async def _own_key(
     request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
 ) -> AsyncIterator[ApiKey]:
     key = access.authenticate_key_header(authorization(request))
-    know(request, key)
+    know(request)
     with gateway.connections.taken(key):
         yield key
 

@@ -106,9 +106,9 @@ def _parse(text: str | bytes) -> Mapping[str, Any]:
     """The event of a message. A binary one without JSON is audio."""
     if isinstance(text, bytes) and not (text.lstrip().startswith(b"{") and b'"type"' in text):
         return {"type": _APPEND, "audio": text}
-    is_large = len(text) > limits.LARGE_FRAME_BYTES
+    is_large = len(text) > limits.MAX_EVENT_BYTES
     size = f"a message of {len(text)} bytes that is no audio is too large"
-    too_large = GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
+    too_large = GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.MAX_EVENT_BYTES} bytes")
     # Audio has few commas: other events take long to parse.
     if is_large and (text.count(",") if isinstance(text, str) else text.count(b",")) > _MAX_LARGE_COMMAS:
         raise too_large

@@ -65,7 +65,7 @@ async def _admit(
     """The credential of a handshake that would be accepted now. GatewayError for others."""
     gateway.access.check_page(connection.headers.get("origin"), connection.headers.get("host"))
     credential = _credential(gateway, connection, offered)
-    know(connection, credential.key)
+    know(connection)
     group = gateway.streams.group(model)
     if not any(each.takes_live for each in gateway.streams.groups):
         group.check_live()  # else a session may still choose another model

@@ -227,8 +227,6 @@ class OpenConnection:
     def __init__(self, connections: Connections, address: str):
         self._connections, self._address = connections, address
         self._is_known = self._is_closed = False
-        self.key = ANONYMOUS.name
-        """Name of the key that it has shown."""
         self.last_ping_s = 0.0
         """Time, by the event loop's clock, of the last ping from a WebSocket's client."""
 
