@@ -76,15 +76,6 @@ class Budget:
         finally:
             self.release(key, amount)
 
-    @contextmanager
-    def arriving(self, key: str, end: Callable[[], None]) -> Iterator[None]:
-        """In the block a message arrives that has its room already. `end` gives the room to another key."""
-        self._arriving[end] = key, asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            self._arriving.pop(end, None)
-
     async def arrival(self, key: str, reading: Awaitable[_T], limit_s: float) -> _T:
         """Returns what is read, for which there is room already. Another key may get that room meanwhile: GatewayError.
 
@@ -96,19 +87,16 @@ class Budget:
             nonlocal is_ended
             is_ended = task.cancel()
 
+        self._arriving[end] = key, asyncio.get_running_loop().time()
         try:
-            with self.arriving(key, end):
-                return await asyncio.wait_for(task, limit_s)
+            return await asyncio.wait_for(task, limit_s)
         except asyncio.CancelledError:
             if not is_ended:
                 raise
-            raise self.needed_by_others() from None
-
-    def needed_by_others(self) -> GatewayError:
-        """The error of what has not arrived, whose room another key gets."""
-        return GatewayError(
-            GatewayCode.STREAMS_EXHAUSTED, f"another key needs the {self._what} of what has not arrived"
-        )
+            message = f"another key needs the {self._what} of what has not arrived"
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message) from None
+        finally:
+            self._arriving.pop(end, None)
 
     @contextmanager
     def growing(self, key: str) -> Iterator[Callable[[int], None]]:
