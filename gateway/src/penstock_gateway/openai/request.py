@@ -3,8 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.message import Message
-from email.utils import collapse_rfc2231_value
 from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -254,21 +252,9 @@ class _FormParser(MultiPartParser):
         part = self._current_part
         header = part.content_disposition or b""
         _, options = parse_options_header(header)
-        name = options.get(b"name")
-        if name is None and (name := _extended_name(header)) is not None:
-            header += b'; name="' + name.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
-        if name == b"file" and b"filename" not in options:
-            header += b'; filename=""'
-        part.content_disposition = header
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            part.content_disposition = header + b'; filename=""'
         super().on_headers_finished()
-
-
-def _extended_name(header: bytes) -> bytes | None:
-    """The parameter `name*`."""
-    message = Message()
-    message["content-disposition"] = header.decode("latin-1")
-    value = message.get_param("name", header="content-disposition")
-    return None if value is None else collapse_rfc2231_value(value).encode()
 
 
 async def read_form(
