@@ -107,7 +107,7 @@ class RealtimeConnection:
 
     async def _read(self) -> None:
         """Messages of the client, one after another; a stream that cannot take more audio stops the reading."""
-        for action in self._protocol.opened():
+        for action in self._protocol.dialect.opened():
             await self._apply(action)
         count = errors = 0
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
@@ -212,18 +212,18 @@ class RealtimeConnection:
     async def _answer_without_audio(self, is_last: bool) -> None:
         """The end of a segment before any audio."""
         empty = Final(0, "", (), (), 0.0, 0.0, is_last=is_last, forced=not is_last)
-        for event in self._protocol.result(empty):
+        for event in self._protocol.dialect.result(empty):
             await self._send(event)
 
     async def _read_results(self, stream: ReplicaStream) -> None:
         """Results of one stream, until its last one."""
         try:
             async for event in stream.events():
-                for server_event in self._protocol.result(event):
+                for server_event in self._protocol.dialect.result(event):
                     await self._send(server_event)
         except GatewayError as error:
             self._has_reported = True
-            for server_event in self._protocol.failed(error):
+            for server_event in self._protocol.dialect.failed(error):
                 await self._send(server_event)
             raise
 

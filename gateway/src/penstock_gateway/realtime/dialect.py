@@ -3,16 +3,15 @@
 import binascii
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pybase64
 
 from penstock_common.audio.pcm import RawFormat
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.validation import Fields, invalid
 
@@ -50,25 +49,6 @@ class Finish:
 Action = ServerEvent | Configure | AppendAudio | EndSegment | Finish
 """Actions of a dialect for its connection: send an event, or act on the stream. The order counts."""
 END_SEGMENT, FINISH = EndSegment(), Finish()
-
-
-class Dialect(Protocol):
-    """The dialect of a connection."""
-
-    def opened(self) -> Sequence[Action]:
-        """The first event of the connection."""
-
-    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
-
-    def result(self, event: Event) -> list[ServerEvent]:
-        """The server events for an event of the stream."""
-
-    def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The server events for the loss of the stream; an `error` only where that does not pass."""
-
-    def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
-        """The `error` event for a client event; `client_event` is that event's own id."""
 
 
 class SessionUpdate(Fields):

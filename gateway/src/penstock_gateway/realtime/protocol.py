@@ -11,23 +11,18 @@ from penstock_common.audio.pcm import Remark
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
+from penstock_gateway.realtime.dialect import Action, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.riva_dialect import RivaDialect, is_of_riva
-from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, parse_object
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""The JSON text of a server event."""
 _APPEND = "input_audio_buffer.append"
 _CHOOSING = ("session.update", "transcription_session.update", _APPEND)
 _MAX_LARGE_COMMAS = 100
 """In an event with audio; base64 has none."""
-
-
-def encode(event: ServerEvent) -> str:
-    """The JSON text of a server event."""
-    return _encode(event)
 
 
 class RealtimeProtocol:
@@ -47,17 +42,14 @@ class RealtimeProtocol:
         """
         self._streams, self._config, self._presets, self._model = streams, config, presets or {}, model
         self._names = Names()
-        self._dialect: Dialect
+        self.dialect: OpenAIDialect | RivaDialect
+        """May change with the first client event."""
         if is_riva:
-            self._dialect = self._riva()
+            self.dialect = self._riva()
         else:
-            self._dialect = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
+            self.dialect = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
         self._is_chosen = is_riva
         self._client_event: object = None
-
-    def opened(self) -> Sequence[Action]:
-        """The first events of the connection. GatewayError: NO_REPLICA."""
-        return self._dialect.opened()
 
     def receive(self, text: str | bytes) -> Sequence[Action]:
         """Actions of a message. A wrong one gives an `error` event and has no other effect.
@@ -70,19 +62,11 @@ class RealtimeProtocol:
             self._client_event = event.get("event_id")
             if not self._is_chosen:
                 self._choose(event)
-            return self._dialect.receive(event)
+            return self.dialect.receive(event)
         except GatewayError as error:
             if error.code is GatewayCode.SHAPE_RETIRED or error.code.is_passing:
                 raise
             return (self.rejected(error),)
-
-    def result(self, event: Event) -> list[ServerEvent]:
-        """The server events for an event of the stream."""
-        return self._dialect.result(event)
-
-    def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The server events for the loss of the stream."""
-        return self._dialect.failed(error)
 
     def remark(self, remark: Remark) -> ServerEvent:
         """The server event for a remark on the stream, in its time, in both dialects."""
@@ -90,7 +74,7 @@ class RealtimeProtocol:
 
     def rejected(self, error: GatewayError) -> ServerEvent:
         """The `error` event for the message that was received last."""
-        return self._dialect.rejected(error, self._client_event)
+        return self.dialect.rejected(error, self._client_event)
 
     def _riva(self) -> RivaDialect:
         return RivaDialect(self._streams, self._config, self._names, self._presets.get("riva", {}), self._model)
@@ -98,7 +82,7 @@ class RealtimeProtocol:
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "transcription_session.update" and is_of_riva(event.get("session")):
-            self._dialect = self._riva()
+            self.dialect = self._riva()
         self._is_chosen = kind in _CHOOSING
 
 
