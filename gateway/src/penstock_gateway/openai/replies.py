@@ -29,7 +29,7 @@ from penstock_gateway.openai.formats import (
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.events import Event, Final, shifted
+from penstock_gateway.stream.events import Event, Final
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 PROTOCOL = "openai"
@@ -93,9 +93,8 @@ class TranscriptionJob:
 
     async def events(self) -> AsyncIterator[Event]:
         """The events of the stream. GatewayError, also of the file."""
-        start_ms = round(1000 * self._recording.start_s)
         async for event in self._stream.events():
-            yield shifted(event, start_ms)
+            yield event
         await self._feeding
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
-from penstock_gateway.stream.events import Event, Final, Partial, confidence, shifted
+from penstock_gateway.stream.events import Final, Partial, confidence
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 CHANNEL_TAG = 1  # channels are averaged to one
@@ -161,21 +161,17 @@ class Call:
         with self._live.activity.waiting():  # for a decoder, or until one is free
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
-                    self._live.start_s = self._audio.start_ms / 1000
+                    self._live.start_s = self._audio.start_s
                     await self._live.push(samples)
         await self._live.finish()
 
-    async def _events(self) -> AsyncIterator[Event]:
-        async for event in self._live.events():
-            yield shifted(event, self._audio.start_ms)
-
     async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
-        async for event in self._events():
+        async for event in self._live.events():
             if isinstance(event, Final) and is_answer(event):
                 results.append(offline_result(event, self._form))
 
     async def _write_results(self, write: Write, has_interim_results: bool) -> None:
-        async for event in self._events():
+        async for event in self._live.events():
             if isinstance(event, Final):
                 result = final_result(event, self._form) if is_answer(event) else None
             else:

@@ -19,7 +19,7 @@ from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admitted
-from penstock_gateway.stream.events import Event, Final
+from penstock_gateway.stream.events import Event, Final, shifted
 from penstock_gateway.stream.failures import OnlyOtherModelsError, gateway_error
 from penstock_gateway.stream.metrics import StreamReport
 from penstock_gateway.stream.options import LiveStreamOptions, segments_of
@@ -59,7 +59,7 @@ class ReplicaStream:
         self.options = options
         """The options now."""
         self.start_s = 0.0
-        """The time of the first sample in its recording, for remarks."""
+        """The time of the first sample in its recording, which counts in the times of events and remarks."""
         self._segments = segments_of(options)
         self._error: GatewayError | None = None
         """Why it ends early: the first error counts. In a stream that is stopped, results come before it."""
@@ -204,7 +204,7 @@ class ReplicaStream:
             self._report.final(event)
         elif event is not None:
             self._report.partial(result.round_trip_s)
-        return event
+        return event and shifted(event, round(1000 * self.start_s))
 
     async def _call_at_end(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine that ends the segment."""
