@@ -56,8 +56,8 @@ class ConnectionOptions:
     wait_for_slot_s: float = 0.0
     """Seconds during which a stream's start is repeated with increasing back-off, while the server is full or stopping.
 
-    After a rejection also while the server is gone. With it the first request of each stream is answered before the
-    second one is sent. Not for `BatchedClient`.
+    After a rejection also while the server is gone. With it a stream sends no audio before it is accepted. Not for
+    `BatchedClient`.
     """
     reconnect_s: float = 0.0
     """Seconds during which a stream that has had results reconnects to its server. Not for `BatchedClient`.

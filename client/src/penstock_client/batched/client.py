@@ -150,11 +150,8 @@ class BatchedClient:
 async def _started(server: Server, options: StreamOptions | None, on_answer: OnAnswer | None) -> BatchedStream:
     """A stream that has sent its start; one with speakers once it is accepted: else another server is tried."""
     stream = await server.open(parameters_of(options), on_answer)
-    stream.start()
     if stream.has_speakers:
-        try:
-            await stream.accepted()
-        except BaseException:
-            stream.cancel()
-            raise
+        await stream.started()
+    else:
+        stream.start()
     return stream

@@ -224,14 +224,15 @@ class EngineStream:
             await stream.push(request.samples)
 
     async def _opened(self) -> BatchedStream:
-        """The stream; with `wait_for_slot_s` once the server has accepted its first requests."""
+        """The stream; with `wait_for_slot_s` once the server has accepted it, before any audio."""
         pauses = retry_pauses_s(self._options.wait_for_slot_s)
         is_rejected = False  # then it may be gone for a while, too: it starts again
         while True:
             try:
                 stream = await self._server.open(self._parameters)
                 if self._options.wait_for_slot_s:
-                    await self._accept(stream)
+                    await stream.started()
+                    await stream.next_answer()  # no request of the caller, which gets no result for it
                 return stream
             except (
                 ServerFullError, ServerDrainingError, ServerUnreachableError, ConnectionLostError, ServerReplyError,
@@ -243,22 +244,6 @@ class EngineStream:
                         raise await self._explained(error) from error
                     raise
                 await asyncio.sleep(pause_s)
-
-    async def _accept(self, stream: BatchedStream) -> None:
-        """Sends the first requests, up to one that makes a row. They wait until the server has accepted that."""
-        sent = 0
-        try:
-            while not stream.rows:
-                while len(self._requests) == sent:
-                    await self._changed.wait(math.inf)
-                await self._send(stream, self._requests[sent])
-                sent += 1
-            await stream.accepted()
-        except BaseException:
-            stream.cancel()
-            raise
-        for _ in range(sent):
-            self._requests.popleft()
 
     async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
         """Names what answers at the address in place of a server with this model."""

@@ -103,6 +103,15 @@ class BatchedStream(ServedStream):
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
         await self._wait_until(lambda: self.is_accepted)
 
+    async def started(self) -> None:
+        """Sends its start without audio, and returns once the server has accepted it; else the stream is cancelled."""
+        self.start()
+        try:
+            await self.accepted()
+        except BaseException:
+            self.cancel()
+            raise
+
     async def push(self, samples: npt.ArrayLike) -> None:
         """Takes mono audio [n] at the model's rate, floats in -1 .. 1 or int16, and copies it.
 
