@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock_client import limits
 from penstock_client.alignment import Samples
@@ -72,7 +72,7 @@ class EngineStream:
         self._stream: BatchedStream | None = None
         self._requests: deque[Request] = deque()
         self._sending: asyncio.Task[None] | None = None
-        self._moving: asyncio.Task[None] | None = None
+        self._moving: asyncio.Task[object] | None = None
         self._results: deque[Result] = deque()
         self._latest = Result(0, "", False, 0.0, (), (), ())
         """The last one that has come."""
@@ -167,7 +167,7 @@ class EngineStream:
     async def close(self) -> None:
         """Cancels, and waits until the server has taken the end, at most `limits.CLOSE_S`."""
         self.cancel()
-        tasks = [task for task in (self._sending, self._moving) if task is not None]
+        tasks: list[asyncio.Task[Any]] = [task for task in (self._sending, self._moving) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -263,11 +263,9 @@ class EngineStream:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
         self._server.forget_offer()
-        self._moving = asyncio.create_task(self._move(stream, error, self._lost_s + reconnect_s - now_s))
+        limit_s = self._lost_s + reconnect_s - now_s
+        self._moving = asyncio.create_task(move_to_any(stream, error, lambda: [self._server], limit_s))
         return True
-
-    async def _move(self, stream: BatchedStream, error: ClientError, limit_s: float) -> None:
-        await move_to_any(stream, error, lambda: [self._server], limit_s)
 
     def _note_success(self) -> None:
         assert self._lost_s is not None and self._stream is not None

@@ -69,7 +69,9 @@ class Link:
 
         beside: a link to the same server, which shares its channel.
         """
-        self._endpoint = endpoint
+        self._endpoint, self._is_of_speakers = endpoint, endpoint.model == SPEAKERS_MODEL_NAME
+        self.url = endpoint.url
+        """The server's address."""
         self._is_alive, self._slow_s = is_alive, slow_s
         self.client_id = secrets.token_hex(16)
         self._numbers = 0
@@ -104,11 +106,6 @@ class Link:
     def live(self) -> int:
         """Number of its streams."""
         return len(self._streams)
-
-    @property
-    def url(self) -> str:
-        """The server's address."""
-        return self._endpoint.url
 
     def next_number(self) -> int:
         """A number for a new stream of this link."""
@@ -247,7 +244,7 @@ class Link:
                 limit_s = max(self._slow_s, timeout_s) if lives else timeout_s
                 continue
             if waited_s >= limit_s:
-                message = f"no reply from the server at {self._endpoint.url} for {limit_s:g} s"
+                message = f"no reply from the server at {self.url} for {limit_s:g} s"
                 self._fail_all(ReplyTimeoutError, message, of_speakers=self._is_of_speakers and lives)
                 self._call.cancel()
                 return
@@ -262,7 +259,7 @@ class Link:
             self._lose(f"{type(error).__name__}: {error}")
 
     def _lose(self, why: str) -> None:
-        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self._endpoint.url}: {why}")
+        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self.url}: {why}")
 
     def _fail_all(self, kind: type[StreamError], message: str, of_speakers: bool = False) -> None:
         self.is_lost = True
@@ -273,10 +270,6 @@ class Link:
             error = kind(stream.stream_id, message)
             error.of_speakers = of_speakers
             stream.fail(error, is_open=False)
-
-    @property
-    def _is_of_speakers(self) -> bool:
-        return self._endpoint.model == SPEAKERS_MODEL_NAME
 
     def _reject(self, rows: Sequence[Pushed], error: StreamError) -> None:
         """Fails the streams of a request that was rejected whole, and ends them.

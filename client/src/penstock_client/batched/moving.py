@@ -76,17 +76,12 @@ class StreamMoves:
         self._speaker_losses += error.of_speakers
         return max(self._fruitless, self._unreadable_replies - 1) < _MAX_FRUITLESS_MOVES
 
-    def cancel(self) -> None:
-        """The stream is over: it moves no more."""
-        if self.arrival is not None:
-            self.arrival.cancel()
-
 
 def repeated(replay: Replay, geometry: ChunkGeometry | None) -> tuple[Mapping[str, Parameter], list[Part]]:
     """The parameters of a start on another server, and what that has to receive after it."""
     parts = replay.requests(geometry)
     if not parts:
-        return replay.parameters, []
+        return replay.kept.parameters, []
     return parts[0].parameters, [parts[0].again(parts[0].samples), *parts[1:]]
 
 

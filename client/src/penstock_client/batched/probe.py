@@ -40,10 +40,10 @@ def explain(endpoint: Endpoint, reason: str) -> str:
         return reason if endpoint.is_secure else f"this port requires TLS; use protocol {endpoint.protocol + 's'!r}"
     if found is None or found == endpoint.protocol:
         return reason
-    plain = " without TLS" if endpoint.is_secure else ""
+    speaks = f"this port speaks {'gRPC' if found == 'grpc' else 'HTTP'}" + " without TLS" * endpoint.is_secure
     if (found == "grpc") == endpoint.is_grpc:
-        return f"this port speaks {_name(found)}{plain}; use protocol {found!r}"
-    return f"this port speaks {_name(found)}{plain}; use protocol {found!r}, or the server's {own_port}"
+        return f"{speaks}; use protocol {found!r}"
+    return f"{speaks}; use protocol {found!r}, or the server's {own_port}"
 
 
 class _Probe:
@@ -101,7 +101,3 @@ def _status(reply: bytes) -> int | None:
     """The status of a reply of HTTP/1."""
     status = reply[9:12]
     return int(status) if status.isdigit() else None
-
-
-def _name(protocol: str) -> str:
-    return {"grpc": "gRPC", "http": "HTTP"}[protocol]

@@ -63,7 +63,7 @@ class ServedStream:
         self.fingerprint = ""  # of the server's model: the stream moves to no other
         self.on_lost: OnLost = lambda stream, error: False
         self._at = OnServer(link, link.next_number())
-        self._moves = StreamMoves(self._at.stream_id)
+        self.moves = StreamMoves(self._at.stream_id)
         self.parameters = parameters
         self._aligner = ChunkAligner(geometry)
         self._replay = replay
@@ -167,7 +167,7 @@ class ServedStream:
         new_results = self._new_results(pushed, results, round_trip_s, flags if is_whole else 0)
         is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, new_results, is_whole), round_trip_s)
         if is_new and (is_whole or new_results):
-            self._moves.note_new_result()
+            self.moves.note_new_result()
         if not is_whole:
             self._at.link.enqueue(pushed.poll())
         elif flags & END:
@@ -176,7 +176,7 @@ class ServedStream:
             self._at.link.forget(self)
         else:
             parks = self._soft_ends.pop(self._answers.rows, False)
-            if parks and self.is_answered and not self._moves.are_under_way:
+            if parks and self.is_answered and not self.moves.are_under_way:
                 self._leave(is_open=True)
                 self._is_without_server = self.is_parked = True
         self._changed.give()
@@ -196,7 +196,7 @@ class ServedStream:
     @property
     def _offset_samples(self) -> int:
         """Begin of its present server's stream in it."""
-        return self._replay.offset_samples if self._replay is not None else 0
+        return self._replay.server.offset_samples if self._replay is not None else 0
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
@@ -221,7 +221,7 @@ class ServedStream:
         if not self._is_without_server:
             self._leave(is_open)
         self._is_without_server = True
-        self._moves.backlog.clear()
+        self.moves.backlog.clear()
         if error.code not in MOVABLE or not self._may_move(error):
             self.failure = error
             self._drop_replay()
@@ -230,20 +230,21 @@ class ServedStream:
     def _drop_replay(self) -> None:
         """The stream is over: it moves no more."""
         self._replay = None
-        self._moves.cancel()
+        if self.moves.arrival is not None:
+            self.moves.arrival.cancel()
 
     def give_up(self, error: ClientError) -> None:
         """Fails the stream for good."""
         self.on_lost = lambda stream, error: False
-        self._moves.are_under_way = False
+        self.moves.are_under_way = False
         self.fail(error)
 
     def _may_move(self, error: ClientError) -> bool:
         """Leaves the stream to those that move it, if there are any."""
-        if not self._moves.may_follow(error) or self._replay is None:
+        if not self.moves.may_follow(error) or self._replay is None:
             return False
-        if self._moves.are_under_way:
-            self._moves.error = error
+        if self.moves.are_under_way:
+            self.moves.error = error
             return True
         return self.on_lost(self, error)
 
@@ -267,17 +268,17 @@ class ServedStream:
         """
         if self._replay is None:
             raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")
-        self._moves.are_under_way = True
+        self.moves.are_under_way = True
         try:
             await self._go_to(link, self._replay, geometry, keeps_speakers)
         finally:
-            self._moves.are_under_way = False
+            self.moves.are_under_way = False
 
     async def _go_to(self, link: Link, replay: Replay, geometry: ChunkGeometry | None, keeps_speakers: bool) -> None:
         arrival, answers = await self._arrived(link, replay, geometry, keeps_speakers)
         if not keeps_speakers:
             self.has_speakers = False
-            replay.forget_speakers()
+            replay.speakers = None
         if not self._is_without_server:
             self._leave(is_open=None)
         link.forget(arrival)
@@ -286,9 +287,9 @@ class ServedStream:
         if self._aligner.geometry is not None:
             self._aligner.geometry = geometry
         replay.restart(geometry)
-        samples = self._moves.begin(repeated(replay, geometry)[1])
+        samples = self.moves.begin(repeated(replay, geometry)[1])
         link.add(self)
-        backlog = self._moves.backlog
+        backlog = self.moves.backlog
         for results in answers:
             if backlog:  # else one of them could not be
                 self.answer(self._at.pushed(self, backlog.popleft()), results, None)
@@ -297,7 +298,7 @@ class ServedStream:
             await self._wait_for_answers(self._at.sent_samples - _MAX_REPEATED_SAMPLES)
         await self._wait_for_answers(samples)
         if self._is_without_server:
-            raise self._moves.error
+            raise self.moves.error
 
     async def _arrived(
         self, link: Link, replay: Replay, geometry: ChunkGeometry | None, keeps_speakers: bool
@@ -311,7 +312,7 @@ class ServedStream:
             parameters, parts = repeated(replay, geometry)
             again = [] if self._is_without_server else reported(parts, replay.segment_start_samples)
             options = parameters if keeps_speakers else without_speakers(parameters)
-            arrival = self._moves.arrival = Arrival(link, options, self._polls)
+            arrival = self.moves.arrival = Arrival(link, options, self._polls)
             try:
                 answers = await arrival.catch_up(again, _MAX_REPEATED_SAMPLES)
                 self._check_whole(replay, geometry)
@@ -324,7 +325,7 @@ class ServedStream:
                 arrival.cancel()
                 raise
             finally:
-                self._moves.arrival = None
+                self.moves.arrival = None
             arrival.cancel()  # a segment has ended meanwhile
 
     async def _wait_for_answers(self, samples: int) -> None:
@@ -360,8 +361,8 @@ class ServedStream:
         if self.is_parked:
             self.fail(ServerFullError(self.stream_id, "no server has a slot for the stream, which was idle"))
             self.is_parked = False
-        elif self._moves.backlog:
-            self._moves.backlog.append(part)
+        elif self.moves.backlog:
+            self.moves.backlog.append(part)
         elif not self._is_without_server:
             self._send(part)
         return None

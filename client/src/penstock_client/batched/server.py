@@ -287,8 +287,9 @@ async def move_to_any(
             is_last = time.monotonic() >= deadline_s
             target, is_full = await _move_once(stream, targets())
             if target is None and stream.keeps_speakers and (is_last or not is_full):
-                with stream.letting_speakers_go():
-                    target, _ = await _move_once(stream, targets())
+                stream.moves.may_lose_speakers = True
+                target, _ = await _move_once(stream, targets())
+                stream.moves.may_lose_speakers = False
                 if target is not None:
                     log.warning("stream %s goes on without speakers: %s", stream.name, lost)
             if target is not None or is_last:
@@ -299,6 +300,7 @@ async def move_to_any(
     except StreamClosedError:  # it is over, or too long since its last border: nowhere
         pass
     finally:
+        stream.moves.may_lose_speakers = False  # also where the attempt was cancelled
         if stream.is_without_server:
             stream.give_up(lost)
     return None

@@ -320,7 +320,7 @@ class ReplicaStream:
     async def move_to(self, replica: Replica) -> None:
         """Moves the stream to this replica, where it counts as live meanwhile. ClientError where that fails."""
         upstream, is_parked = self._upstream, self._replica is None
-        name, url, replayed = upstream.name, upstream.server_url, upstream.replayed_samples
+        name, url, replayed = upstream.name, upstream.server_url, upstream.moves.replayed_samples
         code = self._lost.code if upstream.is_without_server else "SERVER_DRAINING"
         if is_parked:  # before the move: another stream of the key could start meanwhile
             self._admitted.count()
@@ -336,7 +336,7 @@ class ReplicaStream:
         if self._replica is not None:
             self._replica.release()
         self._replica, code = replica, _WOKEN if is_parked else code
-        replayed_s = (upstream.replayed_samples - replayed) / SAMPLE_RATE_HZ
+        replayed_s = (upstream.moves.replayed_samples - replayed) / SAMPLE_RATE_HZ
         self._report.moved(replica.address, upstream.name, code, replayed_s)
         log.info("stream %s of %s is now %s of %s: %s", name, url, upstream.name, replica.address, code)
 
