@@ -75,25 +75,19 @@ def know(connection: HTTPConnection) -> None:
         known.know()
 
 
-async def _key(
-    request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
-) -> AsyncIterator[ApiKey]:
-    key = access.authenticate_header(authorization(request))
-    know(request)
-    with gateway.connections.taken(key):
-        yield key
+def _counted(authenticate: Callable[[Access, str | None], ApiKey]) -> Any:
+    async def key_of(
+        request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
+    ) -> AsyncIterator[ApiKey]:
+        key = authenticate(access, authorization(request))
+        know(request)
+        with gateway.connections.taken(key):
+            yield key
+
+    return Depends(key_of)
 
 
-async def _own_key(
-    request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
-) -> AsyncIterator[ApiKey]:
-    key = access.authenticate_key_header(authorization(request))
-    know(request)
-    with gateway.connections.taken(key):
-        yield key
-
-
-KeyOf = Annotated[ApiKey, Depends(_key)]
+KeyOf = Annotated[ApiKey, _counted(Access.authenticate_header)]
 """The key of a request, checked before its body is read."""
 
 
@@ -105,7 +99,7 @@ async def _upload_key(gateway: GatewayOf, key: KeyOf) -> AsyncIterator[ApiKey]:
 
 UploadKeyOf = Annotated[ApiKey, Depends(_upload_key)]
 """The key of an upload, which counts from here to the end of the reply."""
-OwnKeyOf = Annotated[ApiKey, Depends(_own_key)]
+OwnKeyOf = Annotated[ApiKey, _counted(Access.authenticate_key_header)]
 """The same for a key only, not for a client secret."""
 
 

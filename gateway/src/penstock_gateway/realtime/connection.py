@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock_common.audio.tracks import Samples
 from penstock_gateway import limits
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -22,9 +21,9 @@ from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security.budget import OpenConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
+_T = TypeVar("_T")
 _log = logging.getLogger("penstock_gateway.realtime")
 PROTOCOL = "realtime"
 _PIECE_BYTES = 256 << 10
@@ -147,15 +146,10 @@ class RealtimeConnection:
         before, self._configured = self._configured, configured
         if self._stream is not None and before is not None:
             is_same_audio = (before.audio, before.has_header) == (configured.audio, configured.has_header)
-            if is_same_audio and await self._changed(self._stream, configured.options):
+            change = self._gateway.streams.change
+            if is_same_audio and await self._on_stream(change(self._stream, configured.options)) is not None:
                 return
         await self._finish()
-
-    async def _changed(self, stream: ReplicaStream, options: LiveStreamOptions) -> bool:
-        try:
-            return await self._gateway.streams.change(stream, options) is not None
-        except GatewayError:
-            raise _StreamLostError from None
 
     async def _push(self, data: bytes) -> None:
         if self._stream is None and not data:
@@ -165,7 +159,7 @@ class RealtimeConnection:
         assert self._stream is not None and self._decoder is not None
         data = self._decoder.message(data)
         for start in range(0, len(data) or 1, _PIECE_BYTES):  # also without samples: the client is not idle
-            await self._on_stream(self._stream.push, self._decoder.push(data[start : start + _PIECE_BYTES]))
+            await self._on_stream(self._stream.push(self._decoder.push(data[start : start + _PIECE_BYTES])))
         self._stream.note(self._decoder.remarks)
         await self._send_remarks()
 
@@ -185,8 +179,8 @@ class RealtimeConnection:
             return await self._answer_without_audio(is_last=False)
         assert self._decoder is not None
         if len(rest := self._decoder.flush()):
-            await self._on_stream(self._stream.push, rest)
-        await self._on_stream(self._stream.end_segment)
+            await self._on_stream(self._stream.push(rest))
+        await self._on_stream(self._stream.end_segment())
 
     async def _finish(self) -> bool:
         """Finishes the stream and waits for its last result. False if there is none."""
@@ -196,16 +190,16 @@ class RealtimeConnection:
         assert self._decoder is not None
         rest = self._decoder.flush()
         if len(rest):
-            await self._on_stream(stream.push, rest)
-        await self._on_stream(stream.finish)
+            await self._on_stream(stream.push(rest))
+        await self._on_stream(stream.finish())
         await results
         await self._send_remarks()
         self._stream = self._results = self._decoder = None
         return True
 
-    async def _on_stream(self, method: Callable[..., Awaitable[None]], *samples: Samples) -> None:
+    async def _on_stream(self, call: Awaitable[_T]) -> _T:
         try:
-            await method(*samples)
+            return await call
         except GatewayError:
             raise _StreamLostError from None
 
