@@ -206,7 +206,7 @@ def test_an_update_changes_only_the_fields_it_has(protocol):
     shown = actions[-1]["session"]["audio"]["input"]
     assert shown["noise_reduction"] is None
     assert shown["transcription"] == {"model": "fake-asr", "language": "en", "keywords": ["rubout"]}
-    assert actions[-1]["penstock_ignored"] == ["noise_reduction", "keywords '24/7'"]
+    assert actions[-1]["penstock_ignored"] == ["audio.input.noise_reduction", "keywords '24/7'"]
 
 
 def test_a_session_update_that_changes_nothing_leaves_the_stream_alone(protocol):

@@ -3,7 +3,8 @@
 import binascii
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pybase64
 
 from penstock_common.audio.pcm import RawFormat
-from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.config import Config
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.stream.options import LiveStreamOptions
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import Fields, invalid
 
 _FORM = re.compile("format|rate|encoding|channel", re.IGNORECASE)
@@ -49,6 +52,31 @@ class Finish:
 Action = ServerEvent | Configure | AppendAudio | EndSegment | Finish
 """Actions of a dialect for its connection: send an event, or act on the stream. The order counts."""
 END_SEGMENT, FINISH = EndSegment(), Finish()
+
+
+class Dialect:
+    """The dialect of a connection: what both have."""
+
+    accepted = ""
+    """The client events, for errors."""
+
+    def __init__(self, streams: ReplicaStreams, config: Config, names: "Names"):
+        self._streams, self._config, self._names = streams, config, names
+        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], Sequence[Action]]] = {}
+        """By the type of a client event."""
+        self._rejected = Rejected()
+        self._forced: deque[bool] = deque()
+        """Ends of segments that are not answered yet: True discards the segment."""
+
+    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
+        kind = event.get("type")
+        if (handler := self._handlers.get(str(kind))) is None:
+            raise invalid("type", f"is {shown(kind)}; accepted: {self.accepted}")
+        return handler(event)
+
+    def _event(self, kind: str, **fields: Any) -> ServerEvent:
+        return {"type": kind, "event_id": self._names.new("event"), **fields}
 
 
 class SessionUpdate(Fields):

@@ -3,22 +3,21 @@
 Knows no socket. An item is a segment: its deltas come while it is spoken, `committed` and `completed` at its end.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_common.results import Word
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayCode, GatewayError, shown, shown_names
+from penstock_gateway.errors import GatewayCode, GatewayError, shown_names
 from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     Action,
     AppendAudio,
     Configure,
+    Dialect,
     Names,
-    Rejected,
     ServerEvent,
     SessionUpdate,
     read_audio,
@@ -28,7 +27,7 @@ from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, O
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
 from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import invalid, read_fields
+from penstock_gateway.validation import read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
@@ -53,8 +52,10 @@ class Item:
         return delta
 
 
-class OpenAIDialect:
+class OpenAIDialect(Dialect):
     """One connection."""
+
+    accepted = "session.update, input_audio_buffer.append, .commit and .clear"
 
     def __init__(
         self,
@@ -65,16 +66,21 @@ class OpenAIDialect:
         model: str = "",
     ):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
-        self._streams, self._config, self._names = streams, config, names
+        super().__init__(streams, config, names)
+        self._handlers = {
+            "input_audio_buffer.append": self._append,
+            "session.update": self._update,
+            "transcription_session.update": self._reject_beta,
+            "input_audio_buffer.commit": self._commit,
+            "input_audio_buffer.clear": self._clear,
+        }
         first = OpenAISession(config.endpoint_silence_ms or None, SessionTranscription(model=model))
         self._session = first.update(given, config)
         self._session_name = names.new("sess")
-        self._rejected = Rejected()
         self._configured: Configure | None = None
         self._known: tuple[str | None, str | None, ModelGroup] | None = None  # model and delay that the session names
         self._item: Item | None = None
         self._previous: str | None = None
-        self._forced: deque[bool] = deque()  # ends of segments that are not answered yet: True discards the segment
         self._has_audio = False  # since the last commit or clear
         self._segment_start_s = 0.0  # in the time of the stream
         self._offset_s = 0.0  # audio of the streams before
@@ -82,22 +88,6 @@ class OpenAIDialect:
     def opened(self) -> list[Action]:
         """The first event of a connection."""
         return [self._event("session.created", session=self._shown_session(), **self._unused(self._session))]
-
-    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
-        kind = event.get("type")
-        if kind == "input_audio_buffer.append":
-            return self._append(event)
-        handler = {
-            "session.update": self._update,
-            "transcription_session.update": self._reject_beta,
-            "input_audio_buffer.commit": self._commit,
-            "input_audio_buffer.clear": self._clear,
-        }.get(str(kind))
-        if handler is None:
-            accepted = "session.update, input_audio_buffer.append, .commit and .clear"
-            raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
-        return handler(event)
 
     def result(self, event: Event) -> list[ServerEvent]:
         """The server events for an event of the stream."""
@@ -302,6 +292,3 @@ class OpenAIDialect:
 
     def _shown_session(self) -> dict[str, Any]:
         return {"id": self._session_name} | self._session.shown(self._group(self._session), self._config.language)
-
-    def _event(self, kind: str, **fields: Any) -> ServerEvent:
-        return {"type": kind, "event_id": self._names.new("event"), **fields}
