@@ -4,14 +4,14 @@ import asyncio
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy.typing as npt
 
 from penstock_client import limits
-from penstock_client.batched.blocking import ThreadedServer
+from penstock_client.batched.blocking import EventLoopThread, event_loop_thread
 from penstock_client.batched.engine import EngineStream, server_of
+from penstock_client.batched.server import Server
 from penstock_client.batched.server_offer import check_live, read_server_info
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
@@ -68,10 +68,10 @@ class Client(ClientBase):
         align: bool = True,
     ):
         super().__init__(url, protocol, timeout_s, connection_options)
-        self._server = ThreadedServer(partial(server_of, self._endpoint, align))
+        self._server, self._thread = server_of(self._endpoint, align), event_loop_thread()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
-        self._close_once = weakref.finalize(self, close_all, self._streams, self._server)
+        self._close_once = weakref.finalize(self, close_all, self._streams, self._server, self._thread)
 
     def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """A new stream.
@@ -80,8 +80,9 @@ class Client(ClientBase):
         SpeakersNotServedError for speakers without a speaker model on the server.
         """
         stream_id = self._new_stream_id()
-        server, thread = self._server.here()
-        stream = Stream(EngineStream(server, stream_id, parameters_of(options)), thread, self)
+        if not self._thread.is_running:
+            raise StreamClosedError(stream_id, "the client was made before this process was forked: make one here")
+        stream = Stream(EngineStream(self._server, stream_id, parameters_of(options)), self._thread, self)
         self._streams.add(stream)
         return stream
 
@@ -141,14 +142,15 @@ class Client(ClientBase):
         self.close()
 
 
-def close_all(streams: Iterable[Stream], server: ThreadedServer) -> None:
+def close_all(streams: Iterable[Stream], server: Server, thread: EventLoopThread) -> None:
     """Closes the streams and the connection to their server."""
     streams = list(streams)
     for stream in streams:  # all their ends are sent before waiting for the first
         stream.cancel()
     for stream in streams:
         stream.close()
-    server.close()
+    if thread.is_running:
+        thread.finish(server.close())
 
 
 class AsyncClient(ClientBase):
