@@ -2,14 +2,14 @@
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from penstock_common.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, FilePart, is_container, is_stream, ogg_links
+from penstock_common.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, is_container, is_stream
 from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, has_ffmpeg
 from penstock_common.audio.pcm import DAMAGED, UNREAD, Block, PcmStream, Remarks, check_form, read_wav_header
 
@@ -56,9 +56,8 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
             raise
     try:
         if head.startswith(b".snd") and head[8:12] == bytes(4):  # FFmpeg takes 0 for no samples, not for unknown
-            return MediaReader(file, FilePart(file, head=head[:8] + b"\xff" * 4))
-        if head.startswith(b"OggS") and len(begins := ogg_links(file)) > 1:
-            return ChainedReader(file, begins)
+            file.seek(12)
+            return MediaReader(io.BytesIO(head[:8] + b"\xff" * 4 + file.read()))
         file.seek(0)
         return MediaReader(file)
     except ValueError as error:
@@ -93,34 +92,6 @@ class _BlockReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class ChainedReader(_BlockReader):
-    """Reads the links of a chained Ogg file: FFmpeg takes no other rate or channels in a later one."""
-
-    def __init__(self, file: BinaryIO, begins: Sequence[int]):
-        """begins: the places of the links."""
-        self._parts = [FilePart(file, begin, end) for begin, end in zip(begins, (*begins[1:], None), strict=True)]
-        self._first = MediaReader(file, self._parts[0])
-        super().__init__(file, self._first.rate_hz, self._first.channels, None)
-        self.start_s = self._first.start_s
-
-    def blocks(self) -> Iterator[Block]:
-        """The samples of all links."""
-        done_s, reader = self.start_s, self._first
-        for number in range(len(self._parts)):
-            begin_s = done_s
-            try:
-                reader = reader if number == 0 else MediaReader(self._file, self._parts[number])
-            except ValueError:
-                self.remarks.note(DAMAGED, done_s)
-                continue
-            for block in reader.blocks():
-                done_s += len(block.samples) / block.rate_hz
-                yield block
-            for code, start_s, lost_s in reader.remarks:
-                self.remarks.note(code, begin_s + start_s - reader.start_s, lost_s)
-            reader.close_media()
 
 
 class WavReader(_BlockReader):
@@ -200,7 +171,7 @@ class SoundReader(_BlockReader):
         super().close()
 
 
-Reader = WavReader | MediaReader | ChainedReader | SoundReader
+Reader = WavReader | MediaReader | SoundReader
 
 
 def _open_file(source: str | Path | bytes | BinaryIO) -> BinaryIO:
