@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 from penstock_client import limits
 from penstock_client.alignment import Samples
-from penstock_client.batched.probe import NOT_A_SERVER, explain
 from penstock_client.batched.rows import END, FINALIZE, MOVABLE
 from penstock_client.batched.server import Server, StreamSettings, move_to_any
+from penstock_client.batched.server_offer import not_a_server
 from penstock_client.batched.signal import AsyncSignal
 from penstock_client.batched.stream import BatchedStream
-from penstock_client.batched.thread import in_thread
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_common.errors import (
     ClientError,
@@ -241,16 +240,9 @@ class EngineStream:
                 pause_s = next(pauses, None) if is_rejected else None
                 if pause_s is None:
                     if isinstance(error, ServerReplyError):
-                        raise await self._explained(error) from error
+                        raise not_a_server(self._server.endpoint, str(error.__cause__ or error.text)) from error
                     raise
                 await asyncio.sleep(pause_s)
-
-    async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
-        """Names what answers at the address in place of a server with this model."""
-        endpoint, reason = self._server.endpoint, str(error.__cause__ or error.text)
-        if reason == "HTTP status 404":
-            reason = NOT_A_SERVER["http"]
-        return ServerUnreachableError(endpoint.url, await in_thread(explain, endpoint, reason))
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""

@@ -16,10 +16,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client import limits
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, Values
-from penstock_client.batched.probe import NOT_A_SERVER
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
-from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.protocol import MAX_REPLY_BYTES, NOT_A_SERVER
 from penstock_common.errors import ServerUnreachableError
 
 _CHANNEL_OPTIONS = (
@@ -138,7 +137,7 @@ def output_values(response: service_pb2.ModelInferResponse) -> Values:
 def reason(error: grpc.RpcError) -> str:
     """The reason why a call ended, as gRPC gives it, unless the server does not know the call."""
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return NOT_A_SERVER["grpc"]
+        return NOT_A_SERVER
     return str(error.details() or error.code().name)
 
 

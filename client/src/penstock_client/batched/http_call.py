@@ -20,10 +20,9 @@ from tritonclient.utils import InferenceServerException
 from yarl import URL
 
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError
-from penstock_client.batched.probe import NOT_A_SERVER
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import Endpoint, read_pem
-from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.protocol import MAX_REPLY_BYTES, NOT_A_SERVER
 from penstock_client.replies import UNREADABLE, stream_error
 from penstock_common.errors import ConnectionLostError, ServerFullError, StreamError
 
@@ -86,7 +85,7 @@ class HttpCall:
                 message = f"{ServerFullError.code}: {message}"
             return _rejected(message)
         is_unknown = status == http.HTTPStatus.NOT_FOUND
-        other = NOT_A_SERVER["http"] if is_unknown else f"HTTP status {status} without an error message of Triton"
+        other = NOT_A_SERVER if is_unknown else f"HTTP status {status} without an error message of Triton"
         if not self._is_reached:
             raise CallLostError(other)
         # A proxy answers in the server's place, and other requests may succeed.
