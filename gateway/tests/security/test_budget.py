@@ -61,8 +61,8 @@ async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("keys", "size"), [("aa", 150), ("abc", 160)], ids=["share", "all"])
-async def test_what_grows_until_all_wait_for_each_other_ends_only_the_last(keys, size):
-    budget, ended = Budget("room", 400, 60), []
+async def test_what_grows_until_all_wait_for_each_other_ends_only_one(keys, size):
+    budget, ended = Budget("room", 400, 0.2), []
 
     async def grow(key):
         with budget.growing(key) as resize:

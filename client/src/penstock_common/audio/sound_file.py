@@ -21,8 +21,6 @@ _HALF_READ = ("MP3", "MPEG", "OGG")
 _UNREAD_BYTES = 1 << 14
 _UNKNOWN_FRAMES = 1 << 62
 """libsndfile counts at least this many in a FLAC file that was written to a pipe: its header has no length."""
-_BAD_SEEK = 39
-"""libsndfile's error where soundfile seeks to the end of such a file, after it has read the last samples."""
 
 
 def open_audio(source: str | Path | bytes | BinaryIO) -> "Reader":
@@ -134,11 +132,10 @@ class SoundReader(_BlockReader):
             self._sound = self._soundfile.SoundFile(file)
         except (OSError, RuntimeError, TypeError) as error:
             raise ValueError(_reason(error)) from error
-        if self._sound.format in _HALF_READ:
+        if self._sound.format in _HALF_READ or self._sound.frames >= _UNKNOWN_FRAMES:
             raise ImportError(NEEDED)
-        self._is_stated = self._sound.frames < _UNKNOWN_FRAMES
         rate_hz = self._sound.samplerate
-        super().__init__(file, rate_hz, self._sound.channels, self._sound.frames / rate_hz if self._is_stated else None)
+        super().__init__(file, rate_hz, self._sound.channels, self._sound.frames / rate_hz)
 
     def blocks(self) -> Iterator[Block]:
         """The samples, up to the end of the file or its damage."""
@@ -151,14 +148,13 @@ class SoundReader(_BlockReader):
                     break
                 frames += count
                 yield Block(self.rate_hz, buffer[:count].copy())
-        except self._soundfile.LibsndfileError as error:
+        except self._soundfile.LibsndfileError:
             count = int(np.isfinite(buffer).all(axis=1).sum())
             frames += count
             if count:
                 yield Block(self.rate_hz, buffer[:count])
-            if self._is_stated or error.code != _BAD_SEEK:
-                self.remarks.note(DAMAGED, frames / self.rate_hz, max(0.0, (self.seconds or 0) - frames / self.rate_hz))
-                return
+            self.remarks.note(DAMAGED, frames / self.rate_hz, max(0.0, (self.seconds or 0) - frames / self.rate_hz))
+            return
         except (OSError, RuntimeError) as error:
             raise ValueError(_reason(error)) from error
         position = self._file.tell()

@@ -55,8 +55,6 @@ class Budget:
         self._changed = asyncio.Event()
         self._arriving: dict[Callable[[], None], tuple[str, float]] = {}
         """By the call that ends a message: its key, and when it took its room."""
-        self._holders, self._stuck = Counter[str](), Counter[str]()
-        """By key: what has grown, and what of it waits to grow further."""
 
     @asynccontextmanager
     async def taken(self, key: str, amount: int) -> AsyncIterator[Callable[[int], None]]:
@@ -112,7 +110,6 @@ class Budget:
                 self._make_room(key)
                 raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"there is no {self._what} left")
             self.release(key, taken - amount)
-            self._holders[key] += (amount > 0) - (taken > 0)
             taken = amount
 
         try:
@@ -128,18 +125,9 @@ class Budget:
     async def grow(self, resize: Callable[[int], None], key: str, taken: int, amount: int) -> None:
         """Calls what `growing` has yielded, which holds `taken`, as soon as there is room.
 
-        Where all that could give room waits itself, the last one to wait gets the error at once, so that others go on.
+        Where all that could give room waits itself, the first one to wait too long gives it.
         """
-        self._stuck[key] += taken > 0
-        try:
-            if taken and not self._has_room(key, amount - taken):
-                is_share = self.used[key] + amount - taken > self._share(key)
-                stuck, holders = (each[key] if is_share else each.total() for each in (self._stuck, self._holders))
-                if stuck >= holders > 1:
-                    raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"there is no {self._what} left")
-            await self._wait(lambda: self._has_room(key, amount - taken), key)
-        finally:
-            self._stuck[key] -= taken > 0
+        await self._wait(lambda: self._has_room(key, amount - taken), key)
         resize(amount)
 
     async def _wait(self, has_room: Callable[[], bool], key: str) -> None:
