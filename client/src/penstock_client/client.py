@@ -48,14 +48,12 @@ class Client(ClientBase):
 
     Its streams share requests to the model `asr_batch`: over gRPC of one call, over HTTP one at a time. They fail if
     the server leaves a request unanswered for `timeout_s`. A stream connects with its first audio, so an absent server
-    shows there. A failed attempt to connect is repeated; audio is never sent twice to one stream of the server (see
-    `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it and
-    its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol or
-    certificate file.
+    shows there. Use as a context manager, or call `close`; a client that is left open is closed when it and its streams
+    are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol or certificate
+    file.
 
-    Streams send whole chunks of the server's model: a row without one would cost the server time, and could not be
-    answered with anything new. With `align=False`, or to a server that does not publish its chunks, all audio is sent
-    at once.
+    Streams send whole chunks of the server's model. With `align=False`, or to a server that does not publish its
+    chunks, all audio is sent at once.
     """
 
     def __init__(

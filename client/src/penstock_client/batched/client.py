@@ -19,16 +19,13 @@ from penstock_common.samples import SAMPLE_RATE_HZ
 class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
-    When replies slow down, it sends fewer, larger requests: rows of more streams share one. The gap between requests is
-    half of the extra delay, at most 250 ms. The extra delay is the newest round trip, or the age of the oldest
-    unanswered request if that is longer, minus the shortest round trip so far.
-    Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
-    connects anew. With several urls, streams start on the server with the fewest of them, and go on at another one of
-    the same model where theirs is lost: their current segment is sent again, and nothing that was received is repeated.
-    A server that leaves requests unanswered, but answers an empty stream, has `slow_s`, if that is longer.
-    `max_replay_s` of audio are kept per stream for a move: by default 120 with several urls, else 0; any other value is
-    at least `max_unanswered_s`. Raises ValueError for an invalid url, protocol, certificate file, number or connection
-    option.
+    When replies slow down, it sends fewer, larger requests: rows of more streams share one. Where the server is lost,
+    or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. With several
+    urls, streams start on the server with the fewest of them, and go on at another one of the same model where theirs
+    is lost: their current segment is sent again, and nothing that was received is repeated. A server that leaves
+    requests unanswered, but answers an empty stream, has `slow_s`, if that is longer. `max_replay_s` of audio are kept
+    per stream for a move: by default 120 with several urls, else 0; any other value is at least `max_unanswered_s`.
+    Raises ValueError for an invalid url, protocol, certificate file, number or connection option.
     """
 
     def __init__(
