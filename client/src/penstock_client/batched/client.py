@@ -103,6 +103,7 @@ class BatchedClient:
     async def close(self) -> None:
         """Ends the remaining streams and the connections."""
         self._is_closed = True
+        # A copy: each task that ends takes itself out.
         moves = dict(self._moves)
         for task in moves:
             task.cancel()
@@ -131,6 +132,7 @@ class BatchedClient:
     def _note_lost(self, server: Server, stream: BatchedStream, error: ClientError) -> bool:
         if error.code in LOST and not error.of_speakers:
             server.note_down()
+        # A move would open a link that nothing closes.
         if self._is_closed:
             return False
         task = asyncio.create_task(self._move(stream, error))

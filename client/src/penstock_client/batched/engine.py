@@ -103,9 +103,11 @@ class EngineStream:
         """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError."""
         while True:
             self._check_open()
+            # Only once all that waited for the stream is sent: requests keep their order.
             if self._stream is not None and self._sending is not None and self._sending.done():
                 await self._send(self._stream, request)
                 return
+            # The end always has room: what its caller waits for next are results.
             if request.flags & END or self._has_room(request):
                 break
             await self._changed.wait(math.inf)  # afterwards the task that sends the others may have ended
@@ -169,6 +171,7 @@ class EngineStream:
         tasks: list[asyncio.Task[Any]] = [task for task in (self._sending, self._moving) if task is not None]
         for task in tasks:
             task.cancel()
+        # Before the end is sent: the task could still open the stream.
         if tasks:
             await asyncio.wait(tasks)
         if self._stream is not None:
@@ -202,6 +205,7 @@ class EngineStream:
             while self._requests:
                 self._changed.give()
                 await self._send(stream, self._requests[0])
+                # Only now: until it is sent it counts in `held_samples`.
                 self._requests.popleft()
             self._changed.give()
         except ClientError as error:
@@ -254,6 +258,7 @@ class EngineStream:
         if self._lost_s is None:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
+        # Another server may be at the address by now, where the stream cannot go on.
         self._server.forget_offer()
         limit_s = self._lost_s + reconnect_s - now_s
         self._moving = asyncio.create_task(move_to_any(stream, error, lambda: [self._server], limit_s))

@@ -74,6 +74,7 @@ class _Kept:
 
     def _forget_oldest(self) -> None:
         oldest = self.sent.popleft().part
+        # A replay begins behind it, with the options that it has set.
         self.parameters = {**self.parameters, **oldest.changes}
         self.samples -= oldest.samples
         self.forgotten_samples = oldest.end_samples
@@ -171,10 +172,12 @@ class Replay:
         server.words, server.tokens = self._words, self._tokens
         if self.speakers is not None:
             self.speakers.restart()
+        # Without a warm-up the server counts frames from its own begin, and the caller from the segment's.
         if geometry is not None and offset_samples and not warm_up_chunks:
             chunks = offset_samples // geometry.chunk_samples - geometry.chunks(self._endpoints[0].samples)
             server.shift_frames = chunks * geometry.chunk_frames
         parts = self.requests(geometry)
+        # Ends before the replay's begin are not sent again, so their results do not come again.
         unsent = sum(sent.part.is_final for sent in self.kept.sent) - sum(part.is_final for part in parts)
         server.ends = max(0, self.kept.reported_ends - unsent)
         return parts
@@ -188,6 +191,7 @@ class Replay:
         for part, _ in self.kept.sent:
             is_old = part.is_final and old_ends > 0
             old_ends -= is_old
+            # A part without samples at the border belongs to what follows: it may end a segment or change options.
             is_repeated = part.end_samples > start_samples or (part.end_samples == start_samples and not part.samples)
             if is_repeated:
                 repeated.append((part, min(part.samples, part.end_samples - start_samples), not is_old))
@@ -220,9 +224,11 @@ class Replay:
         if self.speakers is not None:
             words = self.speakers.words(result, server.offset_ms)
         if server.ends:
+            # Segments that the caller has ended come again before the present one: they are only counted.
             server.ends -= result.is_final and not result.is_endpoint
             self._match(words)
             return None
+        # A server may count the segments of a stream from any number.
         if self._segment is None:
             self._endpoints[0] = self._endpoints[0]._replace(segment=result.segment)
         if server.segment_shift is None:
@@ -309,6 +315,7 @@ class Replay:
     def _forget(self, kept: _Kept) -> None:
         """Forgets what no replay would begin with any more."""
         start_samples, context_samples = self.segment_start_samples, self._context_samples
+        # One that a replay can begin with stays: a decoder starts anew only at an endpoint.
         while len(self._endpoints) > 1 and self._endpoints[0].samples < start_samples - context_samples:
             self._endpoints.popleft()
         kept.note_base(sum(each.ends for each in islice(self._endpoints, 1, None)) + self._ends)

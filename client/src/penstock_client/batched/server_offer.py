@@ -80,6 +80,7 @@ async def read_parameters_soon(endpoint: Endpoint) -> Mapping[str, str]:
     try:
         return await done
     finally:
+        # The thread tries no more to connect: its result is not awaited.
         is_over.set()
 
 

@@ -109,9 +109,11 @@ class BatchedStream(ServedStream):
         step = self._max_unanswered_samples
         for start in range(0, max(1, len(array)), step):
             await self._wait_until(lambda: self._end_samples - self._answers.samples <= step)
+            # After the wait: the stream may be over or finished by now.
             self._check_open()
             part = array[start : start + step]
             ready = self._aligner.add(part)
+            # No samples go at once: they keep an idle stream open on the server.
             if ready is not None or not len(part):
                 self._enqueue_all(NO_SAMPLES if ready is None else ready)
 
@@ -166,6 +168,7 @@ class BatchedStream(ServedStream):
 
     def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None, parks: bool = False) -> None:
         self._enqueue_end(NO_SAMPLES, FINALIZE, changes)
+        # After the row was made, whose number this is.
         self._soft_ends[self.rows] = parks
 
     def _enqueue_end(self, samples: Samples, flags: int, changes: Mapping[str, Parameter] | None) -> None:
@@ -204,6 +207,7 @@ class BatchedStream(ServedStream):
     ) -> None:
         array = self._copied(samples)
         if (more := len(array) - self._max_unanswered_samples) > 0:
+            # By `push`, which waits: an end takes no more audio with it than may be on its way.
             await self.push(array[:more])
             array = array[more:]
         await self._wait_for_end()
