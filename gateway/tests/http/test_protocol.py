@@ -239,7 +239,7 @@ async def test_a_websocket_that_is_broken_before_it_is_accepted(gateway, caplog,
         async with running(gateway) as served:
             reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
             writer.write(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n\r\n".encode())
-            while not gateway.connections.open(ANONYMOUS):
+            while not gateway.connections.open[ANONYMOUS.name]:
                 await asyncio.sleep(0)
             writer.write(frame)
             with contextlib.suppress(ConnectionResetError):

@@ -124,16 +124,16 @@ async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its
     async with open_streams(fleet(), admission=admission) as streams:
         muted = await streams.open(LiveStreamOptions(), key, "test")
         await mute(muted)
-        await until(lambda: not admission.live(key))
+        await until(lambda: not admission._keys[key.name].streams)
         other = await streams.open(LiveStreamOptions(), key, "test")
         await muted.push(speech(3, 4))
         assert not list(muted._targets())
         await other.cancel()
         await until(lambda: muted._replica)
-        assert admission.live(key) == 1
+        assert admission._keys[key.name].streams == 1
         await muted.finish()
         assert [event.text async for event in muted.events()][-1] == "w3 w4"
-        assert admission.live(key) == 0
+        assert admission._keys[key.name].streams == 0
 
 
 async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, open_streams, until, monkeypatch):

@@ -34,7 +34,7 @@ class Streamer:
         recording = Recording(track.samples, self.args.request_ms)
         start_s = time.monotonic()
         with self._open(audio.start_s) as stream:
-            play(stream, recording, self._pacer(), on_progress, self._segment_ends())
+            play(stream, recording, self._pacer(), on_progress, SegmentEnds(self.args.finalize_every))
         elapsed_s = None if self.args.simulate_realtime else time.monotonic() - start_s
         audio_s = track.samples.size / SAMPLE_RATE_HZ
         return Streamed(stream.transcript, audio_s, elapsed_s, audio.remarks, audio.start_s + audio_s)
@@ -46,7 +46,8 @@ class Streamer:
         with contextlib.ExitStack() as opened:
             streams = [opened.enter_context(self._open(pipe.start_s, is_live=True)) for _ in on_progress]
             voices = [
-                Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
+                Voice(stream, report, SegmentEnds(self.args.finalize_every))
+                for stream, report in zip(streams, on_progress, strict=True)
             ]
             audio_s = dictate(voices, pipe.blocks(), self._pacer())
         elapsed_s = time.monotonic() - start_s
@@ -61,7 +62,7 @@ class Streamer:
             Microphone(self.args.microphone, self.args.request_ms) as microphone,
             self._open(is_live=True) as stream,
         ):
-            voice = Voice(stream, on_progress, self._segment_ends())
+            voice = Voice(stream, on_progress, SegmentEnds(self.args.finalize_every))
             audio_s = dictate([voice], ([block] for block in microphone))
         return Streamed(stream.transcript, audio_s, end_s=audio_s)
 
@@ -80,6 +81,3 @@ class Streamer:
 
     def _pacer(self) -> Pacer | None:
         return Pacer() if self.args.simulate_realtime else None
-
-    def _segment_ends(self) -> SegmentEnds:
-        return SegmentEnds(self.args.finalize_every)

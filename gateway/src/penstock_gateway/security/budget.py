@@ -20,25 +20,22 @@ class KeyLimit:
     def __init__(self, what: str, limit: Callable[[int], int]):
         """`what`: their name in errors; `limit`: of a key with this number of streams."""
         self._what, self._limit = what, limit
-        self._open: Counter[str] = Counter()
-
-    def open(self, key: ApiKey) -> int:
-        """Number that the key has open."""
-        return self._open[key.name]
+        self.open: Counter[str] = Counter()
+        """By name of the key."""
 
     @contextmanager
     def taken(self, key: ApiKey) -> Iterator[None]:
         """Counts one more until the block ends. GatewayError STREAMS_EXHAUSTED where the limit is reached."""
-        if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
+        if key.max_streams is not None and self.open[key.name] >= (limit := self._limit(key.max_streams)):
             message = f"all {limit} {self._what} of the API key {key.name!r} are open"
             raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
-        self._open[key.name] += 1
+        self.open[key.name] += 1
         try:
             yield
         finally:
-            self._open[key.name] -= 1
-            if not self._open[key.name]:
-                del self._open[key.name]
+            self.open[key.name] -= 1
+            if not self.open[key.name]:
+                del self.open[key.name]
 
 
 class Budget:
@@ -171,30 +168,21 @@ class Connections:
     def __init__(self, max_open: int, max_unknown: int):
         """`max_unknown`: of one address, before they have shown a key."""
         self._max_open, self._max_unknown = max_open, max_unknown
-        self._open = 0
-        self._unknown: Counter[str] = Counter()
+        self.open_count = 0
+        self.unknown: Counter[str] = Counter()
+        """By address."""
 
     def open(self, address: str) -> "OpenConnection":
         """Counts a connection of this client until it is closed. GatewayError OVERLOADED above a limit."""
-        if self._open >= self._max_open:
+        if self.open_count >= self._max_open:
             raise GatewayError(GatewayCode.OVERLOADED, f"all {self._max_open} connections of the gateway are open")
-        if self._unknown[address] >= self._max_unknown:
+        if self.unknown[address] >= self._max_unknown:
             raise GatewayError(
                 GatewayCode.OVERLOADED, f"{self._max_unknown} connections of this address have shown no key"
             )
-        self._open += 1
-        self._unknown[address] += 1
+        self.open_count += 1
+        self.unknown[address] += 1
         return OpenConnection(self, address)
-
-    def know(self, address: str) -> None:
-        """Counts one of the address's that has shown a key."""
-        self._unknown[address] -= 1
-        if not self._unknown[address]:
-            del self._unknown[address]
-
-    def close(self) -> None:
-        """Counts one that is closed."""
-        self._open -= 1
 
 
 class OpenConnection:
@@ -210,14 +198,17 @@ class OpenConnection:
         """Notes that the connection has shown a key; also after others."""
         if not self._is_known:
             self._is_known = True
-            self._connections.know(self._address)
+            unknown = self._connections.unknown
+            unknown[self._address] -= 1
+            if not unknown[self._address]:
+                del unknown[self._address]
 
     def close(self) -> None:
         """Notes that the connection is closed; also after others."""
         if not self._is_closed:
             self._is_closed = True
             self.know()
-            self._connections.close()
+            self._connections.open_count -= 1
 
 
 class TokenBucket:
