@@ -105,8 +105,7 @@ class Config(Options):
         None, description="decoder at the end of a segment"
     )
     longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
-        30,
-        description="length after which any short pause ends a segment; 0: never, and live streams cannot move",
+        30, description="length after which any short pause ends a segment; 0: never, and live streams cannot move"
     )
     live_window: Annotated[
         Literal["live"] | WindowSizes | None,

@@ -16,17 +16,7 @@ from operator import or_
 
 from penstock_client import limits
 from penstock_client.batched.call import BatchCall, CallLostError, RawReply, UnreadableReplyError, open_call
-from penstock_client.batched.rows import (
-    END,
-    MAX_ROWS,
-    NO_SAMPLES,
-    START,
-    Part,
-    Pushed,
-    Receiver,
-    Row,
-    decode_reply,
-)
+from penstock_client.batched.rows import END, MAX_ROWS, NO_SAMPLES, START, Part, Pushed, Receiver, Row, decode_reply
 from penstock_client.batched.signal import AsyncSignal
 from penstock_client.connection import Endpoint
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SPEAKERS_MODEL_NAME

@@ -155,13 +155,7 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     address = f"address of the server (the variable {_URL_VARIABLE}, else {_GRPC_URL}, for HTTP {_HTTP_URL})"
     add("--url", metavar="HOST:PORT", help=address)
     add("--protocol", choices=get_args(ProtocolName), default="grpc", help="grpcs and https use TLS (grpc)")
-    add(
-        "--timeout",
-        type=_number(0.001),
-        default=10.0,
-        metavar="S",
-        help="maximum seconds to wait for a response (10)",
-    )
+    add("--timeout", type=_number(0.001), default=10.0, metavar="S", help="maximum seconds to wait for a response (10)")
     add(
         "--connect-retry",
         type=_number(0),

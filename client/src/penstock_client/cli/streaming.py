@@ -58,10 +58,7 @@ class Streamer:
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
         self._check_live(True)
-        with (
-            Microphone(self.args.microphone, self.args.request_ms) as microphone,
-            self._open(is_live=True) as stream,
-        ):
+        with Microphone(self.args.microphone, self.args.request_ms) as microphone, self._open(is_live=True) as stream:
             voice = Voice(stream, on_progress, SegmentEnds(self.args.finalize_every))
             audio_s = dictate([voice], ([block] for block in microphone))
         return Streamed(stream.transcript, audio_s, end_s=audio_s)

@@ -74,13 +74,9 @@ class TranscriptionForm(BaseModel):
         description="the recording; its content decides the format, not its name",
         json_schema_extra={"format": "binary"},
     )
-    model: str = Field(
-        "",
-        description="a replica group, or an OpenAI name for the first one",
-    )
+    model: str = Field("", description="a replica group, or an OpenAI name for the first one")
     language: str = Field(
-        "",
-        description="`auto`, or a language of the model by code or English name; no effect where it names none",
+        "", description="`auto`, or a language of the model by code or English name; no effect where it names none"
     )
     languages: list[str] = Field([], alias="languages[]", description="the same; several leave the choice to the model")
     keywords: list[str] = Field(
@@ -110,8 +106,7 @@ class TranscriptionForm(BaseModel):
         False, description="`true`, `1`: server-sent events with stable text"
     )
     speakers: Annotated[str | int, BeforeValidator(_speakers)] = Field(
-        "off",
-        description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect",
+        "off", description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect"
     )
     known_speaker_names: Annotated[list[str], AfterValidator(_different)] = Field(
         [],

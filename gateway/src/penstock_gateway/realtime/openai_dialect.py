@@ -58,12 +58,7 @@ class OpenAIDialect(Dialect):
     accepted = "session.update, input_audio_buffer.append, .commit and .clear"
 
     def __init__(
-        self,
-        streams: ReplicaStreams,
-        config: Config,
-        names: Names,
-        given: Mapping[str, Any],
-        model: str = "",
+        self, streams: ReplicaStreams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""
     ):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         super().__init__(streams, config, names)

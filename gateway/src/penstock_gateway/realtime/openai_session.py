@@ -21,15 +21,7 @@ from penstock_gateway.stream.options import (
     unused_model,
 )
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import (
-    Array,
-    ClosedFields,
-    Text,
-    accepted,
-    invalid,
-    read_known,
-    read_speakers,
-)
+from penstock_gateway.validation import Array, ClosedFields, Text, accepted, invalid, read_known, read_speakers
 
 RATES_HZ = (24_000, 16_000, 8_000)
 """OpenAI's rate of audio/pcm, and two more."""
