@@ -80,6 +80,7 @@ class GrpcCall:
     """One ModelStreamInfer call."""
 
     max_unanswered = 64
+    """Requests on their way; rows beyond them wait, and share a later request."""
 
     def __init__(self, endpoint: Endpoint, channel: Channel):
         self._model, self.channel = endpoint.model, channel
@@ -88,12 +89,12 @@ class GrpcCall:
         self._call = stub.ModelStreamInfer(metadata=tuple(endpoint.options.headers.items()))
 
     async def write(self, client_id: str, rows: Sequence[Row]) -> None:
-        """Sends a request."""
+        """Sends a request. Raises nothing where the call is lost: `replies` does."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader reports why
             await self._call.write(infer_message(self._model, rows_message(client_id, rows)))
 
     async def replies(self) -> AsyncIterator[RawReply]:
-        """The replies as they come."""
+        """The replies as they come. Raises CallLostError and UnreadableReplyError."""
         try:
             async for reply in self._call:
                 yield RawReply(output_values(reply.infer_response), reply.error_message)

@@ -59,9 +59,7 @@ class Link:
 
         beside: a link to the same server, which shares its channel.
         """
-        self._endpoint, self._is_of_speakers = endpoint, endpoint.model == SPEAKERS_MODEL_NAME
-        self.url = endpoint.url
-        """The server's address."""
+        self.endpoint, self._is_of_speakers = endpoint, endpoint.model == SPEAKERS_MODEL_NAME
         self._is_alive, self._slow_s = is_alive, slow_s
         # Random, so that streams of a link that was lost are none of the next one's on the server.
         self.client_id = secrets.token_hex(16)
@@ -234,7 +232,7 @@ class Link:
 
     async def _watch(self) -> None:
         """Fails the streams if the server leaves a request unanswered for the timeout."""
-        timeout_s = limit_s = self._endpoint.timeout_s
+        timeout_s = limit_s = self.endpoint.timeout_s
         is_asked, lives, ask_s = False, False, math.inf
         if self._is_alive is not None and (self._slow_s > timeout_s or self._is_of_speakers):
             ask_s = max(timeout_s - limits.ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
@@ -250,7 +248,7 @@ class Link:
                 # The question has taken its time: what has come meanwhile counts.
                 continue
             if waited_s >= limit_s:
-                message = f"no reply from the server at {self.url} for {limit_s:g} s"
+                message = f"no reply from the server at {self.endpoint.url} for {limit_s:g} s"
                 self._fail_all(ReplyTimeoutError, message, of_speakers=self._is_of_speakers and lives)
                 self._call.cancel()
                 return
@@ -267,7 +265,7 @@ class Link:
             self._lose(f"{type(error).__name__}: {error}")
 
     def _lose(self, why: str) -> None:
-        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self.url}: {why}")
+        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self.endpoint.url}: {why}")
 
     def _fail_all(self, kind: type[StreamError], message: str, of_speakers: bool = False) -> None:
         # First: the ends that failing streams would still send on this link go nowhere.
@@ -300,7 +298,7 @@ class Link:
         """Ends the streams over another call, so that their slots are free: the server may be alive."""
         rows = [Row(number, NO_SAMPLES, END) for number in numbers]
         with suppress(ClientError, CallLostError, UnreadableReplyError, asyncio.TimeoutError):
-            call = open_call(self._endpoint)
+            call = open_call(self.endpoint)
             try:
                 for start in range(0, len(rows), MAX_ROWS):
                     await call.write(self.client_id, rows[start : start + MAX_ROWS])

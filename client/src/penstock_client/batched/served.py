@@ -119,7 +119,7 @@ class ServedStream:
     @property
     def server_url(self) -> str:
         """The address of its server, or of the last one."""
-        return self._at.link.url
+        return self._at.link.endpoint.url
 
     @property
     def has_results(self) -> bool:

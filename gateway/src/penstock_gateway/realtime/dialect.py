@@ -60,8 +60,8 @@ class Dialect:
     accepted = ""
     """The client events, for errors."""
 
-    def __init__(self, streams: ReplicaStreams, config: Config, names: "Names"):
-        self._streams, self._config, self._names = streams, config, names
+    def __init__(self, streams: ReplicaStreams, config: Config):
+        self._streams, self._config = streams, config
         self._handlers: Mapping[str, Callable[[Mapping[str, Any]], Sequence[Action]]] = {}
         """By the type of a client event."""
         self._rejected = Rejected()
@@ -76,7 +76,7 @@ class Dialect:
         return handler(event)
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
-        return {"type": kind, "event_id": self._names.new("event"), **fields}
+        return {"type": kind, "event_id": new_name("event"), **fields}
 
 
 class SessionUpdate(Fields):
@@ -85,17 +85,9 @@ class SessionUpdate(Fields):
     session: dict[str, Any] | None = None
 
 
-class Names:
-    """Names that are unique in this process and cheap: a random prefix of the connection and a count."""
-
-    def __init__(self) -> None:
-        self._prefix = secrets.token_hex(8)
-        self._count = 0
-
-    def new(self, kind: str) -> str:
-        """A name such as `item_0f3a...1`."""
-        self._count += 1
-        return f"{kind}_{self._prefix}{self._count}"
+def new_name(kind: str) -> str:
+    """A random name, such as `item_0f3a...`."""
+    return f"{kind}_{secrets.token_hex(12)}"
 
 
 class Rejected:

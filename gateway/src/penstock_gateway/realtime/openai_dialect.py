@@ -17,9 +17,9 @@ from penstock_gateway.realtime.dialect import (
     AppendAudio,
     Configure,
     Dialect,
-    Names,
     ServerEvent,
     SessionUpdate,
+    new_name,
     read_audio,
     retired,
 )
@@ -57,11 +57,9 @@ class OpenAIDialect(Dialect):
 
     accepted = "session.update, input_audio_buffer.append, .commit and .clear"
 
-    def __init__(
-        self, streams: ReplicaStreams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""
-    ):
+    def __init__(self, streams: ReplicaStreams, config: Config, given: Mapping[str, Any], model: str = ""):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
-        super().__init__(streams, config, names)
+        super().__init__(streams, config)
         self._handlers = {
             "input_audio_buffer.append": self._append,
             "session.update": self._update,
@@ -71,7 +69,7 @@ class OpenAIDialect(Dialect):
         }
         first = OpenAISession(config.endpoint_silence_ms or None, SessionTranscription(model=model))
         self._session = first.update(given, config)
-        self._session_name = names.new("sess")
+        self._session_name = new_name("sess")
         self._configured: Configure | None = None
         self._known: tuple[str | None, str | None, ModelGroup] | None = None  # model and delay that the session names
         self._item: Item | None = None
@@ -99,7 +97,7 @@ class OpenAIDialect(Dialect):
         pending = max(int(self._item is not None), sum(not discard for discard in self._forced))
         events = []
         for _ in range(pending):
-            name, self._item = (self._item.name if self._item else self._names.new("item")), None
+            name, self._item = (self._item.name if self._item else new_name("item")), None
             events.append(
                 self._event(f"{TRANSCRIPTION}.failed", item_id=name, content_index=0, error=error_body(error))
             )
@@ -174,7 +172,7 @@ class OpenAIDialect(Dialect):
         return events
 
     def _start_item(self, event: Partial) -> list[ServerEvent]:
-        self._item = Item(self._names.new("item"))
+        self._item = Item(new_name("item"))
         if self._session.silence_ms is None:
             return []
         chunk_s = self._group(self._session).chunk_ms / 1000
@@ -203,7 +201,7 @@ class OpenAIDialect(Dialect):
         if self._item is None and event.text:
             first = Partial(event.segment, event.text, 0, event.words, event.audio_processed_s)
             events += self._start_item(first)
-        item = self._item or Item(self._names.new("item"))
+        item = self._item or Item(new_name("item"))
         self._item = item
         if delta := item.advance(event.text, len(event.text)):
             events.append(self._delta(delta, event.audio_processed_s if INTERIM in self._session.include else None))

@@ -11,7 +11,7 @@ from penstock_common.audio.pcm import Remark
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.realtime.dialect import Action, Names, ServerEvent
+from penstock_gateway.realtime.dialect import Action, ServerEvent, new_name
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.riva_dialect import RivaDialect, is_of_riva
 from penstock_gateway.stream.replica_streams import ReplicaStreams
@@ -41,13 +41,12 @@ class RealtimeProtocol:
         `model`: the session's first one, where they name none. GatewayError where they are not accepted any more.
         """
         self._streams, self._config, self._presets, self._model = streams, config, presets or {}, model
-        self._names = Names()
         self.dialect: OpenAIDialect | RivaDialect
         """May change with the first client event."""
         if is_riva:
             self.dialect = self._riva()
         else:
-            self.dialect = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
+            self.dialect = OpenAIDialect(streams, config, self._presets.get("openai", {}), model)
         self._is_chosen = is_riva
         self._client_event: object = None
 
@@ -70,14 +69,14 @@ class RealtimeProtocol:
 
     def remark(self, remark: Remark) -> ServerEvent:
         """The server event for a remark on the stream, in its time, in both dialects."""
-        return {"type": "penstock.remark", "event_id": self._names.new("event"), **remark.document}
+        return {"type": "penstock.remark", "event_id": new_name("event"), **remark.document}
 
     def rejected(self, error: GatewayError) -> ServerEvent:
         """The `error` event for the message that was received last."""
         return self.dialect.rejected(error, self._client_event)
 
     def _riva(self) -> RivaDialect:
-        return RivaDialect(self._streams, self._config, self._names, self._presets.get("riva", {}), self._model)
+        return RivaDialect(self._streams, self._config, self._presets.get("riva", {}), self._model)
 
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")

@@ -23,9 +23,9 @@ from penstock_gateway.realtime.dialect import (
     AppendAudio,
     Configure,
     Dialect,
-    Names,
     ServerEvent,
     SessionUpdate,
+    new_name,
     read_audio,
 )
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -183,11 +183,9 @@ class RivaDialect(Dialect):
 
     accepted = "transcription_session.update, input_audio_buffer.append, .commit, .clear and .done"
 
-    def __init__(
-        self, streams: ReplicaStreams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""
-    ):
+    def __init__(self, streams: ReplicaStreams, config: Config, given: Mapping[str, Any], model: str = ""):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
-        super().__init__(streams, config, names)
+        super().__init__(streams, config)
         self._handlers = {
             "input_audio_buffer.append": self._append,
             "input_audio_buffer.commit": self._commit,
@@ -201,11 +199,11 @@ class RivaDialect(Dialect):
         """Options that `runtime_config` has changed, until the next update of the session."""
         self._is_done = False
         self._text = ""  # the last delta
-        self._item, self._previous = names.new("msg"), names.new("msg")
+        self._item, self._previous = new_name("msg"), new_name("msg")
 
     def opened(self) -> list[Action]:
         """The first event of a connection whose handshake has a token of this dialect."""
-        conversation = {"id": self._names.new("conv"), "object": "realtime.conversation"}
+        conversation = {"id": new_name("conv"), "object": "realtime.conversation"}
         return [self._event("conversation.created", conversation=conversation)]
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
@@ -297,7 +295,7 @@ class RivaDialect(Dialect):
             words_info={"words": words},
             is_last_result=is_last,
         )
-        self._previous, self._item = self._item, self._names.new("msg")
+        self._previous, self._item = self._item, new_name("msg")
         return completed
 
 

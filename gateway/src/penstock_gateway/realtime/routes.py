@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import ERRORS, GatewayOf, OwnKeyOf, authorization, body_schema, know, limited
 from penstock_gateway.realtime.connection import RealtimeConnection
-from penstock_gateway.realtime.dialect import Names, retired
+from penstock_gateway.realtime.dialect import new_name, retired
 from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.realtime.riva_dialect import configure, default_session, is_of_riva, merge
@@ -111,7 +111,7 @@ async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) ->
     gateway.streams.check(session.options(group, gateway.config.language))
     lifetime_s = DEFAULT_LIFETIME_S if expiry.seconds is None else expiry.seconds
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s, {"openai": given} if given else {})
-    shown = {"id": Names().new("sess")} | session.shown(group, gateway.config.language)
+    shown = {"id": new_name("sess")} | session.shown(group, gateway.config.language)
     return ClientSecret(value=secret, expires_at=expires_s, session=shown)
 
 
@@ -124,7 +124,7 @@ async def transcription_sessions(request: Request, gateway: GatewayOf, key: OwnK
     session = merge(default_session(gateway.streams.group(""), gateway.config.language), body)
     configure(session, gateway.streams, gateway.config)
     secret, expires_s = gateway.access.secrets.create(key, session={"riva": body} if body else {})
-    named = {"id": Names().new("sess"), "object": "realtime.transcription_session"}
+    named = {"id": new_name("sess"), "object": "realtime.transcription_session"}
     return named | session | {"client_secret": {"value": secret, "expires_at": expires_s}}
 
 
