@@ -233,8 +233,5 @@ def _in_words(schema: dict[str, Any]) -> str:
         return f"{noun} above {above:g}" + ("" if high is None else f", up to {high:g}")
     if low is None:
         return noun
-    return f"{noun} from {low:g}" + ("" if high is None else f" to {high:g}") if kind == "number" else _whole(low, high)
-
-
-def _whole(low: int, high: int | None) -> str:
-    return f"integers from {low}" + ("" if high is None else f" to {high}")
+    form = "d" if kind == "integer" else "g"
+    return f"{noun} from {low:{form}}" + ("" if high is None else f" to {high:{form}}")

@@ -322,11 +322,6 @@ def parse_phrase(place: str, argument: str) -> BoostedPhrase:
 OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
 
 
-def asks_for_speakers(options: StreamOptions | None) -> bool:
-    """True for options of a stream whose words have their speakers."""
-    return options is not None and options.speakers not in (None, "off")
-
-
 def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Parameter]:
     """The parameters of a stream that goes on without speakers."""
     return {name: value for name, value in parameters.items() if name not in OWN_OPTIONS}
@@ -334,7 +329,7 @@ def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Paramet
 
 def for_file(options: OptionalOptions) -> OptionalOptions:
     """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
-    if options is None or not asks_for_speakers(options) or options.speaker_mode is not None:
+    if options is None or options.speakers in (None, "off") or options.speaker_mode is not None:
         return options
     return options.replace(speaker_mode=SPEAKER_FILE)
 

@@ -183,10 +183,6 @@ class Replica:
         self.is_draining = probed.is_draining
         return probed.information
 
-    async def close(self) -> None:
-        """Ends its streams and its connection."""
-        await self.client.close()
-
 
 class Group:
     """Servers with the same model and context. `run` keeps what is known of them fresh."""
@@ -272,7 +268,7 @@ class Group:
         self.replicas += [self._make(address) for address in addresses if address not in known]
         over = [replica for replica in self.replicas if replica.is_removed and not replica.live]
         self.replicas = [replica for replica in self.replicas if replica not in over]
-        await asyncio.gather(*(replica.close() for replica in over))
+        await asyncio.gather(*(replica.client.close() for replica in over))
 
     async def probe(self) -> None:
         """Probes all replicas. One with another model or context than the group takes no streams.
@@ -331,7 +327,7 @@ class Group:
 
     async def close(self) -> None:
         """Closes its replicas."""
-        await asyncio.gather(*(replica.close() for replica in self.replicas))
+        await asyncio.gather(*(replica.client.close() for replica in self.replicas))
 
 
 def _is_alike(one: ModelGroup, other: ModelGroup) -> bool:
