@@ -272,7 +272,7 @@ async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "realtime")
         stream.activity.parks = True
         now_s = time.monotonic() + MAX_IDLE_S + 1
-        stream.activity.note_heard(now_s - 5)
+        stream.activity.heard_s = now_s - 5
         await stream.watch(now_s)
         await stream.push(np.zeros(0, np.float32))
         await stream.watch(now_s + MAX_IDLE_S)

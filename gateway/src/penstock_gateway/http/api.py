@@ -104,17 +104,11 @@ OwnKeyOf = Annotated[ApiKey, _counted(Access.authenticate_key_header)]
 
 
 def body_schema(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself: FastAPI would read it before it checks the key."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
+    """`openapi_extra` of a route that reads its body itself: FastAPI would read it before it checks the key.
 
-    def inline(node: Any) -> Any:
-        if isinstance(node, dict):
-            node = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
-            return {name: inline(value) for name, value in node.items()}
-        return [inline(value) for value in node] if isinstance(node, list) else node
-
-    return {"requestBody": {"content": {media_type: {"schema": inline(schema)}}}}
+    A field of the model is no other model: a schema within another would be referred to by a name.
+    """
+    return {"requestBody": {"content": {media_type: {"schema": model.model_json_schema()}}}}
 
 
 def limited(

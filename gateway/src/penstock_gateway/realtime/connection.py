@@ -246,7 +246,7 @@ class RealtimeConnection:
                 raise GatewayError(GatewayCode.RESULTS_UNREAD, "the client did not read its results")
             last_message_s = max(self._last_message_s, self._known.last_ping_s if self._known is not None else 0.0)
             if self._stream is not None:
-                self._stream.activity.note_heard(last_message_s)
+                self._stream.activity.heard_s = last_message_s
             if now_s - last_message_s > limits.MAX_IDLE_S:
                 raise GatewayError(GatewayCode.STREAM_IDLE, f"nothing arrived for {limits.MAX_IDLE_S:.0f} s")
             if now_s - self._opened_s > limits.MAX_AGE_S:

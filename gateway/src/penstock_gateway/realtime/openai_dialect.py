@@ -171,7 +171,7 @@ class OpenAIDialect(Dialect):
             events.append(self._delta(delta, event.audio_processed_s if has_interim else None))
         return events
 
-    def _start_item(self, event: Partial) -> list[ServerEvent]:
+    def _start_item(self, event: Event) -> list[ServerEvent]:
         self._item = Item(new_name("item"))
         if self._session.silence_ms is None:
             return []
@@ -199,8 +199,7 @@ class OpenAIDialect(Dialect):
     def _complete(self, event: Final) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         if self._item is None and event.text:
-            first = Partial(event.segment, event.text, 0, event.words, event.audio_processed_s)
-            events += self._start_item(first)
+            events += self._start_item(event)
         item = self._item or Item(new_name("item"))
         self._item = item
         if delta := item.advance(event.text, len(event.text)):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
@@ -35,7 +35,7 @@ class Expiry(Fields):
 class SecretRequest(ClosedFields):
     """The body of a request for a client secret."""
 
-    expires_after: Expiry | None = None
+    expires_after: Annotated[dict[str, Any] | None, WithJsonSchema(Expiry.model_json_schema())] = None
     session: dict[str, Any] | None = None
 
 
@@ -105,7 +105,7 @@ async def explain(admitted: Admitted) -> dict[str, str]:
 async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) -> ClientSecret:
     """A client secret with the settings of a session of OpenAI's protocol."""
     body = read_fields(SecretRequest, await _body(request), "")
-    expiry, given = body.expires_after or Expiry(), body.session or {}
+    expiry, given = read_fields(Expiry, body.expires_after or {}, "expires_after"), body.session or {}
     session = OpenAISession(gateway.config.endpoint_silence_ms or None).update(given, gateway.config)
     group = session.group(gateway.streams)
     gateway.streams.check(session.options(group, gateway.config.language))

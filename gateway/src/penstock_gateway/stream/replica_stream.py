@@ -170,7 +170,7 @@ class ReplicaStream:
         self._admitted.add_audio(self._report.pop_audio_s())
         if self._over.is_set():
             return
-        activity, age_s = self.activity, self.activity.age_s(now_s)
+        activity, age_s = self.activity, now_s - self.activity.started_s
         if age_s > limits.MAX_AGE_S:  # first: also of a stream whose last text does not come
             error = GatewayError(GatewayCode.STREAM_TOO_OLD, f"the stream is {limits.MAX_AGE_S / 3600:g} hours old")
             await self.stop(error)
