@@ -202,7 +202,6 @@ def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
         (["--info", "a.wav"], "--info prints what the server offers, and takes no audio"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["a.wav", "--finalize-every", "0"], "--finalize-every: '0' is not a number from 0.1 to 86400"),
-        (["a.wav", "--finalize-on-enter"], "--finalize-on-enter requires --microphone"),
         (["-", "--sample-rate", "8000"], "they require --raw-format"),
         (["-", "--raw-format", "s16le"], "--raw-format requires --sample-rate"),
         (["-", "--raw-format", "s16le", "--sample-rate", "0"], "sample rate is 0, expected an integer from 1"),

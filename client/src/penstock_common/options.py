@@ -135,8 +135,7 @@ class StreamOptions(Options):
     """Options of one stream; None: the server's default. ValueError names a wrong value and what is accepted."""
 
     decoder: Annotated[
-        Decoder | None,
-        About("NAME[:OPTION=VALUE,...]", unset="greedy; ctc without a transducer", page="decoding.md"),
+        Decoder | None, About("NAME[:OPTION=VALUE,...]", unset="greedy; ctc without a transducer", page="decoding.md")
     ] = Field(default=None, description="search, of those that the server has")
     beam_size: Annotated[
         BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md#settings", decoders=BEAM_DECODERS)
@@ -145,8 +144,7 @@ class StreamOptions(Options):
         default=0, description="alternatives in a final result, at most the beam size"
     )
     lm_weight: Annotated[
-        LmWeight | None,
-        About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST)),
+        LmWeight | None, About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST))
     ] = Field(default=None, description="weight of the language model, or of the graph (wfst); without one only 0")
     ilm_alpha: Annotated[
         IlmAlpha | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
@@ -174,13 +172,10 @@ class StreamOptions(Options):
     unknown_phrases: Annotated[
         UnknownPhrases | None, About("NAME", unset="reject", page="boosting.md#tokens", decoders=BOOSTED_DECODERS)
     ] = Field(
-        default=None,
-        description="phrases that the model cannot write: reject, or fit where possible and else ignore",
+        default=None, description="phrases that the model cannot write: reject, or fit where possible and else ignore"
     )
     language: Annotated[
-        str | None,
-        Field(min_length=1),
-        About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES),
+        str | None, Field(min_length=1), About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES)
     ] = Field(default=None, description="language of the audio, for models with language prompts")
     language_tags: Annotated[LanguageTags | None, About("NAME", unset="remove", page="models.md#languages")] = Field(
         default=None, description="the model's language tags in the text"
@@ -327,11 +322,6 @@ def parse_phrase(place: str, argument: str) -> BoostedPhrase:
 OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
 
 
-def asks_for_speakers(options: StreamOptions | None) -> bool:
-    """True for options of a stream whose words have their speakers."""
-    return options is not None and options.speakers not in (None, "off")
-
-
 def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Parameter]:
     """The parameters of a stream that goes on without speakers."""
     return {name: value for name, value in parameters.items() if name not in OWN_OPTIONS}
@@ -339,7 +329,7 @@ def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Paramet
 
 def for_file(options: OptionalOptions) -> OptionalOptions:
     """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
-    if options is None or not asks_for_speakers(options) or options.speaker_mode is not None:
+    if options is None or options.speakers in (None, "off") or options.speaker_mode is not None:
         return options
     return options.replace(speaker_mode=SPEAKER_FILE)
 

@@ -281,7 +281,7 @@ async def test_the_server_that_a_stream_leaves_answers_it_until_the_other_one_ha
             if i == begin:
                 second.may_answer.clear()
                 moves.append(asyncio.create_task(target.move_here(stream)))
-                await until(lambda: stream._moves.are_under_way)
+                await until(lambda: stream.moves.are_under_way)
             if i == end:
                 assert not second.batch.rows
                 if is_lost:
@@ -311,7 +311,7 @@ async def test_a_stream_that_ends_or_ends_its_segment_while_it_catches_up(server
         await until(lambda: stream.is_answered)
         second.may_answer.clear()
         move = asyncio.create_task(target.move_here(stream))
-        await until(lambda: stream._moves.arrival is not None)
+        await until(lambda: stream.moves.arrival is not None)
         if how == "end_segment":
             await stream.end_segment()
             await until(lambda: stream.is_answered)

@@ -73,7 +73,6 @@ class Config(Options):
 
     model_config = ConfigDict(validate_default=True)  # a default may be text
     prefix: ClassVar[str] = "PENSTOCK_GATEWAY_"
-    replaced: ClassVar[dict[str, str]] = {"host": "listen", "metrics_host": "metrics_listen"}
 
     replicas: Annotated[
         tuple[ReplicaGroup, ...],
@@ -106,8 +105,7 @@ class Config(Options):
         None, description="decoder at the end of a segment"
     )
     longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
-        30,
-        description="length after which any short pause ends a segment; 0: never, and live streams cannot move",
+        30, description="length after which any short pause ends a segment; 0: never, and live streams cannot move"
     )
     live_window: Annotated[
         Literal["live"] | WindowSizes | None,

@@ -103,7 +103,7 @@ async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
             check(driver, await driver.of(served.ports, speech(1)), GatewayCode.STREAMS_EXHAUSTED)
             assert (await driver.of(served.ports, speech(2), key="sk-two")).text == "w2"
         assert (await driver.of(served.ports, speech(1))).text == "w1"
-        await until(lambda: not served.gateway.connections.open(ONE))
+        await until(lambda: not served.gateway.connections.open[ONE.name])
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])

@@ -16,7 +16,7 @@ from penstock_common.results import Alternative, Word
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
-from penstock_gateway.stream.events import Event, Final, Partial
+from penstock_gateway.stream.events import Event, Final, Partial, shifted
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, upstream_options
 
 FRAME_SAMPLES = 1600
@@ -45,6 +45,7 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
+        self.start_s = 0.0
         self.activity = Activity(60.0, parks=True)
         self.remarks: list[Remark] = []
         self.room = asyncio.Event()
@@ -102,7 +103,7 @@ class FakeStream:
         while (event := await self._events.get()) is not None:
             if isinstance(event, GatewayError):
                 raise event
-            yield event
+            yield shifted(event, round(1000 * self.start_s))
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -196,17 +196,17 @@ BROKEN = {
 }
 
 
-async def test_a_large_text_is_audio_in_ascii(gateway):
-    large = "x" * limits.LARGE_FRAME_BYTES
+async def test_a_large_event_is_audio_and_no_message_is_larger_than_the_limit(gateway):
+    large = "x" * limits.MAX_EVENT_BYTES
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await socket.send(f'{{"type": "session.update", "session": {{"instructions": "\\ud83d\\ude00{large}"}}}}')
         while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
             pass
         assert event["error"]["code"] == "too_large"
-        await socket.send(large + "\U0001f600")
+        await socket.send("x" * (limits.MAX_MESSAGE_BYTES + 1))
+        assert "accepted: 4,194,304" in json.loads(await asyncio.wait_for(socket.recv(), 60))["error"]["message"]
         with pytest.raises(websockets.ConnectionClosed) as closed:
-            while True:
-                await asyncio.wait_for(socket.recv(), 60)
+            await asyncio.wait_for(socket.recv(), 60)
     assert closed.value.rcvd.code == 1009
 
 
@@ -239,7 +239,7 @@ async def test_a_websocket_that_is_broken_before_it_is_accepted(gateway, caplog,
         async with running(gateway) as served:
             reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
             writer.write(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n\r\n".encode())
-            while not gateway.connections.open(ANONYMOUS):
+            while not gateway.connections.open[ANONYMOUS.name]:
                 await asyncio.sleep(0)
             writer.write(frame)
             with contextlib.suppress(ConnectionResetError):

@@ -110,7 +110,7 @@ class Connection:
     def __init__(self, rng):
         self._rng = rng
         self.protocol = RealtimeProtocol(FakeStreams(), Config())
-        self.events = list(self.protocol.opened())
+        self.events = list(self.protocol.dialect.opened())
         self._stream = None
         self.is_configured = False
 
@@ -133,7 +133,7 @@ class Connection:
 
     def receive(self, *stream_events):
         for event in stream_events:
-            self.events += [json.loads(encode(found)) for found in self.protocol.result(event)]
+            self.events += [json.loads(encode(found)) for found in self.protocol.dialect.result(event)]
 
 
 def check_openai(events):

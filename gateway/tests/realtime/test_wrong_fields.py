@@ -50,13 +50,15 @@ def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protoco
 @pytest.mark.parametrize(
     ("session", "ignored"),
     [
-        ({"voice": "alloy", "tools": [], "audio": {"output": {"speed": 1}}}, ["voice", "tools", "audio.output"]),
+        ({"voice": "alloy", "tools": ["a"], "tracing": None, "audio": {"output": {"speed": 1}}},
+         ["voice", "tools", "audio.output"]),
         ({"audio": {"input": {"transcription": {"delay": "none", "prompt": "a"}}}},
-         ["audio.input.transcription.delay", "prompt"]),
+         ["audio.input.transcription.delay", "audio.input.transcription.prompt"]),
         ({"deliberate": 1, "audio": {"information": "a"}}, ["deliberate", "audio.information"]),
         ({"audio": {"input": {"turn_detection": 5}}}, ["audio.input.turn_detection"]),
         ({"audio": {"input": {"turn_detection": {"type": "vad", "silence_duration": 3, "threshold": 0.5}}}},
-         ["audio.input.turn_detection.silence_duration", "audio.input.turn_detection.type", "threshold"]),
+         ["audio.input.turn_detection.silence_duration", "audio.input.turn_detection.type",
+          "audio.input.turn_detection.threshold"]),
         ({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": 1}}}},
          ["audio.input.turn_detection.eagerness"]),
         ({"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 50}}}},

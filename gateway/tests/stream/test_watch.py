@@ -124,16 +124,16 @@ async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its
     async with open_streams(fleet(), admission=admission) as streams:
         muted = await streams.open(LiveStreamOptions(), key, "test")
         await mute(muted)
-        await until(lambda: not admission.live(key))
+        await until(lambda: not admission._keys[key.name].streams)
         other = await streams.open(LiveStreamOptions(), key, "test")
         await muted.push(speech(3, 4))
         assert not list(muted._targets())
         await other.cancel()
         await until(lambda: muted._replica)
-        assert admission.live(key) == 1
+        assert admission._keys[key.name].streams == 1
         await muted.finish()
         assert [event.text async for event in muted.events()][-1] == "w3 w4"
-        assert admission.live(key) == 0
+        assert admission._keys[key.name].streams == 0
 
 
 async def test_audio_of_a_stream_that_has_given_its_slot_back_needs_one(fleet, open_streams, until, monkeypatch):
@@ -272,7 +272,7 @@ async def test_a_client_that_pings_may_be_silent_for_longer(server, open_streams
         stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "realtime")
         stream.activity.parks = True
         now_s = time.monotonic() + MAX_IDLE_S + 1
-        stream.activity.note_heard(now_s - 5)
+        stream.activity.heard_s = now_s - 5
         await stream.watch(now_s)
         await stream.push(np.zeros(0, np.float32))
         await stream.watch(now_s + MAX_IDLE_S)

@@ -45,7 +45,7 @@ class DecodedRecording:
         self.remarks: list[Remark] = []
         """Gaps in the samples; known after the last block."""
         self._recording, self._key = recording, key
-        self._order = {"rate_hz": rate_hz, "max_seconds": max_seconds}
+        self.rate_hz, self._max_seconds = rate_hz, max_seconds
 
     async def blocks(self) -> AsyncGenerator[Samples, None]:
         """Blocks [n] of a few seconds.
@@ -58,7 +58,8 @@ class DecodedRecording:
         await processes.acquire(self._key, 1)
         fork = _Fork(partial(processes.release, self._key, 1))
         try:
-            reader = await fork.start(self._recording, json.dumps(self._order).encode())
+            order = {"rate_hz": self.rate_hz, "max_seconds": self._max_seconds}
+            reader = await fork.start(self._recording, json.dumps(order).encode())
             while True:
                 size, start_s = struct.unpack("<Id", await reader.readexactly(12))
                 if not size:

@@ -29,7 +29,7 @@ from penstock_gateway.openai.formats import (
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.stream.events import Event, Final, shifted
+from penstock_gateway.stream.events import Event, Final
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 PROTOCOL = "openai"
@@ -40,28 +40,20 @@ class TranscriptionJob:
     """Decodes a recording and sends it as fast as the server takes it. Close it."""
 
     def __init__(
-        self,
-        stream: ReplicaStream,
-        recording: DecodedRecording,
-        blocks: AsyncGenerator[Samples, None],
-        first: Samples,
-        sample_rate_hz: int,
+        self, stream: ReplicaStream, recording: DecodedRecording, blocks: AsyncGenerator[Samples, None], first: Samples
     ):
-        self._stream = stream
-        self._recording = recording
-        self._blocks = blocks
-        self._first = first
-        self._sample_rate_hz = sample_rate_hz
+        """`blocks`: those after the first one."""
+        self._stream, self._recording, self._blocks = stream, recording, blocks
         self._samples = 0
-        self._feeding = asyncio.create_task(self._feed())
+        self._feeding = asyncio.create_task(self._feed(first))
 
     @classmethod
     async def start(
         cls, gateway: Gateway, wanted: TranscriptionRequest, recording: BinaryIO, key: ApiKey
     ) -> "TranscriptionJob":
         """Opens a stream for a file that begins with audio, and closes the file. GatewayError, also of the file."""
-        rate_hz = wanted.group.sample_rate_hz
-        decoded = DecodedRecording(recording, key.name, rate_hz, gateway.config.max_file_minutes * 60)
+        max_seconds = gateway.config.max_file_minutes * 60
+        decoded = DecodedRecording(recording, key.name, wanted.group.sample_rate_hz, max_seconds)
         blocks = decoded.blocks()
         try:
             gateway.streams.check_room(key)  # decoding takes longer than a rejection should
@@ -73,12 +65,12 @@ class TranscriptionJob:
         finally:
             recording.close()
         stream.start_s = decoded.start_s
-        return cls(stream, decoded, blocks, first, rate_hz)
+        return cls(stream, decoded, blocks, first)
 
     @property
     def duration_s(self) -> float:
         """The audio sent so far."""
-        return self._samples / self._sample_rate_hz
+        return self._samples / self._recording.rate_hz
 
     @property
     def end_s(self) -> float:
@@ -93,9 +85,8 @@ class TranscriptionJob:
 
     async def events(self) -> AsyncIterator[Event]:
         """The events of the stream. GatewayError, also of the file."""
-        start_ms = round(1000 * self._recording.start_s)
         async for event in self._stream.events():
-            yield shifted(event, start_ms)
+            yield event
         await self._feeding
 
     async def close(self) -> None:
@@ -106,19 +97,17 @@ class TranscriptionJob:
             await self._feeding
         await self._blocks.aclose()
 
-    async def _feed(self) -> None:
+    async def _feed(self, first: Samples) -> None:
+        block: Samples | None = first
         try:
-            await self._push(self._first)
-            async for block in self._blocks:
-                await self._push(block)
+            while block is not None:
+                self._samples += len(block)
+                await self._stream.push(block)
+                block = await anext(self._blocks, None)
             await self._stream.finish()
         except GatewayError:
             await self._stream.cancel()  # no more events, if it was the file that failed
             raise
-
-    async def _push(self, block: Samples) -> None:
-        self._samples += len(block)
-        await self._stream.push(block)
 
 
 Start = Callable[[], Coroutine[Any, Any, TranscriptionJob]]

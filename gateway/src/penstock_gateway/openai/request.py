@@ -3,8 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.message import Message
-from email.utils import collapse_rfc2231_value
 from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -76,13 +74,9 @@ class TranscriptionForm(BaseModel):
         description="the recording; its content decides the format, not its name",
         json_schema_extra={"format": "binary"},
     )
-    model: str = Field(
-        "",
-        description="a replica group, or an OpenAI name for the first one",
-    )
+    model: str = Field("", description="a replica group, or an OpenAI name for the first one")
     language: str = Field(
-        "",
-        description="`auto`, or a language of the model by code or English name; no effect where it names none",
+        "", description="`auto`, or a language of the model by code or English name; no effect where it names none"
     )
     languages: list[str] = Field([], alias="languages[]", description="the same; several leave the choice to the model")
     keywords: list[str] = Field(
@@ -112,8 +106,7 @@ class TranscriptionForm(BaseModel):
         False, description="`true`, `1`: server-sent events with stable text"
     )
     speakers: Annotated[str | int, BeforeValidator(_speakers)] = Field(
-        "off",
-        description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect",
+        "off", description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect"
     )
     known_speaker_names: Annotated[list[str], AfterValidator(_different)] = Field(
         [],
@@ -254,21 +247,9 @@ class _FormParser(MultiPartParser):
         part = self._current_part
         header = part.content_disposition or b""
         _, options = parse_options_header(header)
-        name = options.get(b"name")
-        if name is None and (name := _extended_name(header)) is not None:
-            header += b'; name="' + name.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
-        if name == b"file" and b"filename" not in options:
-            header += b'; filename=""'
-        part.content_disposition = header
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            part.content_disposition = header + b'; filename=""'
         super().on_headers_finished()
-
-
-def _extended_name(header: bytes) -> bytes | None:
-    """The parameter `name*`."""
-    message = Message()
-    message["content-disposition"] = header.decode("latin-1")
-    value = message.get_param("name", header="content-disposition")
-    return None if value is None else collapse_rfc2231_value(value).encode()
 
 
 async def read_form(

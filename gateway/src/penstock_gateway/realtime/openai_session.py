@@ -21,17 +21,7 @@ from penstock_gateway.stream.options import (
     unused_model,
 )
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import (
-    Array,
-    ClosedFields,
-    Ignored,
-    Text,
-    accepted,
-    check_effect,
-    invalid,
-    read_known,
-    read_speakers,
-)
+from penstock_gateway.validation import Array, ClosedFields, Text, accepted, invalid, read_known, read_speakers
 
 RATES_HZ = (24_000, 16_000, 8_000)
 """OpenAI's rate of audio/pcm, and two more."""
@@ -81,7 +71,6 @@ class SessionTranscription(ClosedFields):
     keywords: Array[Text] | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
     speakers: Any = None
-    prompt: Ignored = None
 
     @field_validator("speakers")
     @classmethod
@@ -101,18 +90,13 @@ class TurnDetection(ClosedFields):
     type: Literal["server_vad", "semantic_vad"] | None = None
     silence_duration_ms: int | None = None
     eagerness: Literal["low", "medium", "high", "auto"] | None = None
-    threshold: Ignored = None
-    prefix_padding_ms: Ignored = None
-    idle_timeout_ms: Ignored = None
-    create_response: Ignored = None
-    interrupt_response: Ignored = None
 
     @field_validator("silence_duration_ms", "eagerness")
     @classmethod
     def _check_effect(cls, value: Any, info: ValidationInfo) -> Any:
         is_of_semantic_vad = info.field_name == "eagerness"
         if value and is_of_semantic_vad != (info.data.get("type") == "semantic_vad"):
-            check_effect(info)
+            raise accepted("null with this type")
         if value is not None and not is_of_semantic_vad and value <= 0:
             raise accepted("integers above 0")
         return value
@@ -137,7 +121,6 @@ class SessionAudioInput(ClosedFields):
     format: Format | None = None
     transcription: SessionTranscription | None = None
     turn_detection: TurnDetection | None = None
-    noise_reduction: Ignored = None
 
 
 class SessionAudio(ClosedFields):

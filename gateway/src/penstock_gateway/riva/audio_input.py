@@ -58,9 +58,9 @@ class CallAudio:
         self._is_recording = False
 
     @property
-    def start_ms(self) -> int:
+    def start_s(self) -> float:
         """The time of the first sample in a recording; known with its first samples."""
-        return round(1000 * self._recording.start_s) if self._recording else 0
+        return self._recording.start_s if self._recording else 0.0
 
     @property
     def remarks(self) -> Sequence[Remark]:

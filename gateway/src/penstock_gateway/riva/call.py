@@ -13,7 +13,7 @@ from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
-from penstock_gateway.stream.events import Event, Final, Partial, confidence, shifted
+from penstock_gateway.stream.events import Event, Final, confidence
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 CHANNEL_TAG = 1  # channels are averaged to one
@@ -24,23 +24,20 @@ Change = Callable[[Mapping[str, str], bool], Awaitable[bool]]
 Write = Callable[[riva.StreamingRecognizeResponse], Awaitable[None]]
 
 
-def interim_result(event: Partial, form: ResultFormat) -> riva.StreamingRecognitionResult:
-    """One result with the segment's text so far; stability is the share of its characters that cannot change."""
-    return riva.StreamingRecognitionResult(
-        alternatives=[riva.SpeechRecognitionAlternative(transcript=event.text, language_code=_languages(form))],
-        is_final=False,
-        stability=event.stable_chars / len(event.text) if event.text else 0.0,
-        channel_tag=CHANNEL_TAG,
-        audio_processed=event.audio_processed_s,
-    )
+def streaming_result(event: Event, form: ResultFormat) -> riva.StreamingRecognitionResult:
+    """The result of a segment, the best alternative first, or its text so far.
 
-
-def final_result(event: Final, form: ResultFormat) -> riva.StreamingRecognitionResult:
-    """The result of a segment, the best alternative first."""
+    Stability is the share of its characters that cannot change.
+    """
+    if is_final := isinstance(event, Final):
+        alternatives, stability = _alternatives(event, form), 1.0
+    else:
+        text = riva.SpeechRecognitionAlternative(transcript=event.text, language_code=_languages(form))
+        alternatives, stability = [text], event.stable_chars / len(event.text)
     return riva.StreamingRecognitionResult(
-        alternatives=_alternatives(event, form),
-        is_final=True,
-        stability=1.0,
+        alternatives=alternatives,
+        is_final=is_final,
+        stability=stability,
         channel_tag=CHANNEL_TAG,
         audio_processed=event.audio_processed_s,
     )
@@ -161,26 +158,19 @@ class Call:
         with self._live.activity.waiting():  # for a decoder, or until one is free
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
-                    self._live.start_s = self._audio.start_ms / 1000
+                    self._live.start_s = self._audio.start_s
                     await self._live.push(samples)
         await self._live.finish()
 
-    async def _events(self) -> AsyncIterator[Event]:
-        async for event in self._live.events():
-            yield shifted(event, self._audio.start_ms)
-
     async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
-        async for event in self._events():
+        async for event in self._live.events():
             if isinstance(event, Final) and is_answer(event):
                 results.append(offline_result(event, self._form))
 
     async def _write_results(self, write: Write, has_interim_results: bool) -> None:
-        async for event in self._events():
-            if isinstance(event, Final):
-                result = final_result(event, self._form) if is_answer(event) else None
-            else:
-                result = interim_result(event, self._form) if has_interim_results and event.text else None
-            if result is not None:
+        async for event in self._live.events():
+            if is_answer(event) if isinstance(event, Final) else has_interim_results and event.text:
+                result = streaming_result(event, self._form)
                 await write(riva.StreamingRecognizeResponse(results=[result], id=self._id))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from penstock_client import StreamResult
-from penstock_common.results import Alternative, Word, with_speakers
+from penstock_common.results import Alternative, Word, later, with_speakers
 from penstock_common.writing import join_texts
 
 
@@ -55,10 +55,10 @@ def shifted(event: Event, start_ms: int) -> Event:
     """The event of a recording whose first sample has this time."""
     if not start_ms:
         return event
-    words = _later(event.words, start_ms)
+    words = later(event.words, start_ms)
     if isinstance(event, Partial):
         return replace(event, words=words)
-    alternatives = tuple(replace(each, words=_later(each.words, start_ms)) for each in event.alternatives)
+    alternatives = tuple(replace(each, words=later(each.words, start_ms)) for each in event.alternatives)
     return replace(event, words=words, alternatives=alternatives, end_s=event.end_s + start_ms / 1000)
 
 
@@ -72,10 +72,6 @@ def split(final: Final, parts: Sequence[Sequence[Word]]) -> list[Final]:
     if len(parts) < 2:
         return [final]
     return [replace(final, text=join_texts(word.text for word in part), words=tuple(part)) for part in parts]
-
-
-def _later(words: tuple[Word, ...], start_ms: int) -> tuple[Word, ...]:
-    return tuple(replace(each, start_ms=each.start_ms + start_ms, end_ms=each.end_ms + start_ms) for each in words)
 
 
 class Segments:
