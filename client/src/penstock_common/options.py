@@ -139,7 +139,7 @@ class StreamOptions(Options):
     ] = Field(default=None, description="search, of those that the server has")
     beam_size: Annotated[
         BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md#settings", decoders=BEAM_DECODERS)
-    ] = Field(None, description="hypotheses per stream, at most the server's beam size")
+    ] = Field(default=None, description="hypotheses per stream, at most the server's beam size")
     n_best: Annotated[int, Field(ge=0, le=32), About("N", page="beam_search.md", decoders=N_BEST_DECODERS)] = Field(
         default=0, description="alternatives in a final result, at most the beam size"
     )
@@ -163,7 +163,7 @@ class StreamOptions(Options):
             decoders=BOOSTED_DECODERS,
             accepted=f'a list ["phrase", ["phrase", boost]] of up to {MAX_PHRASES}',
         ),
-    ] = Field((), description="word boosting: phrases that become more likely")
+    ] = Field(default=(), description="word boosting: phrases that become more likely")
     boost: Annotated[
         float | None,
         Field(ge=-MAX_BOOST, le=MAX_BOOST),
@@ -184,7 +184,7 @@ class StreamOptions(Options):
         default=None, description="endpoint: silence after a word that ends a segment, in ms"
     )
     endpoint_no_speech_ms: Annotated[EndpointNoSpeech | None, About("MS", unset=_SERVERS, page="endpointing.md")] = (
-        Field(None, description="endpoint: duration of a segment without words, in ms")
+        Field(default=None, description="endpoint: duration of a segment without words, in ms")
     )
     endpoint_longest_s: Annotated[EndpointLongest | None, About("S", unset=_SERVERS, page="endpointing.md")] = Field(
         default=None, description="endpoint: duration after which any short pause ends a segment, in s"

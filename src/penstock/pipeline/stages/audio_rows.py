@@ -41,7 +41,7 @@ class AudioRequest:
     """[n] float32 at the checkpoint's rate, mono, full scale 1; n may be 0."""
     is_start: bool = False
     is_end: bool = False
-    options: dict = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     """The stream's options, with its start: see `penstock.pipeline.options.stream_options`. With `finalize`, those of
     `penstock_common.options.CHANGEABLE` that change after it."""
     finalize: bool = False
