@@ -12,6 +12,7 @@ from penstock_gateway.errors import GatewayCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
+NO_EFFECT = "has no effect, and this gateway is strict; accepted: null"
 _MAX_WRONG = 32
 _SPEAKERS: tuple[str | int, ...] = ("off", "on", *range(2, MAX_SPEAKERS + 1))
 _TYPES = {
@@ -149,7 +150,7 @@ def problem(error: ErrorDetails) -> str:
     if kind == "unknown_field":
         return f"is unknown; accepted: {error['msg']}"
     if kind == "no_effect":
-        return "has no effect, and this gateway is strict; accepted: null"
+        return NO_EFFECT
     if kind == "value_error":
         return f"is {shown(error['input'])}: {error['ctx']['error']}"
     accepts = error["ctx"]["expected"] if kind == "literal_error" else _TYPES.get(kind, error["msg"])

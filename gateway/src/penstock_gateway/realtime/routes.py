@@ -107,11 +107,11 @@ async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) ->
     body = read_fields(SecretRequest, await _body(request), "")
     expiry, given = body.expires_after or Expiry(), body.session or {}
     session = OpenAISession(gateway.config.endpoint_silence_ms or None).update(given, gateway.config)
-    group = session.group(gateway.streams)
-    gateway.streams.check(session.options(group, gateway.config.language))
+    model = session.model(gateway.streams)
+    gateway.streams.check(session.options(model, gateway.config))
     lifetime_s = DEFAULT_LIFETIME_S if expiry.seconds is None else expiry.seconds
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s, {"openai": given} if given else {})
-    shown = {"id": Names().new("sess")} | session.shown(group, gateway.config.language)
+    shown = {"id": Names().new("sess")} | session.shown(model, gateway.config)
     return ClientSecret(value=secret, expires_at=expires_s, session=shown)
 
 
