@@ -10,6 +10,7 @@ from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, render
 from penstock.evaluation.runs import (
     GREEDY,
+    Clocks,
     FirstStep,
     Outcome,
     RunResult,
@@ -98,8 +99,8 @@ def test_outcomes_may_come_in_any_order():
 
 
 def test_the_speed_counts_from_the_first_step_on():
-    times_s = iter([0.0, 9.0, 12.0])
-    first_step = FirstStep(lambda: next(times_s))
+    readings = iter([Clocks(0.0, 1.0), Clocks(9.0, 20.0), Clocks(12.0, 25.0)])
+    first_step = FirstStep(lambda: next(readings))
     utterances = [replace(each, audio_s=10.0) for each in UTTERANCES]
 
     def outcomes():
@@ -108,8 +109,9 @@ def test_the_speed_counts_from_the_first_step_on():
         yield from (Outcome(i, text) for i, text in enumerate(TEXTS))
 
     found = collect(VARIANT, utterances, outcomes(), first_step=first_step)
-    assert (found.rtfx, found.elapsed_s) == (75.0 / 3.0, 12.0)
-    assert result().rtfx is None, "16 s of audio"
+    assert (found.rtfx, found.cpu_rtfx, found.elapsed_s) == (75.0 / 3.0, 75.0 / 5.0, 12.0)
+    assert "| RTFx | RTFx, CPU time |" in render(CONDITIONS, [found]) and " 15.0 |" in render(CONDITIONS, [found])
+    assert result().rtfx is None and result().cpu_rtfx is None, "16 s of audio"
 
 
 def test_table():

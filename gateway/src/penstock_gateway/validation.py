@@ -12,6 +12,7 @@ from penstock_gateway.errors import GatewayCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
+NO_EFFECT = "has no effect, and this gateway is strict; accepted: null"
 _MAX_WRONG = 32
 _SPEAKERS: tuple[str | int, ...] = ("off", "on", *range(2, MAX_SPEAKERS + 1))
 _TYPES = {

@@ -61,7 +61,7 @@ def assert_tone(samples):
     ("data", "message"),
     [
         (b"", "is empty"),
-        (b"no audio at all", "begins with b'no audio'"),
+        (b"no audio at all", "it is a text, which begins with 'no audio at all'; accepted: WAV, MP3"),
         (b"fLaC" + bytes(100), "not a readable audio file"),
         (b"\x1aE\xdf\xa3" + bytes(100), "not a readable audio file"),
         (b"\x00\x00\x00\x18ftypisom" + bytes(100), "not a readable audio file"),

@@ -40,6 +40,7 @@ class RivaStream(Call):
     unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
     speakers: ClassVar = {"diarization_config": {"enable_speaker_diarization": True}}
+    french: ClassVar = {"language_code": "fr"}
 
     async def _run(self) -> None:
         """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
@@ -118,6 +119,7 @@ class OpenAIFile(Call):
     protocol, is_live, tells_rest, large_samples = "openai", False, False, 6 << 20
     wrong, unused = ({"include[]": "words"},), {"temperature": "0.2", "surprise": "1"}
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    french: ClassVar = {"language": "fr"}
 
     @classmethod
     def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
@@ -184,6 +186,7 @@ class Realtime(Call):
     )  # fmt: skip
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
     speakers: ClassVar = {"transcription": {"speakers": 2}}
+    french: ClassVar = {"transcription": {"language": "fr"}}
     endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 
     @classmethod

@@ -155,13 +155,13 @@ class FakeStreams:
     def __init__(self, max_streams: int = 64):
         self.opened: list[FakeStream] = []
         self.sessions: set[object] = set()
-        self.groups = (GROUP,)
+        self.groups: tuple[ModelGroup, ...] = (GROUP,)
         self.max_streams = max_streams
         self.open_error: GatewayError | None = None
 
     def group(self, model: str) -> ModelGroup:
         if model in ("", GROUP.name, "whisper-1"):
-            return GROUP
+            return self.groups[0]
         raise GatewayError(GatewayCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
 
     def check(self, options: LiveStreamOptions) -> None:

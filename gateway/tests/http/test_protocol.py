@@ -94,7 +94,20 @@ async def test_the_rest_of_a_body_that_is_not_read(make_gateway, monkeypatch):
 
 async def test_what_is_not_http(gateway):
     async with running(gateway) as served:
-        assert await answer(served, "\x16\x03\x01 hello") == (400, "field_invalid")
+        assert await answer(served, "hello") == (400, "field_invalid")
+
+
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+async def test_a_client_of_tls_at_a_port_without_it_is_logged(gateway, caplog, scheme):
+    caplog.set_level("INFO")
+    async with running(gateway) as served:
+        with pytest.raises((httpx2.ConnectError, OSError)):
+            if scheme == "wss":
+                await websockets.connect(served.ws_url.replace("ws:", "wss:") + PATH)
+            async with httpx2.AsyncClient(timeout=60) as client:
+                await client.get(served.url.replace("http:", "https:"))
+    (reason,) = (record.fields["reason"] for record in caplog.records if record.message == "rejected")
+    assert reason.startswith("127.0.0.1 uses TLS on a port without TLS; accepted: http:// and ws://")
 
 
 async def test_two_authorizations_are_rejected(make_gateway):

@@ -57,7 +57,7 @@ async def test_the_part_file_is_a_file_with_any_file_name_or_none(gateway, part,
         ([file_part("filename=a.wav; name*=UTF-8''file")], '"name" must be provided'),
         ([file_part('name="audio"')], "file is missing"),
         ([file_part('name="file"', b"")], "the audio is empty"),
-        ([file_part('name="file"', b"call.wav")], "begins with b'call.wav'"),
+        ([file_part('name="file"', b"call.wav")], "begins with 'call.wav'"),
         ([b"Content-Type: audio/wav\r\n\r\n" + SMALL], '"name" must be provided'),
     ],
 )

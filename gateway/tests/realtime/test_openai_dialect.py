@@ -237,6 +237,18 @@ def test_delay_picks_the_context():
         actions = update(RealtimeProtocol(streams, Config()), {"delay": delay})
         assert configured(actions).options.model == model
         assert actions[-1]["session"]["audio"]["input"]["transcription"]["model"] == model
+        assert "penstock_ignored" not in actions[-1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("delay", "minimal"), ("language", "fr")])
+def test_values_without_an_effect_are_named_and_not_shown(name, value):
+    streams = FakeStreams()
+    streams.groups = (replace(streams.groups[0], detected_languages=()),)
+    updated = update(RealtimeProtocol(streams, Config()), {name: value})[-1]
+    assert updated["penstock_ignored"] == [f"{name} {value!r}"]
+    assert updated["session"]["audio"]["input"]["transcription"] == {"model": "fake-asr", "language": "en-US"}
+    (error,) = update(RealtimeProtocol(streams, Config(strict=True)), {name: value})
+    assert error["error"]["param"] == f"session.audio.input.transcription.{name}"
 
 
 def test_a_configuration_without_endpoints_starts_without_turn_detection():

@@ -1,6 +1,7 @@
 """Riva's Realtime dialect without a socket."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,15 @@ def test_fields_of_the_beta_have_no_effect_and_are_named():
     assert updated["penstock_ignored"] == list(beta)
     strict = RealtimeProtocol(FakeStreams(), Config(strict=True), is_riva=True)
     assert error(update(strict, **beta))["param"] == "session.turn_detection"
+
+
+def test_a_language_that_the_model_does_not_name_is_not_shown():
+    streams = FakeStreams()
+    streams.groups = (replace(streams.groups[0], detected_languages=()),)
+    protocol = RealtimeProtocol(streams, Config(), is_riva=True)
+    updated = update(protocol, input_audio_transcription={"language": "fr"})[-1]
+    assert updated["penstock_ignored"] == ["language 'fr'"]
+    assert updated["session"]["input_audio_transcription"]["language"] == "en-US"
 
 
 def test_words_have_the_tag_of_their_speaker(protocol):

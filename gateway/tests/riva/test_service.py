@@ -227,7 +227,7 @@ async def test_the_models(gateway):
         ([configuration(), configuration()], Code.INVALID_ARGUMENT, "streaming_config"),
         ([configuration(), audio(b"RIFF" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
         ([configuration(), audio(b"fLaC" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
-        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: WAV; with FFmpeg"),
+        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: WAV, MP3"),
         ([configuration(), audio(b"", runtime_config={"x": "y"})], Code.INVALID_ARGUMENT, "runtime_config"),
         (
             [configuration(), audio(b"fLaC", runtime_config={"force_eou": "1"})],

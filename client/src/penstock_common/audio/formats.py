@@ -3,7 +3,6 @@
 import io
 from typing import BinaryIO
 
-ACCEPTED = "WAV; with FFmpeg (the extra `media`) MP3, AAC, m4a, MP4, Ogg, Opus, WebM, FLAC and other formats"
 SUFFIXES = (
     ".3g2", ".3gp", ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".asf", ".au", ".avi", ".caf", ".flac",
     ".flv", ".m4a", ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg", ".mpga", ".oga", ".ogg",
@@ -75,6 +74,13 @@ def begins_stream(head: bytes) -> bool | None:
 def is_text(data: bytes) -> bool:
     """True for printable ASCII and white space alone, which no audio is."""
     return bool(data) and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data)
+
+
+def no_audio(head: bytes) -> str:
+    """What the first bytes of an unreadable file show, for its error."""
+    if is_text(head[:64]):
+        return f"it is a text, which begins with {head[:32].decode()!r}"
+    return f"it begins with the bytes {head[:8].hex(' ')}"
 
 
 def mpeg_begin(data: bytes) -> int | None:

@@ -347,6 +347,12 @@ def has_ffmpeg() -> bool:
     return find_spec("av") is not None
 
 
+def accepted_formats() -> str:
+    """The formats that can be read here, for errors."""
+    first = "WAV, " if has_ffmpeg() else "WAV, AIFF, AU, CAF, FLAC; with FFmpeg (the extra `media`) "
+    return f"accepted: {first}MP3, AAC, m4a, MP4, Ogg, Opus, WebM, FLAC and other formats"
+
+
 @contextmanager
 def _captured(av: Any) -> Iterator[list[tuple[int, str, str]]]:
     """FFmpeg's messages about errors in this thread; their level is one for the process."""

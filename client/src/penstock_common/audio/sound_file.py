@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from penstock_common.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, is_container, is_stream
-from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, has_ffmpeg
+from penstock_common.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, no_audio
+from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, accepted_formats, has_ffmpeg
 from penstock_common.audio.pcm import DAMAGED, UNREAD, Block, PcmStream, Remarks, check_form, read_wav_header
 
 STDIN = "-"
@@ -64,7 +64,7 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
             return SoundReader(file)
         if is_container(head[:HEAD_BYTES]) or is_stream(head):
             raise
-        raise ValueError(f"not a readable audio file: it begins with {head[:8]!r}; accepted: {ACCEPTED}") from error
+        raise ValueError(f"not a readable audio file: {no_audio(head)}; {accepted_formats()}") from error
 
 
 class _BlockReader:
@@ -197,7 +197,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     reason = " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
-    return f"not a readable audio file: {reason}; accepted: {ACCEPTED}"
+    return f"not a readable audio file: {reason}; {accepted_formats()}"
 
 
 def _soundfile() -> ModuleType:

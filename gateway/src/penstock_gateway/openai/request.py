@@ -163,8 +163,6 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         ignored += ["known_speaker_names"] * bool(form.known_speaker_names)
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
-    if ignored and config.strict:
-        raise GatewayError(GatewayCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
     if form.stream and form.response_format not in ("json", "text", "diarized_json"):
         message = f"is {form.response_format!r}; accepted: json, text or diarized_json, with stream"
         raise invalid("response_format", message)
@@ -174,7 +172,11 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         chosen = {each: choose_language(each, group, "language") for each in codes if each}
         if len(chosen) == 1:
             ((code, language),) = chosen.items()
-    ignored += unused_language(code, group, config.language)
+    named = dict.fromkeys((form.language, *form.languages))
+    ignored += [unused for each in named for unused in unused_language(each, group, config.language)]
+    if ignored and config.strict:
+        name = ignored[0].partition(" ")[0]
+        raise GatewayError(GatewayCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", name)
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]

@@ -26,7 +26,7 @@ from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http.protocol import HttpProtocol
+from penstock_gateway.http.protocol import HttpProtocol, wrong_scheme
 from penstock_gateway.process.startup import PORT_UNAVAILABLE, Certificate, Files, StartError
 from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.budget import Connections, OpenConnection
@@ -242,18 +242,25 @@ class HttpServer(uvicorn.Server):
                 self._gateway.note_rejection("http", error)
                 client.close()
             else:
-                self._start(self._secure(client, connection, context))
+                self._start(self._secure(client, address, connection, context))
 
-    async def _secure(self, client: socket.socket, connection: OpenConnection, context: ssl.SSLContext) -> None:
+    async def _secure(
+        self, client: socket.socket, address: Any, connection: OpenConnection, context: ssl.SSLContext
+    ) -> None:
         protocol: Any = self.config.http_protocol_class
         state, app_state = self.server_state, self.lifespan.state
         make = partial(protocol, config=self.config, server_state=state, app_state=app_state, connection=connection)
         with ExitStack() as on_error, suppress(OSError):
             on_error.callback(connection.close)
             on_error.callback(client.close)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                make, client, ssl=context, ssl_handshake_timeout=limits.UNRESPONSIVE_S
-            )
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    make, client, ssl=context, ssl_handshake_timeout=limits.UNRESPONSIVE_S
+                )
+            except ssl.SSLError as error:
+                if error.reason == "HTTP_REQUEST":
+                    self._gateway.note_rejection("http", wrong_scheme(address, is_tls=True))
+                raise
             on_error.pop_all()  # the protocol does it
 
     @contextmanager

@@ -23,9 +23,15 @@ from penstock_gateway.realtime.dialect import (
     read_audio,
     retired,
 )
-from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession, SessionTranscription
+from penstock_gateway.realtime.openai_session import (
+    INTERIM,
+    LOGPROBS,
+    WORDS,
+    OpenAISession,
+    SessionModel,
+    SessionTranscription,
+)
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
-from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import read_fields
 
@@ -71,7 +77,7 @@ class OpenAIDialect(Dialect):
         self._session = first.update(given, config)
         self._session_name = new_name("sess")
         self._configured: Configure | None = None
-        self._known: tuple[str | None, str | None, ModelGroup] | None = None  # model and delay that the session names
+        self._known: tuple[str | None, str | None, SessionModel] | None = None  # model and delay that the session names
         self._item: Item | None = None
         self._previous: str | None = None
         self._has_audio = False  # since the last commit or clear
@@ -175,7 +181,7 @@ class OpenAIDialect(Dialect):
         self._item = Item(new_name("item"))
         if self._session.silence_ms is None:
             return []
-        chunk_s = self._group(self._session).chunk_ms / 1000
+        chunk_s = self._model(self._session).group.chunk_ms / 1000
         start_s = event.words[0].start_ms / 1000 if event.words else event.audio_processed_s - 2 * chunk_s
         start_s = max(start_s, self._segment_start_s)  # the first word is in the last chunk, or began in the one before
         return [
@@ -266,21 +272,21 @@ class OpenAIDialect(Dialect):
         return round((self._offset_s + stream_s) * 1000)
 
     def _configure(self, session: OpenAISession) -> Configure:
-        options = session.options(self._group(session), self._config.language)
+        options = session.options(self._model(session), self._config)
         self._streams.check(options)
         return Configure(session.format.raw, options)
 
-    def _group(self, session: OpenAISession) -> ModelGroup:
+    def _model(self, session: OpenAISession) -> SessionModel:
         """Looked up once for a model: that of a live session stays while no server answers or the gateway stops."""
         model, delay = session.transcription.model, session.transcription.delay
         if self._known is None or self._known[:2] != (model, delay):
-            self._known = model, delay, session.group(self._streams)
+            self._known = model, delay, session.model(self._streams)
         return self._known[2]
 
     def _unused(self, session: OpenAISession) -> dict[str, Any]:
         """The names of what has no effect."""
-        names = session.unused(self._streams.group(session.transcription.model or ""), self._config.language)
+        names = session.unused(self._model(session), self._config)
         return {"penstock_ignored": shown_names(names)} if names else {}
 
     def _shown_session(self) -> dict[str, Any]:
-        return {"id": self._session_name} | self._session.shown(self._group(self._session), self._config.language)
+        return {"id": self._session_name} | self._session.shown(self._model(self._session), self._config)

@@ -249,6 +249,8 @@ class RivaDialect(Dialect):
             if unknown and self._config.strict:
                 raise invalid(f"session.{unknown[0]}", "has no effect, and this gateway is strict; accepted: unset")
             configured, ignored = self._configuration(session, {})
+        if any(name.startswith("language ") for name in ignored):
+            session["input_audio_transcription"]["language"] = self._config.language
         self._session = session
         ignored = [*unknown, *ignored]
         named = {"penstock_ignored": shown_names(ignored)} if ignored else {}

@@ -107,11 +107,11 @@ async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) ->
     body = read_fields(SecretRequest, await _body(request), "")
     expiry, given = read_fields(Expiry, body.expires_after or {}, "expires_after"), body.session or {}
     session = OpenAISession(gateway.config.endpoint_silence_ms or None).update(given, gateway.config)
-    group = session.group(gateway.streams)
-    gateway.streams.check(session.options(group, gateway.config.language))
+    model = session.model(gateway.streams)
+    gateway.streams.check(session.options(model, gateway.config))
     lifetime_s = DEFAULT_LIFETIME_S if expiry.seconds is None else expiry.seconds
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s, {"openai": given} if given else {})
-    shown = {"id": new_name("sess")} | session.shown(group, gateway.config.language)
+    shown = {"id": new_name("sess")} | session.shown(model, gateway.config)
     return ClientSecret(value=secret, expires_at=expires_s, session=shown)
 
 
