@@ -116,6 +116,6 @@ def test_nothing_answers(closed_socket, protocol):
     url = "localhost:{1}".format(*closed_socket.getsockname())
     with (
         Client(url, protocol, timeout_s=TIMEOUT_S) as client,
-        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {url}: connection refused$"),
+        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {url}: .*refused$"),
     ):
         client.transcribe(np.zeros(10))

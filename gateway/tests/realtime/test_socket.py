@@ -352,7 +352,7 @@ async def test_client_secrets_that_are_rejected(make_gateway):
         (b'{"expires_after": {"anchor": "now"}}', "Bearer right", 400, "expires_after.anchor"),
         (b'{"session": {"type": "realtime"}}', "Bearer right", 400, "session.type"),
         (b'{"session": {"turn_detection": null}}', "Bearer right", 400, "session.turn_detection"),
-        (b'{"sessions": {}}', "Bearer right", 400, "body.sessions"),
+        (b'{"sessions": {"type": "transcription"}}', "Bearer right", 400, "body.sessions"),
         (b'{"session": {"include": ["\\ud800"]}}', "Bearer right", 400, "body"),
         (b'{"session": {"audio": ' + b"[" * 900 + b"]" * 900 + b"}}", "Bearer right", 400, "body"),
     ]
