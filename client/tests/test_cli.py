@@ -56,13 +56,7 @@ def test_json_is_one_object_per_file(run, audio_file):
             ],
             "alternatives": [],
             "segments": [
-                {
-                    "text": TEXT,
-                    "language": "en-US",
-                    "words": 48,
-                    "tokens": len(result.new_tokens),
-                    "alternatives": [],
-                }
+                {"text": TEXT, "language": "en-US", "words": 48, "tokens": len(result.new_tokens), "alternatives": []}
             ],
             "audio_s": 2.4,
             "remarks": [],

@@ -4,14 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.tests.helpers.fakes import SCORES, outputs, parse_reply, texts
-from penstock_client import (
-    Alternative,
-    ProtocolError,
-    ServerDrainingError,
-    StreamError,
-    Transcript,
-    Word,
-)
+from penstock_client import Alternative, ProtocolError, ServerDrainingError, StreamError, Transcript, Word
 from penstock_client.replies import STREAM_ERRORS, parse_results, stream_error
 from penstock_common.samples import as_samples
 
@@ -185,11 +178,7 @@ def test_each_code_has_its_exception(prefix, code):
             ServerDrainingError,
         ),
         ("Server not ready", "SERVER_DRAINING", ServerDrainingError),
-        (
-            "Request for unknown model: 'asr' has no available versions",
-            "SERVER_DRAINING",
-            ServerDrainingError,
-        ),
+        ("Request for unknown model: 'asr' has no available versions", "SERVER_DRAINING", ServerDrainingError),
         ("Request for unknown model: 'asr' is not found", "TRITON_ERROR", StreamError),
         ("Stub process 'decoder_0_0' is not healthy.", "TRITON_ERROR", StreamError),
         ("unexpected shape for input 'STREAM_LIMIT: ' for model 'features'", "TRITON_ERROR", StreamError),

@@ -173,10 +173,7 @@ def test_a_silent_server_times_out(url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(120)
     start_s = time.monotonic()
-    with (
-        Client(url, protocol, timeout_s=0.3) as client,
-        pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"),
-    ):
+    with Client(url, protocol, timeout_s=0.3) as client, pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"):
         client.transcribe(np.zeros(1600))
     took_s = time.monotonic() - start_s
     release.set()

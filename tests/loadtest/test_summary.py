@@ -8,14 +8,7 @@ from loadtest.options import Window
 from loadtest.player import CUT_SHORT, FAILED, REJECTED, Utterance, requests_between
 from loadtest.processes import GATEWAY
 from loadtest.report import window_lines
-from loadtest.summary import (
-    MAX_P99_LAG_MS,
-    check_generator,
-    late_chunks,
-    latencies_s,
-    reasons_to_fail,
-    summarize,
-)
+from loadtest.summary import MAX_P99_LAG_MS, check_generator, late_chunks, latencies_s, reasons_to_fail, summarize
 from penstock.reporting import finite
 from tests.helpers.loadtest_records import (
     BEGAN_S,
