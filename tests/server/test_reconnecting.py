@@ -16,8 +16,7 @@ FLAC = Path(__file__).parents[1] / "data" / "an4" / "flac"
 OPTIONS = ConnectionOptions(reconnect_s=120)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize("endpoints", [{}, {"endpoint_silence_ms": 400}], ids=["none", "endpoints"])
+@pytest.mark.parametrize(("protocol", "endpoints"), [("http", {}), ("grpc", {"endpoint_silence_ms": 400})])
 def test_cut_connections_leave_no_gap(server, protocol, endpoints, monkeypatch):
     starts, restart = [], Replay.restart
     monkeypatch.setattr(
