@@ -139,19 +139,22 @@ def _figures(result, words) -> tuple[list[tuple], list[float], list[float]]:
 
 
 def test_each_stream_is_decoded_with_its_options(case, choosing_server):
-    """As in this process; every second stream over HTTP, and some beside them are rejected."""
+    """The results of this process; every second stream over HTTP, and some beside them are rejected."""
     recognizer = StreamingRecognizer(case.model, case.context, max_streams=4, decoding=case.decoding)
     jobs = [(path, choice) for path in case.utterances for choice in case.choices]
     expected = [_here(recognizer, *job) for job in jobs]
 
     def recognize(number: int) -> tuple:
         protocol = ("grpc", "http")[number % 2]
-        with Client(choosing_server.url(protocol), protocol=protocol) as client:
+        with Client(choosing_server.url(protocol), protocol, timeout_s=60) as client:
             return _there(client, *jobs[number])
 
     def be_rejected(_: int) -> None:
         wrong = StreamOptions(decoder="wfst", boosted_phrases=["go west"])
-        with Client(choosing_server.url("grpc")) as client, pytest.raises(StreamError, match=r"'west'|wfst"):
+        with (
+            Client(choosing_server.url("grpc"), timeout_s=60) as client,
+            pytest.raises(StreamError, match=r"'west'|wfst"),
+        ):
             _there(client, UTTERANCES[0], wrong)
 
     with ThreadPoolExecutor(10) as pool, ThreadPoolExecutor(1) as beside:

@@ -20,7 +20,7 @@ LIKE_OTHERS = {
     "a.w64", "a.sph", "a.sox", "a.ac3", "a.wma", "a.avi", "a.flv", "a.ts", "half.ts", "a.mpg", "six.tta", "a.tta",
     "a.wv", "a.voc", "late.mkv", "changing.mp3",
 }  # fmt: skip
-"""Their readers read others of the table, too."""
+"""Others of the table are read by the same readers."""
 MOST_LOST_S = 0.15
 """Encodings begin or end with some silence of their own, and versions of FFmpeg differ in it."""
 
