@@ -42,13 +42,13 @@ END_TOKENS = "end-tokens"
 """The first model, whose words "four" and "eight" end segments, too."""
 GREEDY, ALSD = DECODERS[0], DECODERS[2]
 CASES = [
-    *((RNNT, options, RESET) for options in (GREEDY, ALSD, DECODERS[6])),
+    *((RNNT, options, RESET) for options in (GREEDY, DECODERS[6])),
     (TDT, ALSD, RESET),  # durations
     (END_TOKENS, ALSD, CARRY),
     *(
         pytest.param(each, marks=pytest.mark.nightly)
         for each in (
-            *((RNNT, options, RESET) for options in (DECODERS[1], *DECODERS[3:6])),
+            *((RNNT, options, RESET) for options in DECODERS[1:6]),
             *((RNNT, GREEDY, CARRY), (TDT, GREEDY, RESET), (TDT, ALSD, CARRY), (END_TOKENS, GREEDY, RESET)),
         )
     ),
@@ -124,14 +124,20 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", [RNNT, pytest.param(TDT, marks=pytest.mark.nightly)])
-def test_marks_come_late_and_scripts_have_no_spaces(bundled_model, tmp_path, speech, name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "decoders"),
+    [
+        (RNNT, (GREEDY, ALSD)),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((RNNT, DECODERS[:-1]), (TDT, (GREEDY, ALSD)))),
+    ],
+)
+def test_marks_come_late_and_scripts_have_no_spaces(bundled_model, tmp_path, speech, name, decoders, monkeypatch):
     """Decoders without a graph, of a bundled model and of ones whose labels have other texts: "four" of the first
     segment, and more, are marks.
     """
     monkeypatch.setattr(encoder, "_OPENVINO_NUMBERS", range(0))  # which takes seconds to compile three models
     folder, model = tmp_path, bundled_model.parent / name
-    rows = [(speech, options | SILENCE) for options in (DECODERS[:-1] if name == RNNT else (GREEDY, ALSD))]
+    rows = [(speech, options | SILENCE) for options in decoders]
     models = [with_piece_texts(model, folder / name, texts).directory for name, texts in TEXTS.items()]
     found = (
         recognize_together(StreamingRecognizer(each, (70, 6), len(rows)), rows, random.Random(1))
