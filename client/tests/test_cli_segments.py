@@ -2,11 +2,9 @@
 
 import json
 import sys
-import time
 
 import numpy as np
 import pytest
-import soundfile
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import text_of
@@ -31,18 +29,6 @@ def test_a_file_is_split_into_segments_of_equal_length(run, audio_file, recogniz
 def test_no_empty_segment_follows_audio_that_ends_with_one(run, audio_file):
     document = json.loads(run(audio_file, "--finalize-every", "1.2", "--json")[1])
     assert [segment["text"] for segment in document["segments"]] == [text_of(19_200)] * 2
-
-
-@GRPC_ONLY
-def test_segments_in_real_time_grow_where_they_are_shown(run, samples, tmp_path):
-    path = tmp_path / "short.wav"
-    soundfile.write(path, samples[:12_800], 16_000, subtype="FLOAT")
-    started_s = time.monotonic()
-    _, out, _ = run(path, "--finalize-every", "0.4", "--simulate-realtime", "--interim")
-    *interim, final = out.splitlines()
-    assert time.monotonic() - started_s >= 0.8
-    assert final == f"{text_of(6400)} {text_of(6400)}"
-    assert len(interim) >= 4 and all(final.startswith(line) for line in interim)
 
 
 @GRPC_ONLY

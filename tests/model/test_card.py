@@ -22,13 +22,11 @@ LANGUAGES = ("en", "de", "no", "pt-BR")
         (CARD.replace("\n", "\r\n"), LANGUAGES),
         ("---\nlanguage: de\n---\n", ("de",)),
         ("---\nlicense: mit\n---\n", ()),
-        ("---\nlanguage: {de: 1}\n---\n", ()),
         ("# A model\n---\nlanguage: de\n---\n", ()),
         ("---\nlanguage: de\n", ()),
         ("---\nlanguage: [de\n---\n", ()),
         ("---\nlanguage: !!python/name:os.system\n---\n", ()),
         ("---\na: &a [de]\nlanguage: *a\n---\n", ()),
-        ("---\n- language\n---\n", ()),
         ("", ()),
     ],
 )

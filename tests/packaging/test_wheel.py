@@ -128,6 +128,7 @@ def server(environment, tmp_path) -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.nightly
 def test_it_serves_without_the_checkout(server):
     assert " server: no --model: using the bundled an4-rnnt-hybrid" in server
     with Client(re.search(r"gRPC (\S+?),", server)[1]) as client:

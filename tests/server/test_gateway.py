@@ -40,12 +40,6 @@ async def check_all(gateway: RunningGateway, direct, drivers=DRIVERS, pace: floa
     await asyncio.gather(*(check(gateway, direct, driver, path, pace) for driver in drivers for path in PATHS))
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_words_alone(gateway, direct, driver):
-    for path in PATHS:
-        await check(gateway, direct, driver, path)
-
-
 async def test_words_beside_other_streams(gateway, direct):
     is_over = asyncio.Event()
 

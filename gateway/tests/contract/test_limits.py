@@ -76,8 +76,7 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
 
 
 @pytest.mark.parametrize(
-    ("most", "is_away", "code"),
-    [(0, False, GatewayCode.STREAMS_EXHAUSTED), (8, True, GatewayCode.NO_REPLICA)],
+    ("most", "is_away", "code"), [(0, False, GatewayCode.STREAMS_EXHAUSTED), (8, True, GatewayCode.NO_REPLICA)]
 )
 @pytest.mark.parametrize("driver", ALL)
 async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, until, driver, most, is_away, code):

@@ -192,7 +192,6 @@ def test_other_settings_before_the_end_are_no_last_result(protocol):
         {"input_audio_params": {"sample_rate_hz": "fast"}},
         {"input_audio_params": {"num_channels": 9}},
         {"input_audio_transcription": {"model": "nothing"}},
-        {"input_audio_transcription": {"model": 5}},
         {"input_audio_transcription": {"language": "fr-FR"}},
         {"recognition_config": {"max_alternatives": -1}},
         {"recognition_config": {"enable_profanity_filter": True}},

@@ -14,7 +14,6 @@ import httpx2
 import pytest
 import websockets
 
-from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import GROUP, FakeStreams, speech
 from gateway.tests.helpers.running import running
 from penstock_gateway import limits
@@ -92,26 +91,6 @@ async def test_a_stream_goes_on_with_new_keywords_and_not_with_new_audio(gateway
         await send(socket, "input_audio_buffer.commit")
         assert (await receive(socket, COMPLETED))["transcript"] == "w0"
     assert [stream.options.phrases for stream in streams.opened] == [(("rubout", 1.5),)] * 2
-
-
-async def test_riva_with_a_token_of_its_session_and_a_wav_header(make_gateway, streams):
-    data = sound_file(speech(0.4), subtype="PCM_16")
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
-        path = "/v1/realtime/transcription_sessions"
-        session = (await http.post(path, json={}, headers={"Authorization": "Bearer right"})).json()
-        assert session["object"] == "realtime.transcription_session"
-        offered = ["realtime", f"realtime-token.{session['client_secret']['value']}"]
-        async with websockets.connect(served.ws_url + PATH, subprotocols=offered) as socket:
-            assert json.loads(await socket.recv())["type"] == "conversation.created"
-            await send(socket, "transcription_session.update", session=session | {"input_audio_format": "none"})
-            assert json.loads(await socket.recv())["type"] == "transcription_session.updated"
-            for start in range(0, len(data), 3200):
-                audio = base64.b64encode(data[start : start + 3200]).decode()
-                await send(socket, "input_audio_buffer.append", audio=audio)
-                await send(socket, "input_audio_buffer.commit")
-            await send(socket, "input_audio_buffer.done")
-            completed = await receive(socket, COMPLETED)
-    assert (completed["transcript"], completed["is_last_result"]) == ("w0 w1 w2 w3", True)
 
 
 async def test_an_append_of_3_mib(gateway):

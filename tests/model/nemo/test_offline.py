@@ -103,11 +103,9 @@ def test_a_missing_tensor_that_would_settle_a_size_is_named(tmp_path, name, matc
     [
         ("encoder", "causal_downsampling", True, "causal_downsampling: True .* cannot be mixed"),
         ("encoder", "conv_context_size", "causal", r"conv_context_size: 'causal' .*supported: \[4, 4\].*be mixed"),
-        ("encoder", "conv_context_size", [8, 0], r"conv_context_size: \[8, 0\]"),
         ("encoder", "att_context_size", [[70, 13], [70, 6]], r"att_context_size: \[\[70, 13\], \[70, 6\]\]"),
         ("encoder", "subsampling", "striding", "subsampling: 'striding' .*'dw_striding'"),
         ("encoder", "att_context_size", [128, -1], r"att_context_size: \[128, -1\] .*local attention"),
-        ("encoder", "self_attention_model", "abs_pos", "'abs_pos' .*'rel_pos' or 'rel_pos_local_attn'"),
         ("encoder", "global_tokens", 1, "global_tokens: 1 .*global attention"),
         ("encoder", "conv_kernel_size", 8, "conv_kernel_size: 8"),
         ("preprocessor", "normalize", "all_features", "normalize: 'all_features' .*'per_feature'"),
