@@ -95,8 +95,9 @@ def _draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
             left.set_yticks(range(len(results)), [str(result.variant) for result in results])
             left.set(xlabel="WER %, 95 % interval", title="WER by decoder", ylim=(len(results) - 0.5, -0.5))
         _draw_lengths(right, results)
-        for axes, side in ((right, "right"), *([(left, "left")] if swept else ())):  # a name is as long as a plot
-            figure.legend(*axes.get_legend_handles_labels(), loc=f"outside lower {side}")
+        for axes, is_left in ((right, False), *([(left, True)] if swept else ())):  # a name is as long as a plot
+            handles, labels = axes.get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower left" if is_left else "outside lower right")
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
