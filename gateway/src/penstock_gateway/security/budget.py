@@ -225,7 +225,7 @@ class OpenConnection:
     """One open connection."""
 
     def __init__(self, connections: Connections, address: str):
-        self._connections, self._address = connections, address
+        self._connections, self.address = connections, address
         self._is_known = self._is_closed = False
         self.key = ANONYMOUS.name
         """Name of the key that it has shown."""
@@ -236,7 +236,7 @@ class OpenConnection:
         """Notes that the connection has shown a key; also after others."""
         if not self._is_known:
             self._is_known = True
-            self._connections.know(self._address)
+            self._connections.know(self.address)
 
     def close(self) -> None:
         """Notes that the connection is closed; also after others."""
