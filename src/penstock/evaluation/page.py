@@ -83,8 +83,7 @@ def _draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        lines = min(len(results), _MAX_LINES)  # of a legend, below its plot
-        height = max(3.4, 1 + 0.3 * (0 if swept else len(results))) + 0.25 * lines
+        height = max(3.4, 1 + 0.3 * (0 if swept else len(results))) + 0.25 * min(len(results), _MAX_LINES)
         figure = Figure(figsize=(12, height), layout="constrained")
         left, right = figure.subplots(1, 2)
         if swept:
@@ -95,9 +94,9 @@ def _draw_plots(results: Sequence[RunResult], swept: str | None = None) -> str:
             left.set_yticks(range(len(results)), [str(result.variant) for result in results])
             left.set(xlabel="WER %, 95 % interval", title="WER by decoder", ylim=(len(results) - 0.5, -0.5))
         _draw_lengths(right, results)
-        for axes, is_left in ((right, False), *([(left, True)] if swept else ())):  # a name is as long as a plot
-            handles, labels = axes.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower left" if is_left else "outside lower right")
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower right")  # a name is as long as a plot
+        if swept:
+            figure.legend(*left.get_legend_handles_labels(), loc="outside lower left")
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]

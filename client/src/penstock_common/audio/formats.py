@@ -77,7 +77,7 @@ def is_text(data: bytes) -> bool:
 
 
 def no_audio(head: bytes) -> str:
-    """What the first bytes of an unreadable file show, for its error."""
+    """Describes the first bytes of an unreadable file, for its error."""
     if is_text(head[:64]):
         return f"it is a text, which begins with {head[:32].decode()!r}"
     return f"it begins with the bytes {head[:8].hex(' ')}"

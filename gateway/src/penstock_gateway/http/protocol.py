@@ -33,12 +33,12 @@ _HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 32 << 10
 """Bytes that are parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
 
 
-def wrong_scheme(address: tuple[str, int] | None, is_tls: bool) -> GatewayError:
+def wrong_scheme(address: str, is_tls: bool) -> GatewayError:
     """The error of a client that uses TLS where the port does not, or does not where the port does (`is_tls`)."""
     problem = "TLS on a port without TLS; accepted: http:// and ws://, or a gateway with --tls-cert and --tls-key"
     if is_tls:
         problem = "no TLS on a port with TLS; accepted: https:// and wss://"
-    return GatewayError(GatewayCode.FIELD_INVALID, f"{address[0] if address else 'a client'} uses {problem}")
+    return GatewayError(GatewayCode.FIELD_INVALID, f"{address} uses {problem}")
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -81,8 +81,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses in pieces, so that a header above a limit costs no more than one within it."""
-        if data.startswith(_TLS_HANDSHAKE) and self.cycle is None and not self._unused_bytes:
-            return self._reject(wrong_scheme(self.client, is_tls=False), HTTPStatus.BAD_REQUEST)
+        if self._connection and data.startswith(_TLS_HANDSHAKE) and self.cycle is None and not self._unused_bytes:
+            return self._reject(wrong_scheme(self._connection.address, is_tls=False), HTTPStatus.BAD_REQUEST)
         for start in range(0, len(data), _HTTP_PIECE_BYTES):
             if self.transport.is_closing():
                 return

@@ -26,7 +26,7 @@ from penstock_gateway.stream.options import (
     unused_model,
 )
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
+from penstock_gateway.validation import NO_EFFECT, accepted, invalid, parse_object, problem, read_speakers
 
 _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
 MAX_FIELDS = 2200
@@ -175,8 +175,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     named = dict.fromkeys((form.language, *form.languages))
     ignored += [unused for each in named for unused in unused_language(each, group, config.language)]
     if ignored and config.strict:
-        name = ignored[0].partition(" ")[0]
-        raise GatewayError(GatewayCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", name)
+        raise invalid(ignored[0].partition(" ")[0], NO_EFFECT)
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]

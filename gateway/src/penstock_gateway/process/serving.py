@@ -242,11 +242,9 @@ class HttpServer(uvicorn.Server):
                 self._gateway.note_rejection("http", error)
                 client.close()
             else:
-                self._start(self._secure(client, address, connection, context))
+                self._start(self._secure(client, connection, context))
 
-    async def _secure(
-        self, client: socket.socket, address: Any, connection: OpenConnection, context: ssl.SSLContext
-    ) -> None:
+    async def _secure(self, client: socket.socket, connection: OpenConnection, context: ssl.SSLContext) -> None:
         protocol: Any = self.config.http_protocol_class
         state, app_state = self.server_state, self.lifespan.state
         make = partial(protocol, config=self.config, server_state=state, app_state=app_state, connection=connection)
@@ -259,7 +257,7 @@ class HttpServer(uvicorn.Server):
                 )
             except ssl.SSLError as error:
                 if error.reason == "HTTP_REQUEST":
-                    self._gateway.note_rejection("http", wrong_scheme(address, is_tls=True))
+                    self._gateway.note_rejection("http", wrong_scheme(connection.address, is_tls=True))
                 raise
             on_error.pop_all()  # the protocol does it
 

@@ -162,7 +162,7 @@ class SessionModel(NamedTuple):
     """The model of a session."""
 
     named: ModelGroup
-    """That of its name."""
+    """The model of its name."""
     group: ModelGroup
     """The same checkpoint in the context of its `delay`."""
     has_contexts: bool

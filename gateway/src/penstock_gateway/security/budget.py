@@ -189,7 +189,7 @@ class OpenConnection:
     """One open connection."""
 
     def __init__(self, connections: Connections, address: str):
-        self._connections, self._address = connections, address
+        self._connections, self.address = connections, address
         self._is_known = self._is_closed = False
         self.last_ping_s = 0.0
         """Time, by the event loop's clock, of the last ping from a WebSocket's client."""
@@ -199,9 +199,9 @@ class OpenConnection:
         if not self._is_known:
             self._is_known = True
             unknown = self._connections.unknown
-            unknown[self._address] -= 1
-            if not unknown[self._address]:
-                del unknown[self._address]
+            unknown[self.address] -= 1
+            if not unknown[self.address]:
+                del unknown[self.address]
 
     def close(self) -> None:
         """Notes that the connection is closed; also after others."""
