@@ -62,7 +62,7 @@ cache_dir = /dev/null
 [mypy-torch.*]
 follow_imports = skip
 """
-"""What a user of mypy --strict gets, without a minute for torch, which no example uses."""
+"""mypy --strict, without half a minute for torch, which no example uses."""
 
 pytestmark = pytest.mark.server
 
