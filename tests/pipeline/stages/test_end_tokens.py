@@ -138,6 +138,7 @@ def test_without_the_rule_a_segment_goes_on_and_only_text_and_words_lack_them(re
     assert len(kept) < len(whole[-1].text.split())
 
 
+@pytest.mark.nightly  # stages/test_endpointing.py has mates without the rule, too
 def test_streams_with_and_without_the_rule_share_batches(recognizer, speech):
     states = [{"endpoint_state": RESET}, {"endpoint_state": CARRY}, OFF, OFF | {"endpoint_silence_ms": 400}]
     rows = [(speech[:100_000], decoder | state) for decoder in DECODERS[::2] for state in states[:2]]

@@ -54,19 +54,8 @@ CASES = [
     ),
 ]
 WORDS = (
-    *"adefirtv",
-    "june",
-    "eight",
-    "eighteenth",
-    "nineteen",
-    "sixty",
-    "zero",
-    "one",
-    "three",
-    "five",
-    "seven",
-    "nine",
-)
+    *"adefirtv", "june", "eight", "eighteenth", "nineteen", "sixty", "zero", "one", "three", "five", "seven", "nine",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
