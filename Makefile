@@ -7,6 +7,7 @@ COMPAT_VENV := .venv-compat
 # wyoming_openai needs Python 3.12; its rows are left out where this one does not run.
 WYOMING_PYTHON ?= python3.12
 WYOMING_VENV = $(if $(shell $(WYOMING_PYTHON) -c 'print(1)' 2>/dev/null),$(COMPAT_VENV)/wyoming)
+NODE_MODULES := gateway/examples/node_modules
 KERNELS_VENV := .venv-kernels
 DEPLOY_VENV := .venv-deploy
 BIN := $(VENV)/bin
@@ -99,7 +100,7 @@ $(DEPLOY_VENV)/.done: $(LOCKS)/deploy.txt
 	$(DEPLOY_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/deploy.txt
 	touch $@
 
-# NVIDIA's, OpenAI's, LiveKit's and Pipecat's packages, which the gateway serves.
+# NVIDIA's, OpenAI's, LiveKit's and Pipecat's packages, which the gateway serves, and Node.
 $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(COMPAT_VENV)
@@ -109,6 +110,11 @@ $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 $(COMPAT_VENV)/wyoming/.done: $(LOCKS)/wyoming.txt | $(COMPAT_VENV)/.done
 	$(WYOMING_PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP_LOCKED) -r $(LOCKS)/wyoming.txt
+	touch $@
+
+# Packages of the JavaScript examples; Node is in the environment, too.
+$(NODE_MODULES)/.done: gateway/examples/package-lock.json | $(COMPAT_VENV)/.done
+	$(COMPAT_VENV)/bin/npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund
 	touch $@
 
 help:
@@ -175,7 +181,7 @@ test-oracle: $(ORACLE_VENV)/.sherpa ## [20 min] comparison with NeMo and Transfo
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done $(WYOMING_VENV:=/.done) ## [3 min] unchanged clients of Riva, OpenAI, Triton, LiveKit, Pipecat and Wyoming against the gateway
+client-compat: setup $(COMPAT_VENV)/.done $(WYOMING_VENV:=/.done) $(NODE_MODULES)/.done ## [3 min] unchanged clients of Riva, OpenAI, LiveKit, Pipecat and Wyoming against the gateway
 	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS)) $(WYOMING_VENV:%=--wyoming-python %/bin/python)
 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
@@ -239,4 +245,4 @@ lock: ## [5 min] resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
 
 clean: ## [seconds] remove environments and builds
-	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) $(NODE_MODULES) build dist .pytest_cache .ruff_cache .mypy_cache
