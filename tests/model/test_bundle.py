@@ -1,6 +1,7 @@
 """Bundles: written whole, read in parts, every fault named."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -144,17 +145,16 @@ def test_a_model_without_a_head_has_no_tensors_for_it():
     assert without["ctc.weight"] == (11, 8)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_bundles_of_earlier_versions_leave_out_defaults(bundle, version):
+@pytest.mark.parametrize("has_ctc_head", [True, False])
+def test_bundles_that_only_say_whether_there_is_a_ctc_head(bundle, has_ctc_head):
     def change(document: dict) -> None:
-        document["version"], model = version, document["model"]
-        del model["prompt"], model["end_tokens"], model["features"]["is_normalized"]
-        del model["encoder"]["attention_band"], model["encoder"]["live_menu"]
-        for key in ("kind", "ilm_beam", "ilm_greedy"):
-            del model["transducer"][key]
+        del document["model"]["ctc"]
+        document["model"]["has_ctc_head"] = has_ctc_head
 
     change_json(bundle.directory, CONFIG_FILE, change)
-    assert Checkpoint(bundle.directory).config == CONFIG
+    assert Checkpoint(bundle.directory).config == dataclasses.replace(
+        CONFIG, ctc=CtcConfig(10) if has_ctc_head else None
+    )
 
 
 def test_the_bundled_model_is_intact():
@@ -195,10 +195,22 @@ def test_a_factorized_bundle(factorized):
     }
 
 
+def test_only_a_factorized_bundle_has_version_2_and_its_keys(bundle, factorized):
+    plain, other = (json.loads((one.directory / CONFIG_FILE).read_text()) for one in (bundle, factorized))
+    assert (plain["version"], other["version"]) == (1, 2)
+    new = {"kind": "factorized", "ilm_beam": [0.6, 0.4], "ilm_greedy": [1.0, 0.0]}
+    assert other["model"]["transducer"].items() >= new.items()
+    assert list(plain["model"]["transducer"]) == [
+        "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden", "joint_activation", "tdt_durations",
+        "max_symbols",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"kind": "rnnt"}, "transducer.kind: 'rnnt' is not supported; supported: standard .RNN-T and TDT., factorized"),
+        ({"kind": "rnnt"}, "transducer.kind: 'rnnt' is not supported; supported: factorized, or no kind for RNN-T"),
+        ({"kind": None}, "transducer.kind: None is not supported"),
         ({"ilm_beam": [0.6]}, r"ilm_beam: \[0.6\] .* supported: \[alpha, beta\] from 0 to 2 and from 0 to 10"),
         ({"ilm_beam": [2.1, 0]}, r"ilm_beam: \[2.1, 0\]"),
         ({"ilm_greedy": [1, 10.5]}, r"ilm_greedy: \[1, 10.5\]"),

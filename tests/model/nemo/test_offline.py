@@ -5,7 +5,7 @@ import re
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import NEWER_FORMAT_VERSION, Checkpoint
 from penstock.model.config import LiveMenu
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.golden import GOLDEN
@@ -23,6 +23,8 @@ def test_the_bundle_is_an_offline_model(tmp_path, case):
     assert config.features.is_normalized
     assert not streaming.config.features.is_normalized
     assert config.head_name == streaming.config.head_name
+    assert f'"version": {NEWER_FORMAT_VERSION}' in (checkpoint.directory / "config.json").read_text()
+    assert "is_normalized" not in (streaming.directory / "config.json").read_text()
     bins = config.encoder.mel_bins // config.encoder.subsampling_factor
     assert config.encoder.subsampled_mel_bins[-1] == bins
 
