@@ -65,6 +65,12 @@ def test_a_recording_that_is_gone_is_named(tmp_path, results):
     assert ["opus" in each for each in data["recordings"]] == [True, False, True]
 
 
+def test_a_recording_of_one_sample_has_no_sound(tmp_path, results):
+    soundfile.write(results[0].utterances[1].audio, np.zeros(1), 48000)
+    _, data, problems = write(tmp_path, results)
+    assert problems == [] and ["opus" in each for each in data["recordings"]] == [True, False, True]
+
+
 def test_the_worst_have_their_recordings_where_not_all_fit(tmp_path, results, monkeypatch):
     text, data, _ = write(tmp_path, results)
     without = len(text.encode()) - sum(len(each["opus"]) for each in data["recordings"])

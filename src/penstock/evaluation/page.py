@@ -176,6 +176,8 @@ def _encode(
     audio_s = sum(each.audio_s for each in utterances)
     fitting = 0.8 * left * 6 / max(audio_s, 1.0)  # 6 of 8 bits, and Ogg's headers
     bit_rate = round(min(max(fitting, _LEAST_BIT_RATE), _MOST_BIT_RATE))
+    import av.error  # optional (extra `media`)
+
     gone, without_room = [], 0
     with Progress(sys.stderr, len(order), audio_s, "recordings", "report") as progress:
         for index in progress.count(order):
@@ -183,9 +185,14 @@ def _encode(
             try:
                 if seconds * _LEAST_BIT_RATE / 6 <= left:
                     samples = read_audio(utterances[index].audio, _SAMPLE_RATE_HZ)
+                    if not len(samples):  # too short for a sample at this rate
+                        continue
                     opus = base64.b64encode(_opus(samples, bit_rate)).decode()
             except AudioError as error:
                 gone.append(error.message)
+                continue
+            except (av.error.FFmpegError, ValueError) as error:
+                gone.append(f"{utterances[index].audio}: {error}")
                 continue
             progress.add_audio(seconds)
             if not opus or len(opus) > left:
