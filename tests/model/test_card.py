@@ -81,7 +81,11 @@ def test_an_import_names_languages(tmp_path, capsys):
     (tmp_path / "named" / CARD_FILE).write_text(CARD)
     again = ["import", str(tmp_path / "named"), str(tmp_path / "again"), "--language", "en"]
     assert main(again) == 0 and card_languages(tmp_path / "again") == ("en",)
-    assert CARD.partition("---\n")[2].partition("---\n")[2] in (tmp_path / "again" / CARD_FILE).read_text()
+    text = CARD.partition("---\n")[2].partition("---\n")[2]
+    assert text in (tmp_path / "again" / CARD_FILE).read_text()
+    forced = ["import", str(source), str(tmp_path / "again"), "--force", "--language", "de"]
+    assert main(forced) == 0 and text in (tmp_path / "again" / CARD_FILE).read_text()
+    assert card_languages(tmp_path / "again") == ("de",)
     capsys.readouterr()
     assert main([*again[:2], str(tmp_path / "wrong"), "--language", "in English"]) == 1
     assert "--language is 'in English'; accepted: codes such as en or pt-BR" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 from typing import TYPE_CHECKING
 
 from penstock.errors import CheckpointError, ModelNotFoundError, SettingError
@@ -80,12 +80,14 @@ def run(args: argparse.Namespace) -> int:
 def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     from penstock.model.bundle import Checkpoint
     from penstock.model.bundle_files import CONFIG_FILE, SPEAKERS_FORMAT, WEIGHTS_FILE
+    from penstock.model.card import check_languages
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
     from penstock.model.transformers.files import SPEAKER_MODEL_TYPE, model_type, read_json
     from penstock.model.transformers.importer import import_transformers
     from penstock.speakers.importer import convert_to_int8, import_speakers
 
+    check_languages(args.language or ())  # before a download
     path, origin, is_changed = Path(args.source), {}, bool(args.language) or args.precision == "int8"
     try:
         exists = path.exists()
@@ -123,7 +125,7 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
 def _import_changed(args: argparse.Namespace, convert: Callable[[Path], "Checkpoint"]) -> "Checkpoint":
     """convert: writes the bundle with floating weights to a new directory."""
     from penstock.encoder.precision import store_int8
-    from penstock.model.card import write_languages
+    from penstock.model.card import CARD_FILE, write_languages
     from penstock.model.new_bundle import write_new_bundle
 
     def change(scratch: Path) -> Path:
@@ -131,6 +133,9 @@ def _import_changed(args: argparse.Namespace, convert: Callable[[Path], "Checkpo
         if checkpoint.config.prompt:
             _check_no_language(args, "a model with language prompts")
         if args.language:
+            replaced, card = args.directory / CARD_FILE, checkpoint.directory / CARD_FILE
+            if args.force and replaced.is_file() and not card.exists():
+                copyfile(replaced, card)
             write_languages(checkpoint.directory, args.language)
         return (store_int8(checkpoint) if args.precision == "int8" else checkpoint).directory
 

@@ -26,10 +26,14 @@ def card_languages(directory: Path) -> tuple[str, ...]:
     return tuple(languages)[:_MAX_LANGUAGES]
 
 
-def write_languages(bundle: Path, codes: Sequence[str]) -> None:
-    """Names the codes in the bundle's card, whose other fields and text stay. SettingError for a wrong code."""
+def check_languages(codes: Sequence[str]) -> None:
+    """SettingError for a wrong code."""
     if wrong := [code for code in codes if not _LANGUAGE.fullmatch(code)]:
         raise SettingError(f"--language is {shown(wrong[0])}; accepted: codes such as en or pt-BR")
+
+
+def write_languages(bundle: Path, codes: Sequence[str]) -> None:
+    """Names the codes in the bundle's card, whose other fields and text stay."""
     path = bundle / CARD_FILE
     card = path.read_bytes() if path.exists() else b""
     known, match = _front_matter(bundle), _FRONT_MATTER.match(card)
