@@ -10,4 +10,6 @@ const headers = { Authorization: `Bearer ${key}` };
 const socket = new WebSocket(`${gateway}/v1/realtime?intent=transcription`, { headers });
 const receive = transcribe(path, (event) => socket.send(JSON.stringify(event)), () => socket.close(1000));
 socket.on("message", (message) => receive(JSON.parse(message)));
-socket.on("close", (code, reason) => code > 1001 && console.error(`closed: ${code} ${reason}`));
+socket.on("close", (code, reason) => {
+  if (code > 1001) throw new Error(`closed: ${code} ${reason}`);
+});

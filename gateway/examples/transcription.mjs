@@ -8,8 +8,11 @@ const PIECES_PER_SECOND = 10;
 
 export function transcribe(path, send, close) {
   const file = readFileSync(path);
+  const isMono16 = file.toString("latin1", 0, 4) === "RIFF" && file.readUInt16LE(22) === 1 && file.readUInt16LE(34) === 16;
+  const data = file.indexOf("data", 36);
+  if (!isMono16 || data < 0) throw new Error(`${path}: not a WAV file with mono samples of 16 bits`);
   const rate = file.readUInt32LE(24);
-  const pcm = file.subarray(file.indexOf("data") + 8); // behind the chunk's name and size
+  const pcm = file.subarray(data + 8); // behind the chunk's name and size
   const format = { type: "audio/pcm", rate };
   const turn_detection = { type: "server_vad", silence_duration_ms: 800 }; // null: only a commit ends a segment
   const transcription = { model: "gpt-4o-transcribe" };
