@@ -96,7 +96,7 @@ def rows_of(requests: Sequence[AudioRequest], is_batched: bool = False) -> Audio
     flags = [START * r.is_start + END * r.is_end + FINALIZE * (r.finalize is True) for r in requests]
     return AudioRows(
         stream_ids=[request.stream_id for request in requests],
-        # No copy for one request alone, as each to `asr` is.
+        # No copy for a single request, the usual case of `asr`.
         samples=np.concatenate([np.zeros(0, np.float32), *samples]) if len(samples) != 1 else samples[0],
         lengths=np.array(list(map(len, samples)), np.int64),
         flags=np.array(flags, np.int64),

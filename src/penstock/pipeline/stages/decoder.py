@@ -233,7 +233,7 @@ class DecoderStage:
                 text = self._texts[int(rows.slots[place])]
                 answers[place] = text.unchanged(int(rows.covered_samples[place]))
         for place, row_parts in parts.items():
-            # On a GPU `not_finite` has not looked at the frames, so the scores have to tell.
+            # On a GPU `not_finite` does not read the frames: check the scores.
             if all(part.is_finite for part in row_parts):
                 answers[place] = self._answer(int(rows.slots[place]), row_parts)
             else:

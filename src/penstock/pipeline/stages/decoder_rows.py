@@ -51,7 +51,7 @@ class DecoderRows(NamedTuple):
 
     def not_finite(self) -> np.ndarray:
         """The rows with encoder frames on the CPU that are not finite; those on a GPU would have to be waited for."""
-        # One sum for all: what is not finite stays in it, and only then each frame is looked at.
+        # One sum for all: what is not finite stays in it, and only then each frame is checked.
         if not self.encoded.is_cpu or bool(self.encoded.sum().isfinite()):
             return np.zeros(0, np.int64)
         frames = (~self.encoded.isfinite().all(dim=1)).numpy().nonzero()[0]
