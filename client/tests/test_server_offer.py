@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2_grpc
 
 from client.tests.helpers.fake_servers import THREADS_NAME, GrpcServer, HttpServer
 from penstock_client import Client, ServerUnreachableError
@@ -65,16 +66,40 @@ class HttpGateway(MetricsServer):
     handler_class = _GatewayHandler
 
 
+class _WithoutModel(service_pb2_grpc.GRPCInferenceServiceServicer):
+    def ModelConfig(self, request, context):  # noqa: N802
+        context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")
+
+
 class GrpcGateway:
     """A gateway's gRPC port, which does not know KServe v2."""
 
     def __init__(self, recognizer):
         self._server = grpc.server(ThreadPoolExecutor(2, THREADS_NAME))
+        self._serve()
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
 
+    def _serve(self):
+        pass
+
     def close(self):
         self._server.stop(None).wait()
+
+
+class NoModel(GrpcGateway):
+    """Triton without such a model."""
+
+    def _serve(self):
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_WithoutModel(), self._server)
+
+
+class HttpWithoutModel(MetricsServer):
+    """Triton's HTTP port without such a model."""
+
+    class handler_class(_MetricsHandler):  # noqa: N801
+        def do_GET(self):
+            self._reply(404, json.dumps({"error": "Request for unknown model: 'asr_batch' is not found"}).encode())
 
 
 SERVERS = {
@@ -111,7 +136,32 @@ def test_the_error_says_what_the_protocol_needs(recognizer, server, protocol, re
     assert recognizer.requests == []
 
 
+@pytest.mark.parametrize(("server", "protocol"), [(NoModel, "grpc"), (HttpWithoutModel, "http")])
+def test_a_server_without_the_model_is_one_of_this_protocol(recognizer, server, protocol):
+    with closing(server(recognizer)) as running:
+        url = f"127.0.0.1:{running.port}"
+        with (
+            Client(url, protocol, timeout_s=TIMEOUT_S) as client,
+            pytest.raises(ServerUnreachableError, match=f"server at {url}: .*unknown model: 'asr_batch' is not found$"),
+        ):
+            client.transcribe(np.zeros(10))
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_connection_that_fails(monkeypatch, closed_socket, protocol):
+    def connect(*_, **__):
+        raise OSError(113, "No route to host")
+
+    monkeypatch.setattr("penstock_client.batched.server_offer.socket.create_connection", connect)
+    url = "localhost:{1}".format(*closed_socket.getsockname())
+    with (
+        Client(url, protocol, timeout_s=TIMEOUT_S) as client,
+        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {url}: no route to host$"),
+    ):
+        client.transcribe(np.zeros(10))
+
+
+@pytest.mark.parametrize("protocol", ["grpcs", "https", "grpc", "http"])
 def test_nothing_answers(closed_socket, protocol):
     url = "localhost:{1}".format(*closed_socket.getsockname())
     with (

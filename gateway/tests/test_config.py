@@ -69,5 +69,15 @@ def test_an_unknown_variable_is_reported_with_the_nearest_known_one(monkeypatch,
     assert caplog.messages == [f"the environment variable {name} is not known and has no effect; is {name}S meant?"]
 
 
+@pytest.mark.parametrize(("old", "new"), [("host", "listen"), ("metrics-host", "metrics-listen")])
+def test_an_option_of_an_earlier_version_names_its_successor(monkeypatch, capsys, old, new):
+    with pytest.raises(SystemExit, match="2"):
+        main([f"--{old}", "127.0.0.1"])
+    assert f"unrecognized arguments: --{old} 127.0.0.1; the nearest is --{new}\n" in capsys.readouterr().err
+    before, after = (f"PENSTOCK_GATEWAY_{name.replace('-', '_').upper()}" for name in (old, new))
+    with pytest.raises(ValueError, match=f"^{before} is not known any more; use {after}$"):
+        config(environment={before: "127.0.0.1"})
+
+
 def test_other_addresses_are_accepted_with_keys():
     assert config("--listen", "0.0.0.0", "--keys", "keys.txt").listen == "0.0.0.0"

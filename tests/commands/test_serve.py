@@ -155,7 +155,14 @@ def test_variables_of_the_launcher_itself(launched, monkeypatch):
     assert [(o.address, o.drain_s) for o in launched] == [("127.0.0.1", 8), ("0.0.0.0", 3), ("127.0.0.1", 4)]
 
 
-def test_an_address_of_another_machine_is_rejected(launched):
+def test_what_listen_replaces_names_it(launched, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--listen-on-all-interfaces"])
+    assert capsys.readouterr().err.endswith("--listen-on-all-interfaces; the nearest is --listen\n")
+    monkeypatch.setenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES", "1")
+    assert main(["serve"]) == serve.REJECTED
+    assert "PENSTOCK_LISTEN_ON_ALL_INTERFACES is not known any more; use PENSTOCK_LISTEN" in capsys.readouterr().err
+    monkeypatch.delenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES")
     assert main(["serve", "--listen", "192.0.2.77"]) == serve.REJECTED
     assert not launched
 

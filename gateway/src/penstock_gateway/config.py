@@ -73,6 +73,7 @@ class Config(Options):
 
     model_config = ConfigDict(validate_default=True)  # a default may be text
     prefix: ClassVar[str] = "PENSTOCK_GATEWAY_"
+    replaced: ClassVar[dict[str, str]] = {"host": "listen", "metrics_host": "metrics_listen"}
 
     replicas: Annotated[
         tuple[ReplicaGroup, ...],

@@ -10,7 +10,7 @@ MAX_UNANSWERED_S = 2.0
 MAX_CHANNELS = 8
 """Channels of a recording, or of samples without a header."""
 MAX_EVENT_BYTES = 1 << 20
-"""One event of a WebSocket without audio: it takes long to parse."""
+"""One event of a WebSocket without audio: it takes long to parse. A larger message is ASCII, and arrives in time."""
 MAX_HEAD_BYTES, MAX_HEAD_FIELDS = 64 << 10, 100
 """The header of an HTTP request with its line."""
 MAX_CONNECTIONS, MAX_UNKNOWN_CONNECTIONS = 5_000, 500
@@ -22,7 +22,9 @@ MAX_ERRORS_IN_A_ROW = 50
 MESSAGES_PER_TURN = 32
 """Messages of one WebSocket before other connections have their turn."""
 MAX_MESSAGE_BYTES = 4 << 20
-"""One message of a gRPC stream, as gRPC's own default, or of a WebSocket: 3 MiB of audio in base64."""
+"""One message of a gRPC stream, as gRPC's own default."""
+MAX_WEBSOCKET_BYTES = MAX_MESSAGE_BYTES + (64 << 10)
+"""One message of a WebSocket: 3 MiB of audio in base64, and its fields."""
 MAX_RECOGNIZE_BYTES = 64 << 20
 """One gRPC message with a whole recording (Recognize), or less by `--max-upload-mb`: it is in memory.
 
@@ -66,7 +68,8 @@ KEEP_ALIVE_S = 15.0
 MAX_WAIT_S = 30.0
 """For room for a message or a recording, then STREAMS_EXHAUSTED; for the process of the decoders to start."""
 MAX_SILENT_S = 60.0
-"""Until the first message of a call, and between two parts of an upload (STREAM_IDLE)."""
+"""Until the first message of a call, between two parts of an upload, and for a large WebSocket message
+(STREAM_IDLE)."""
 MAX_UPLOAD_S = 600.0
 """Until the body of a request is complete."""
 MAX_IDLE_S = 3600.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
@@ -12,7 +12,7 @@ from penstock_gateway.errors import GatewayCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
-NO_EFFECT = "has no effect, and this gateway is strict; accepted: null"
+NO_EFFECT = "has no effect, and this gateway is strict; accepted: unset"
 _MAX_WRONG = 32
 _SPEAKERS: tuple[str | int, ...] = ("off", "on", *range(2, MAX_SPEAKERS + 1))
 _TYPES = {
@@ -29,15 +29,19 @@ class Fields(BaseModel):
 
 
 class ClosedFields(Fields):
-    """All fields of an object that may have an effect; others are errors, unless they are empty."""
+    """All fields of an object that may have an effect; others are errors."""
+
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    """Known fields that are errors unless they are empty."""
 
     @model_validator(mode="before")
     @classmethod
     def _reject_unknown(cls, given: Any) -> Any:
-        values = given.items() if isinstance(given, Mapping) else ()
-        if unknown := [name for name, value in values if value and name not in cls.model_fields]:
-            accepted = ", ".join(cls.model_fields)
-            raise PydanticCustomError("unknown_field", "{accepted}", {"accepted": accepted, "name": unknown[0]})
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            if name not in cls.model_fields and (value or name not in cls.without_effect):
+                unknown = f"is unknown; accepted: {', '.join(cls.model_fields)}"
+                problem = NO_EFFECT if name in cls.without_effect else unknown
+                raise PydanticCustomError("unknown_field", "{problem}", {"problem": problem, "name": name})
         return given
 
 
@@ -131,7 +135,7 @@ def problem(error: ErrorDetails) -> str:
     """The fault of a field, after its name."""
     kind = error["type"]
     if kind == "unknown_field":
-        return f"is unknown; accepted: {error['msg']}"
+        return error["msg"]
     if kind == "value_error":
         return f"is {shown(error['input'])}: {error['ctx']['error']}"
     accepts = error["ctx"]["expected"] if kind == "literal_error" else _TYPES.get(kind, error["msg"])

@@ -109,5 +109,6 @@ async def test_a_language_that_the_model_does_not_name(fleet, serve, driver, kno
         if known or strict:
             assert (outcome.code, outcome.status) in driver.errors(GatewayCode.FIELD_INVALID)
             assert "accepted: en" in outcome.message or not known
+            assert known or "accepted: unset" in outcome.message
         else:
             assert (outcome.text, outcome.ignored) == ("w1 w2 w3 w4 w5", "language 'fr'")

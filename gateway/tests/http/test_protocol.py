@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket
 
 from gateway.tests.helpers.running import running
 from penstock_gateway import limits
+from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
@@ -216,11 +217,54 @@ async def test_a_large_event_is_audio_and_no_message_is_larger_than_the_limit(ga
         while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
             pass
         assert event["error"]["code"] == "too_large"
-        await socket.send("x" * (limits.MAX_MESSAGE_BYTES + 1))
-        assert "accepted: 4,194,304" in json.loads(await asyncio.wait_for(socket.recv(), 60))["error"]["message"]
+        await socket.send("x" * (limits.MAX_WEBSOCKET_BYTES + 1))
+        assert "accepted: 4,259,840" in json.loads(await asyncio.wait_for(socket.recv(), 60))["error"]["message"]
         with pytest.raises(websockets.ConnectionClosed) as closed:
             await asyncio.wait_for(socket.recv(), 60)
     assert closed.value.rcvd.code == 1009
+
+
+async def test_a_large_message_is_ascii(gateway):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await socket.send("x" * limits.MAX_EVENT_BYTES + "\U0001f600")
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            while "is not ASCII" not in (await asyncio.wait_for(socket.recv(), 60)):
+                pass
+            await asyncio.wait_for(socket.recv(), 60)
+    assert closed.value.rcvd.code == 1009
+
+
+@pytest.mark.parametrize("parts", [1, 40])
+async def test_a_large_message_that_does_not_arrive(gateway, monkeypatch, parts):
+    monkeypatch.setattr(limits, "MAX_SILENT_S", 0.01)
+    size = (limits.MAX_EVENT_BYTES + 1000) // parts + 1
+    length = bytes([0x80 | 127]) + size.to_bytes(8, "big") + bytes(4)  # the mask is 0
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        for part in range(parts):
+            missing = 1 if parts == 1 else 0  # a frame that is not complete, or frames without the last one
+            socket.transport.write((b"\x00" if part else b"\x01") + length + b"x" * (size - missing))
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
+                pass
+            assert event["error"]["code"] == "stream_idle"
+            await asyncio.wait_for(socket.recv(), 60)
+    assert closed.value.rcvd.code == 4408
+
+
+async def test_the_time_of_a_large_message_ends_with_it(gateway, monkeypatch):
+    protocols, watch = [], WebSocketProtocol._watch_message
+
+    def watched(protocol):
+        watch(protocol)
+        protocols.append((protocol, protocol._deadline))
+
+    monkeypatch.setattr(WebSocketProtocol, "_watch_message", watched)
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await socket.send("x" * (2 * limits.MAX_EVENT_BYTES))
+        while json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] != "error":
+            pass
+        assert any(timer is not None for _, timer in protocols)
+        assert protocols[-1][0]._deadline is None
 
 
 @pytest.mark.parametrize(("head", "data", "code"), BROKEN.values(), ids=BROKEN)

@@ -95,7 +95,8 @@ async def test_a_stream_goes_on_with_new_keywords_and_not_with_new_audio(gateway
 
 async def test_an_append_of_3_mib(gateway):
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
-        await append(socket, speech(0.3, 60.0, rate_hz=24_000), piece=limits.MAX_MESSAGE_BYTES * 3 // 8 - 100)
+        piece = (3 << 20) // 2
+        await append(socket, speech(0.3, 65.3, rate_hz=24_000)[:piece], piece)
         assert (await receive(socket, COMPLETED))["transcript"].startswith("w0 w1 w2")
 
 

@@ -49,7 +49,7 @@ def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protoco
     ("session", "ignored"),
     [
         ({"voice": "alloy", "tools": ["a"], "tracing": None, "audio": {"output": {"speed": 1}}},
-         ["voice", "tools", "audio.output"]),
+         ["voice", "tools", "tracing", "audio.output"]),
         ({"audio": {"input": {"transcription": {"delay": "none", "prompt": "a"}}}},
          ["audio.input.transcription.delay", "audio.input.transcription.prompt"]),
         ({"deliberate": 1, "audio": {"information": "a"}}, ["deliberate", "audio.information"]),
@@ -62,6 +62,9 @@ def test_a_wrong_field_that_changes_words_is_named_and_no_audio_is_taken(protoco
         ({"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 50}}}},
          ["session.audio.input.turn_detection.silence_duration_ms"]),
         ({"include": ["logprobs", INTERIM]}, ["include.0"]),
+        ({"temperature": 0, "turnDetection": None}, ["temperature", "turnDetection"]),
+        ({"audio": {"input": {"transcription": {"prompts": ""}, "turn_detection": {"create_response": False}}}},
+         ["audio.input.transcription.prompts"]),
     ],
 )  # fmt: skip
 def test_other_wrong_fields_are_named_and_what_is_right_counts(protocol, session, ignored):
@@ -85,8 +88,17 @@ def test_other_wrong_fields_are_named_and_what_is_right_counts(protocol, session
 def test_fields_without_an_effect_are_errors_of_a_strict_gateway(protocol, fields, param):
     assert update(protocol, **fields)[-1]["type"] == "session.updated"
     strict = RealtimeProtocol(FakeStreams(), Config(strict=True))
-    assert error(update(strict, **fields))["param"] == param
+    wrong = error(update(strict, **fields))
+    assert wrong["param"] == param
+    assert "is unknown" not in wrong["message"]
     assert update(strict, noise_reduction=None, transcription={"prompt": ""})[-1]["type"] == "session.updated"
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0), ("turnDetection", None), ("sampleRate", 0)])
+def test_an_unknown_field_is_an_error_of_a_strict_gateway_also_where_it_is_empty(name, value):
+    strict = RealtimeProtocol(FakeStreams(), Config(strict=True))
+    wrong = error(update(strict, **{name: value}))
+    assert (wrong["param"], "is unknown" in wrong["message"]) == (f"session.audio.input.{name}", True)
 
 
 BETA = {"input_audio_format": "pcm16", "input_audio_transcription": {"model": "whisper-1"}}

@@ -187,6 +187,14 @@ def test_a_field_without_an_effect_is_named(name):
     assert error.value.param == f"config.{name}"
 
 
+@pytest.mark.parametrize(("field", "value"), [("language_code", "fr"), ("model", "other model")])
+def test_a_value_without_an_effect_is_an_error_of_a_strict_gateway_with_the_name_of_its_field(field, value):
+    group = replace(GROUP, languages=(), detected_languages=())
+    wrong = rejected(settings=Config(strict=True), group=group, **{field: value})
+    assert wrong[0] == f"config.{field}"
+    assert wrong[1].endswith("accepted: unset")
+
+
 def test_fields_that_are_not_set_are_not_named():
     assert mapped(riva.RecognitionConfig(), Config(strict=True)).ignored == ()
 

@@ -244,9 +244,15 @@ class EngineStream:
                 pause_s = next(pauses, None) if is_rejected else None
                 if pause_s is None:
                     if isinstance(error, ServerReplyError):
-                        raise not_a_server(self._server.endpoint, str(error.__cause__ or error.text)) from error
+                        raise self._explained(error) from error
                     raise
                 await asyncio.sleep(pause_s)
+
+    def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
+        """The error where a server answers that cannot be used: it has no such model, or is another kind of server."""
+        endpoint, reason = self._server.endpoint, str(error.__cause__ or error.text)
+        is_other = isinstance(error.__cause__, ValueError)
+        return not_a_server(endpoint, reason) if is_other else ServerUnreachableError(endpoint.url, reason)
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import re
 import socket
 import ssl
 import threading
@@ -18,6 +19,9 @@ from penstock_client.replies import STOPPING, UNREADABLE
 from penstock_common.errors import FilesOnlyError, ServerDrainingError, ServerReplyError, ServerUnreachableError
 from penstock_common.options import StreamOptions, is_live_window
 from penstock_common.server_info import ServerInfo, parse_server_info, takes_files
+
+_CERTIFICATE = re.compile("certificate(?! verification context)", re.IGNORECASE)
+"""In the reason of a server with TLS. gRPC names the context for one without, too."""
 
 
 class _NoModelError(Exception):
@@ -117,11 +121,12 @@ def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
     host, _, port = endpoint.url.rpartition(":")
     try:  # gRPC's texts are long, and do not always have the reason
         socket.create_connection((host.strip("[]"), int(port)), min(limits.OFFER_S, endpoint.timeout_s)).close()
-    except (ConnectionRefusedError, socket.gaierror) as found:
+    except OSError as found:
         return ServerUnreachableError(endpoint.url, (found.strerror or str(found)).lower())
-    except OSError:
-        pass
-    return not_a_server(endpoint, getattr(error, "strerror", None) or str(error))
+    reason = getattr(error, "strerror", None) or str(error)
+    if _CERTIFICATE.search(reason):
+        return ServerUnreachableError(endpoint.url, reason)
+    return not_a_server(endpoint, reason)
 
 
 def not_a_server(endpoint: Endpoint, reason: str) -> ServerUnreachableError:
@@ -154,6 +159,8 @@ def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:
                 raise ConnectionError(reason(error)) from error
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise TimeoutError(reason(error)) from error
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ValueError(reason(error)) from error
             raise _NoModelError(reason(error)) from error
     return {name: value.string_value for name, value in config.parameters.items()}
 
@@ -178,8 +185,10 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        other = NOT_A_SERVER if response.status == http.HTTPStatus.NOT_FOUND else f"HTTP status {response.status}"
-        raise _NoModelError(server_message(body) or other)
+        message = server_message(body)
+        if not message and response.status == http.HTTPStatus.NOT_FOUND:
+            raise ValueError(NOT_A_SERVER)
+        raise _NoModelError(message or f"HTTP status {response.status}")
     if len(body) > MAX_REPLY_BYTES:
         raise ValueError(f"its reply is larger than {MAX_REPLY_BYTES} bytes")
     try:

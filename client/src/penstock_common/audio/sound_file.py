@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -54,8 +54,7 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
             raise
     try:
         if head.startswith(b".snd") and head[8:12] == bytes(4):  # FFmpeg takes 0 for no samples, not for unknown
-            file.seek(12)
-            return MediaReader(io.BytesIO(head[:8] + b"\xff" * 4 + file.read()))
+            return MediaReader(cast(BinaryIO, _UnknownLength(file)))
         file.seek(0)
         return MediaReader(file)
     except ValueError as error:
@@ -65,6 +64,24 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
         if is_container(head[:HEAD_BYTES]) or is_stream(head):
             raise
         raise ValueError(f"not a readable audio file: {no_audio(head)}; {accepted_formats()}") from error
+
+
+class _UnknownLength:
+    """An AU file as FFmpeg reads one of unknown length."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        file.seek(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._file.tell()
+        data = bytearray(self._file.read(size))
+        for position in range(max(8, start), min(12, start + len(data))):
+            data[position - start] = 0xFF
+        return bytes(data)
 
 
 class _BlockReader:

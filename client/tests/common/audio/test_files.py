@@ -1,3 +1,4 @@
+import io
 import sys
 
 import numpy as np
@@ -10,6 +11,34 @@ from penstock_common.audio import sound_file
 
 def tone(rate_hz, seconds=0.5, frequency_hz=440.0):
     return 0.5 * np.sin(2 * np.pi * frequency_hz * np.arange(round(rate_hz * seconds)) / rate_hz)
+
+
+class CountedFile(io.FileIO):
+    """Notes how much is read at once."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.most_bytes = 0
+
+    def read(self, size=-1):
+        data = super().read(size)
+        self.most_bytes = max(self.most_bytes, len(data))
+        return data
+
+
+@pytest.mark.parametrize("length", [bytes(4), b"\xff" * 4], ids=["zero", "unknown"])
+def test_an_au_file_of_unknown_length_is_read_in_parts_and_closed(tmp_path, length):
+    pytest.importorskip("av")
+    path, samples = tmp_path / "tone.au", tone(16_000, seconds=60)
+    soundfile.write(path, samples, 16_000, subtype="PCM_16")
+    data = path.read_bytes()
+    path.write_bytes(data[:8] + length + data[12:])
+    file = CountedFile(path)
+    with sound_file.open_audio(file) as reader:
+        read = np.concatenate([block.samples[:, 0] for block in reader.blocks()])
+    assert np.abs(read - samples).max() < 1e-4
+    assert file.closed
+    assert file.most_bytes < len(data) / 4
 
 
 @pytest.mark.parametrize("rate_hz", [8000, 11_025, 22_050, 44_100, 48_000])

@@ -205,11 +205,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Received, and not parsed yet."""
         self._wait: asyncio.TimerHandle | None = None
         self._received_s = self.loop.time()
-        self.conn = _FrameParser(max_size=limits.MAX_MESSAGE_BYTES, logger=self.logger)
+        self.conn = _FrameParser(max_size=limits.MAX_WEBSOCKET_BYTES, logger=self.logger)
+        self._deadline: asyncio.TimerHandle | None = None
+        """The end of the time for a large message."""
+        self._is_dropping = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._held.clear()
+        self._end_deadline()
         if self._wait is not None:
             self._wait.cancel()
         self._connection.close()
@@ -218,7 +222,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         """Takes what the client has sent, or keeps it until the application has read what came before."""
         self._received_s = self.loop.time()
-        if self.conn.parser_exc is not None:
+        if self._is_dropping or self.conn.parser_exc is not None:
             return  # its client is told already
         if not self.handshake_initiated:
             super().data_received(data)
@@ -255,8 +259,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def send_receive_event_to_app(self) -> None:
         """A message is complete. uvicorn reports a text that is not UTF-8 as its own failure, with a traceback."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
+            data = b"".join(self.frames)
+            if len(data) > limits.MAX_EVENT_BYTES and not data.isascii():  # its characters would take 4 bytes each
+                return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
             try:
-                b"".join(self.frames).decode()
+                data.decode()
             except UnicodeDecodeError as error:
                 self.conn.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
                 return self.handle_parser_exception()
@@ -268,10 +275,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._held.clear()
         if isinstance(self.conn.parser_exc, PayloadTooBig) and not close:
             self.handle_events()  # those before it
-            message = f"a message has more bytes; accepted: {limits.MAX_MESSAGE_BYTES:,}, with 3 MiB of audio"
-            too_large = {"type": "websocket.receive", "error": GatewayError(GatewayCode.TOO_LARGE, message)}
-            self.queue.put_nowait(too_large)  # type: ignore[arg-type]
-            return
+            message = f"a message has more bytes; accepted: {limits.MAX_WEBSOCKET_BYTES:,}, with 3 MiB of audio"
+            return self._drop(GatewayError(GatewayCode.TOO_LARGE, message))
         reason = close.reason if close else "frames before the answer to the handshake"
         self._gateway.note_rejection(
             "realtime", GatewayError(GatewayCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
@@ -299,13 +304,35 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def _close(self, message: Any) -> None:
         await super().send(message)
         # the client's answer comes after all this, which is dropped
-        if self._held or self._wait is not None or self.conn.parser_exc is not None:
+        if self._held or self._wait is not None or self._is_dropping:
             self._held.clear()
             while not self.queue.empty():
                 self.queue.get_nowait()
             if self.close_timer is not None:
                 self.close_timer.cancel()
                 self.close_timer = self.loop.call_later(limits.CLOSE_S, self.transport.close)
+
+    def _watch_message(self) -> None:
+        """Ends a large message that does not arrive in time."""
+        if len(self.conn.reader.buffer) + (self.conn.current_size or 0) <= limits.MAX_EVENT_BYTES:
+            self._end_deadline()
+        elif self._deadline is None:
+            late = GatewayError(GatewayCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:g} s")
+            self._deadline = self.loop.call_later(limits.MAX_SILENT_S, self._drop, late)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop(self, error: GatewayError) -> None:
+        """Tells the application this end of the messages, and takes no more."""
+        self._is_dropping = True
+        self._end_deadline()
+        self._held.clear()
+        self.frames.clear()
+        self.conn.reader.buffer.clear()
+        self.queue.put_nowait({"type": "websocket.receive", "error": error})  # type: ignore[arg-type]
 
     def _go_on(self) -> None:
         self._wait = None
@@ -317,9 +344,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             piece = bytes(self._held[:_WEBSOCKET_PIECE_BYTES])
             del self._held[: len(piece)]
             super().data_received(piece)
+            if not self._is_dropping:
+                self._watch_message()
         if self.transport.is_closing():
             return
-        if self.conn.parser_exc is None and (self._held or self._wait is not None):
+        if self.conn.parser_exc is None and not self._is_dropping and (self._held or self._wait is not None):
             self.transport.pause_reading()
         elif not self.read_paused:
             self.transport.resume_reading()

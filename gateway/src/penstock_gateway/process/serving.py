@@ -274,7 +274,7 @@ def http_server(app: FastAPI, config: Config) -> HttpServer:
         loop="none",
         http=HttpProtocol,
         ws="websockets-sansio",
-        ws_max_size=limits.MAX_MESSAGE_BYTES,
+        ws_max_size=limits.MAX_WEBSOCKET_BYTES,
         ws_per_message_deflate=False,
         ws_ping_interval=limits.KEEP_ALIVE_S,
         ws_ping_timeout=limits.UNRESPONSIVE_S,

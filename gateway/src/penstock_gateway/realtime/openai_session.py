@@ -74,6 +74,7 @@ class Format(ClosedFields):
 class SessionTranscription(ClosedFields):
     """Model, language and boosted phrases."""
 
+    without_effect = frozenset(("prompt",))
     model: str | None = None
     language: str | None = None
     languages: Array[Text] | None = None
@@ -96,6 +97,9 @@ class SessionTranscription(ClosedFields):
 class TurnDetection(ClosedFields):
     """The pause that ends an item."""
 
+    without_effect = frozenset(
+        ("threshold", "prefix_padding_ms", "idle_timeout_ms", "create_response", "interrupt_response")
+    )
     type: Literal["server_vad", "semantic_vad"] | None = None
     silence_duration_ms: int | None = None
     eagerness: Literal["low", "medium", "high", "auto"] | None = None
@@ -127,6 +131,7 @@ class TurnDetection(ClosedFields):
 class SessionAudioInput(ClosedFields):
     """`session.audio.input`."""
 
+    without_effect = frozenset(("noise_reduction",))
     format: Format | None = None
     transcription: SessionTranscription | None = None
     turn_detection: TurnDetection | None = None

@@ -40,7 +40,7 @@ from penstock_gateway.riva.request_mapping import (
 from penstock_gateway.stream.events import Event, Final, Partial, confidence
 from penstock_gateway.stream.options import ModelGroup, shown_language
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import Fields, between, invalid, read_fields
+from penstock_gateway.validation import NO_EFFECT, Fields, between, invalid, read_fields
 
 WITH_HEADER = "none"
 _CODINGS: Mapping[str, RawEncoding] = {
@@ -247,7 +247,7 @@ class RivaDialect(Dialect):
             session = merge(self._session, given)
             unknown = [name for name in given if name not in (*session, *_OWN)]
             if unknown and self._config.strict:
-                raise invalid(f"session.{unknown[0]}", "has no effect, and this gateway is strict; accepted: unset")
+                raise invalid(f"session.{unknown[0]}", NO_EFFECT)
             configured, ignored = self._configuration(session, {})
         if any(name.startswith("language ") for name in ignored):
             session["input_audio_transcription"]["language"] = self._config.language

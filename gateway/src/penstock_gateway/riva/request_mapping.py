@@ -36,6 +36,7 @@ from penstock_gateway.stream.options import (
     unused_language,
     unused_model,
 )
+from penstock_gateway.validation import NO_EFFECT
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_BOOST_NATS = 2.0
@@ -163,7 +164,8 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     if speakers is None and config.diarization_config.max_speaker_count:
         ignored.append("diarization_config.max_speaker_count")
     if settings.strict and ignored:
-        raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
+        name = ignored[0].partition(" ")[0]
+        raise _invalid({"language": "language_code"}.get(name, name), NO_EFFECT)
     language = choose_language(config.language_code, group, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
