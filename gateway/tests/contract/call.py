@@ -76,6 +76,8 @@ class Call:
     """The same of an offline model."""
     speakers: ClassVar[dict[str, Any]] = {"speakers": "on"}
     """Options that ask for speakers."""
+    figures: ClassVar[dict[str, Any]] = {"numbers": "figures"}
+    """Options that ask for numbers as figures."""
     endpoints: ClassVar[dict[str, Any]] = {}
     """Options with which segments end in pauses."""
 

@@ -40,6 +40,7 @@ class RivaStream(Call):
     unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
     speakers: ClassVar = {"diarization_config": {"enable_speaker_diarization": True}}
+    figures: ClassVar = {"verbatim_transcripts": False}
 
     async def _run(self) -> None:
         """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
@@ -184,6 +185,7 @@ class Realtime(Call):
     )  # fmt: skip
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
     speakers: ClassVar = {"transcription": {"speakers": 2}}
+    figures: ClassVar = {"transcription": {"numbers": "figures"}}
     endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 
     @classmethod

@@ -41,6 +41,24 @@ async def test_words_have_their_speakers_or_none_are_served(servers, serve, driv
         assert (outcome.code, outcome.status) in driver.errors(GatewayCode.SPEAKERS_NOT_SERVED)
 
 
+@pytest.mark.parametrize("driver", ALL)
+async def test_numbers_are_asked_for_by_the_language_and_rejected_without_rules(fleet, serve, driver):
+    server = fleet()
+    parameters = server.batch.recognizer.server_parameters
+    parameters["figure_languages"] = "de,en"
+    async with serve(server) as served:
+        for options, numbers in (({}, ("words", None)), (driver.figures, ("en",))):
+            assert (await driver.of(served.ports, SPEECH, **options)).text == "w1 w2 w3 w4 w5"
+            assert server.batch.starts[-1].get("numbers") in numbers
+    del parameters["figure_languages"]  # a server of an earlier version
+    async with serve(server) as served:
+        outcome = await driver.of(served.ports, SPEECH, **driver.figures)
+        is_lenient = "numbers" not in str(driver.figures)
+        assert (outcome.text == "w1 w2 w3 w4 w5") == is_lenient
+        assert is_lenient or (outcome.code, outcome.status) in driver.errors(GatewayCode.FIELD_INVALID)
+        assert not is_lenient or "numbers" not in server.batch.starts[-1]
+
+
 @pytest.mark.parametrize("samples", [0, 5, 700])
 @pytest.mark.parametrize("driver", ALL)
 async def test_speakers_of_audio_shorter_than_a_chunk(fleet, serve, until, driver, samples):

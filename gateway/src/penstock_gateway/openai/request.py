@@ -13,7 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from penstock_common.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
+from penstock_common.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, Numbers
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -23,6 +23,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    choose_numbers,
     shown_language,
     unused_language,
     unused_model,
@@ -121,6 +122,9 @@ class TranscriptionForm(BaseModel):
         max_length=MAX_SPEAKERS,
         description="names in the order of first speaking, in place of `A`, `B`; voices are not recognized",
     )
+    numbers: Annotated[Numbers | None, BeforeValidator(_lower)] = Field(
+        None, description="spoken numbers: `words`, `figures`, or a language with rules"
+    )
 
     @property
     def asked_speakers(self) -> str | int | None:
@@ -185,6 +189,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]
+    shown_as = shown_language(group, code, config.language)
     options = LiveStreamOptions(
         model=group.name,
         language=language,
@@ -192,8 +197,9 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
         is_file=True,
         speakers=form.asked_speakers,
+        numbers=choose_numbers(form.numbers, group, language, shown_as, "numbers"),
     )
-    return TranscriptionRequest(form, group, options, shown_language(group, code, config.language), ignored)
+    return TranscriptionRequest(form, group, options, shown_as, ignored)
 
 
 def _form(values: Mapping[str, list[str]]) -> TranscriptionForm:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.options import Numbers
 from penstock_gateway.config import Config
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.realtime.dialect import retired
@@ -15,6 +16,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    choose_numbers,
     limited_silence_ms,
     shown_language,
     unused_language,
@@ -81,6 +83,7 @@ class SessionTranscription(ClosedFields):
     keywords: Array[Text] | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
     speakers: Any = None
+    numbers: Numbers | None = None
     prompt: Ignored = None
 
     @field_validator("speakers")
@@ -168,7 +171,7 @@ class SessionFields(ClosedFields):
 
 _FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
 """Parts of the names of fields that say how audio is read."""
-_COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "speakers"))
+_COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "numbers", "speakers"))
 _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
     "input_audio_noise_reduction": "noise_reduction",
@@ -244,12 +247,15 @@ class OpenAISession:
         path = "session.audio.input.transcription"
         if len(keywords) > group.max_boosted_phrases:
             raise invalid(f"{path}.keywords", f"has {len(keywords)} phrases; accepted: {group.max_boosted_phrases}")
+        language = choose_language(self._language, group, f"{path}.language")
+        shown_as = shown_language(group, self._language, only_language)
         return LiveStreamOptions(
             model=group.name,
-            language=choose_language(self._language, group, f"{path}.language"),
+            language=language,
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),
             endpoint_silence_ms=self.silence_ms or 0,
             speakers=self.transcription.asked_speakers,
+            numbers=choose_numbers(self.transcription.numbers, group, language, shown_as, f"{path}.numbers"),
         )
 
     def unused(self, group: ModelGroup, only_language: str) -> list[str]:
@@ -268,6 +274,7 @@ class OpenAISession:
             "keywords": boosted,
             "delay": self.transcription.delay,
             "speakers": self.transcription.asked_speakers,
+            "numbers": self.transcription.numbers,
         }
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {

@@ -15,10 +15,12 @@ from google.protobuf import json_format
 from penstock_common.audio.pcm import RawEncoding, RawFormat
 from penstock_common.options import (
     CHANGEABLE,
+    FIGURES,
     MAX_SILENCE_MS,
     MAX_SPEAKERS,
     MIN_SILENCE_MS,
     N_BEST_DECODERS,
+    WORDS,
     StreamOptions,
 )
 from penstock_gateway.config import Config
@@ -31,6 +33,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    choose_numbers,
     limited_silence_ms,
     shown_language,
     unused_language,
@@ -109,7 +112,11 @@ FIELDS = (
     Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
     Field("endpointing_config.stop_threshold", _IGNORED, "", _endpointing("stop_threshold")),
     Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
-    Field("verbatim_transcripts", _MAPPED, "no effect: words are as the model writes them"),
+    Field(
+        "verbatim_transcripts",
+        _MAPPED,
+        "false: [numbers as figures](transcription.md#numbers), if the language has rules; true: as words",
+    ),
     Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
     Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
     Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
@@ -166,6 +173,12 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     language = choose_language(config.language_code, group, "config.language_code")
     ignored += unused_language(config.language_code, group, settings.language)
     decoder, n_best = _search(config.max_alternatives, custom, group)
+    is_open = group.languages and not language  # without a code the server chooses
+    known_language = shown_language(group, config.language_code, settings.language)
+    if (asked := custom.pop("numbers", None)) is not None:
+        numbers = choose_numbers(asked, group, language, known_language, "config.custom_configuration.numbers")
+    else:
+        numbers = choose_numbers(WORDS if config.verbatim_transcripts else FIGURES, group, language, known_language)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them
         ignored += [f"speech_contexts.phrases {text!a}" for text in group.unwritable(text for text, _ in phrases)]
@@ -177,12 +190,11 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         decoder=decoder,
         n_best=n_best,
         speakers=speakers,
+        numbers=numbers,
         extra=custom,
     )
-    is_open = group.languages and not language  # without a code the server chooses
-    reported = "" if is_open else shown_language(group, config.language_code, settings.language)
     results = ResultFormat(
-        language=reported,
+        language="" if is_open else known_language,
         max_alternatives=max(1, n_best),
         has_words=config.enable_word_time_offsets or speakers is not None,
     )
