@@ -78,6 +78,8 @@ class Call:
     """Options that ask for speakers."""
     figures: ClassVar[dict[str, Any]] = {"numbers": "figures"}
     """Options that ask for numbers as figures."""
+    masks: ClassVar[dict[str, Any]] = {"mask_words": "true"}
+    """Options that ask for masked words."""
     endpoints: ClassVar[dict[str, Any]] = {}
     """Options with which segments end in pauses."""
 

@@ -36,11 +36,12 @@ class RivaStream(Call):
 
     protocol, large_samples = "riva", 3 << 20
     method, kind = "StreamingRecognize", riva.StreamingRecognizeResponse
-    wrong: ClassVar = ({"profanity_filter": True}, {"encoding": 7}, {"sample_rate_hertz": 7})
+    wrong: ClassVar = ({"max_alternatives": -1}, {"encoding": 7}, {"sample_rate_hertz": 7})
     unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
     speakers: ClassVar = {"diarization_config": {"enable_speaker_diarization": True}}
     figures: ClassVar = {"verbatim_transcripts": False}
+    masks: ClassVar = {"profanity_filter": True}
 
     async def _run(self) -> None:
         """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
@@ -186,6 +187,7 @@ class Realtime(Call):
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
     speakers: ClassVar = {"transcription": {"speakers": 2}}
     figures: ClassVar = {"transcription": {"numbers": "figures"}}
+    masks: ClassVar = {"transcription": {"mask_words": True}}
     endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 
     @classmethod

@@ -82,7 +82,6 @@ def test_the_encodings_are_all_of_riva():
         ({"language_code": "de-DE"}, "config.language_code"),
         ({"language_code": "x" * 10_000}, "config.language_code"),
         ({"max_alternatives": -1}, "config.max_alternatives"),
-        ({"profanity_filter": True}, "config.profanity_filter"),
         ({"enable_separate_recognition_per_channel": True}, "config.enable_separate_recognition_per_channel"),
         *(
             (

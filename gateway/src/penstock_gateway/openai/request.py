@@ -126,6 +126,10 @@ class TranscriptionForm(BaseModel):
         None, description="spoken numbers: `words`, `figures`, or a language with rules"
     )
 
+    mask_words: Annotated[bool, BeforeValidator(_switch)] = Field(
+        False, description="`true`, `1`: words of `--mask-words` are [masked](#masked-words)"
+    )
+
     @property
     def asked_speakers(self) -> str | int | None:
         """The option of the stream; None where the reply has no place for speakers."""
@@ -172,6 +176,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     if form.asked_speakers is None:
         ignored += ["speakers"] * (form.speakers != "off")
         ignored += ["known_speaker_names"] * bool(form.known_speaker_names)
+    ignored += ["mask_words"] * (form.mask_words and config.mask_words is None)
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
     if ignored and config.strict:
@@ -197,6 +202,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
         is_file=True,
         speakers=form.asked_speakers,
+        masks=shown_as if form.mask_words else None,
         numbers=choose_numbers(form.numbers, group, language, shown_as, "numbers"),
     )
     return TranscriptionRequest(form, group, options, shown_as, ignored)

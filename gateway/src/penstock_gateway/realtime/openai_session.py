@@ -84,6 +84,7 @@ class SessionTranscription(ClosedFields):
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
     speakers: Any = None
     numbers: Numbers | None = None
+    mask_words: bool | None = None
     prompt: Ignored = None
 
     @field_validator("speakers")
@@ -171,7 +172,7 @@ class SessionFields(ClosedFields):
 
 _FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
 """Parts of the names of fields that say how audio is read."""
-_COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "numbers", "speakers"))
+_COUNTING = frozenset(("format", "keywords", "language", "languages", "mask_words", "model", "numbers", "speakers"))
 _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
     "input_audio_noise_reduction": "noise_reduction",
@@ -206,6 +207,11 @@ class OpenAISession:
         fields, ignored = read_known(SessionFields, session, "session", _counts, config.strict)
         audio = (fields.audio and fields.audio.input) or SessionAudioInput()
         ignored += audio.turn_detection.limited() if audio.turn_detection else []
+        if audio.transcription is not None and audio.transcription.mask_words and config.mask_words is None:
+            path = "session.audio.input.transcription.mask_words"
+            if config.strict:
+                raise invalid(path, "has no effect, and this gateway is strict; accepted: null")
+            ignored.append(path)
         changed: dict[str, Any] = {"ignored": tuple(dict.fromkeys(ignored))}
         if audio.format is not None:
             changed["format"] = audio.format
@@ -255,6 +261,7 @@ class OpenAISession:
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),
             endpoint_silence_ms=self.silence_ms or 0,
             speakers=self.transcription.asked_speakers,
+            masks=shown_as if self.transcription.mask_words else None,
             numbers=choose_numbers(self.transcription.numbers, group, language, shown_as, f"{path}.numbers"),
         )
 
@@ -275,6 +282,7 @@ class OpenAISession:
             "delay": self.transcription.delay,
             "speakers": self.transcription.asked_speakers,
             "numbers": self.transcription.numbers,
+            "mask_words": self.transcription.mask_words,
         }
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {

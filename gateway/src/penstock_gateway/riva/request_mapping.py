@@ -118,7 +118,7 @@ FIELDS = (
         "false: [numbers as figures](transcription.md#numbers), if the language has rules; true: as words",
     ),
     Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
-    Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
+    Field("profanity_filter", _MAPPED, "true: words of `--mask-words` are [masked](#masked-words); else no effect"),
     Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
 )
 
@@ -168,6 +168,8 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     speakers = _speakers(config.diarization_config)
     if speakers is None and config.diarization_config.max_speaker_count:
         ignored.append("diarization_config.max_speaker_count")
+    if config.profanity_filter and settings.mask_words is None:
+        ignored.append("profanity_filter")
     if settings.strict and ignored:
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
     language = choose_language(config.language_code, group, "config.language_code")
@@ -191,6 +193,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         n_best=n_best,
         speakers=speakers,
         numbers=numbers,
+        masks=None if not config.profanity_filter else "" if is_open else known_language,
         extra=custom,
     )
     results = ResultFormat(

@@ -66,6 +66,8 @@ class LiveStreamOptions:
     """See the option of the server: "on", or the most speakers."""
     numbers: str | None = None
     """See `choose_numbers`."""
+    masks: str | None = None
+    """The language whose words are masked, "" where it is not known; None for none."""
     extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
     is_file: bool = False
