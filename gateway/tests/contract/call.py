@@ -33,6 +33,8 @@ class Outcome:
     """Word, start and end in ms."""
     speakers: list[int | None] = field(default_factory=list)
     """The speaker of each word, from 1, of a call that asks for them."""
+    channels: list[int] = field(default_factory=list)
+    """Riva's tag of the channel of each word."""
     alternatives: list[str] = field(default_factory=list)
     """Riva's last segment, the best first."""
     code: str = ""
@@ -141,9 +143,9 @@ class Call:
             yield part
 
     async def _recording(self) -> np.ndarray:
-        return np.concatenate([np.zeros(0, np.float32), *[part async for part in self._audio()]])
+        return np.concatenate([part async for part in self._audio()] or [np.zeros(0, np.float32)])
 
 
 def pcm(samples: np.ndarray) -> bytes:
-    """Samples [n] as 16-bit PCM."""
-    return (samples * 32768).astype("<i2").tobytes()
+    """Samples [n] or [n, channels] as 16-bit PCM; bytes as they are."""
+    return samples.tobytes() if samples.dtype == np.uint8 else (samples * 32768).astype("<i2").tobytes()

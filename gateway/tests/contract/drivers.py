@@ -80,6 +80,7 @@ class RivaStream(Call):
         self.outcome.alternatives = [each.transcript for each in result.alternatives]
         self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
         self.outcome.speakers += [word.speaker_tag for word in best.words]
+        self.outcome.channels += [result.channel_tag] * len(best.words)
 
     @property
     def _config(self) -> riva.RecognitionConfig:

@@ -166,8 +166,8 @@ class FakeStreams:
     def check(self, options: LiveStreamOptions) -> None:
         upstream_options(options, None)
 
-    def check_room(self, key: ApiKey) -> None:
-        if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
+    def check_room(self, key: ApiKey, streams: int = 1) -> None:
+        if sum(not stream.is_cancelled for stream in self.opened) + streams > self.max_streams:
             raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, "all streams are open")
 
     async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> FakeStream:

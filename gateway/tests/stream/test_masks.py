@@ -8,8 +8,6 @@ from penstock_gateway.stream.masks import MAX_WORDS, WordMasks
 
 LINES = "\ufeffdamn\nde: Mist # a comment\n\n# none\npt-BR: merda\ncan't\nstra\u00dfe\nहिन्दी\n"
 MASKS = WordMasks.parse(LINES.encode())
-    "\ufeffdamn\nde: Mist # a comment\n\n# none\npt-BR: merda\ncan't\nstra\u00dfe\nहिन्दी\n".encode()
-)
 
 
 def masked(text: str, language: str = "en-US") -> str:

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock_common.audio.pcm import Remark, header
-from penstock_common.audio.tracks import Samples
+from penstock_common.audio.tracks import EACH, Samples, channel_names
 from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayError
@@ -29,8 +29,8 @@ from penstock_gateway.openai.formats import (
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.channels import CallStreams
 from penstock_gateway.stream.events import Event, Final, shifted
-from penstock_gateway.stream.replica_stream import ReplicaStream
 
 PROTOCOL = "openai"
 WARNING_HEADER = "penstock-warning"
@@ -41,13 +41,13 @@ class TranscriptionJob:
 
     def __init__(
         self,
-        stream: ReplicaStream,
+        streams: CallStreams,
         recording: DecodedRecording,
         blocks: AsyncGenerator[Samples, None],
         first: Samples,
         sample_rate_hz: int,
     ):
-        self._stream = stream
+        self._streams = streams
         self._recording = recording
         self._blocks = blocks
         self._first = first
@@ -59,21 +59,23 @@ class TranscriptionJob:
     async def start(
         cls, gateway: Gateway, wanted: TranscriptionRequest, recording: BinaryIO, key: ApiKey
     ) -> "TranscriptionJob":
-        """Opens a stream for a file that begins with audio, and closes the file. GatewayError, also of the file."""
+        """Opens the streams for a file that begins with audio, and closes the file. GatewayError, also of the file."""
         rate_hz = wanted.group.sample_rate_hz
-        decoded = DecodedRecording(recording, key.name, rate_hz, gateway.config.max_file_minutes * 60)
+        max_seconds, channel = gateway.config.max_file_minutes * 60, wanted.form.channels
+        decoded = DecodedRecording(recording, key.name, rate_hz, max_seconds, channel)
         blocks = decoded.blocks()
         try:
             gateway.streams.check_room(key)  # decoding takes longer than a rejection should
             first = await anext(blocks)
-            stream = await gateway.streams.open(wanted.options, key, PROTOCOL)
+            channels = len(first) if channel == EACH else 0
+            streams = await CallStreams.open(gateway.streams, wanted.options, key, PROTOCOL, channels)
         except BaseException:
             await blocks.aclose()
             raise
         finally:
             recording.close()
-        stream.start_s = decoded.start_s
-        return cls(stream, decoded, blocks, first, rate_hz)
+        streams.start_at(decoded.start_s)
+        return cls(streams, decoded, blocks, first, rate_hz)
 
     @property
     def duration_s(self) -> float:
@@ -88,20 +90,33 @@ class TranscriptionJob:
     @property
     def remarks(self) -> Sequence[Remark]:
         """On the file and its text; known after the events."""
-        self._stream.note(self._recording.remarks)
-        return self._stream.remarks
+        return self._streams.note(self._recording.remarks)
+
+    @property
+    def channels(self) -> Sequence[str]:
+        """Names of the channels that are recognized each by itself."""
+        return channel_names(len(self._first)) if self._first.ndim > 1 else ()
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events of the stream. GatewayError, also of the file."""
-        start_ms = round(1000 * self._recording.start_s)
-        async for event in self._stream.events():
-            yield shifted(event, start_ms)
+        """The events of a mix. GatewayError, also of the file."""
+        async for event in self._streams.streams[0].events():
+            yield shifted(event, self._start_ms)
         await self._feeding
+
+    async def finals(self) -> list[Final]:
+        """All segments in the order of their times. GatewayError, also of the file."""
+        finals = [shifted(final, self._start_ms) for final in await self._streams.finals()]
+        await self._feeding
+        return finals
+
+    @property
+    def _start_ms(self) -> int:
+        return round(1000 * self._recording.start_s)
 
     async def close(self) -> None:
         """Ends the stream and the decoding, if they have not ended."""
         self._feeding.cancel()
-        await self._stream.cancel()  # first: the client may vanish during the rest, which then ends
+        await self._streams.cancel()  # first: the client may vanish during the rest, which then ends
         with suppress(asyncio.CancelledError, GatewayError):
             await self._feeding
         await self._blocks.aclose()
@@ -111,14 +126,14 @@ class TranscriptionJob:
             await self._push(self._first)
             async for block in self._blocks:
                 await self._push(block)
-            await self._stream.finish()
+            await self._streams.finish()
         except GatewayError:
-            await self._stream.cancel()  # no more events, if it was the file that failed
+            await self._streams.cancel()  # no more events, if it was the file that failed
             raise
 
     async def _push(self, block: Samples) -> None:
-        self._samples += len(block)
-        await self._stream.push(block)
+        self._samples += block.shape[-1]
+        await self._streams.push(block)
 
 
 Start = Callable[[], Coroutine[Any, Any, TranscriptionJob]]
@@ -155,12 +170,13 @@ async def _document(wanted: TranscriptionRequest, start: Start, headers: dict[st
     """The whole transcription, as one part. Its remarks are added to the headers, too."""
     job = await start()
     try:
-        finals = [event async for event in job.events() if isinstance(event, Final)]
+        finals = await job.finals()
     finally:
         await job.close()  # first: a client that has read its reply may open its next stream
     if job.remarks:
         headers[WARNING_HEADER] = header(job.remarks)
-    yield render(Transcription(finals, job.duration_s, job.remarks, job.end_s), wanted).encode()
+    transcription = Transcription(finals, job.duration_s, job.remarks, job.end_s, job.channels)
+    yield render(transcription, wanted).encode()
 
 
 async def _events(wanted: TranscriptionRequest, start: Start) -> AsyncGenerator[bytes, None]:

@@ -13,6 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from penstock_common.audio.tracks import EACH, MIX
 from penstock_common.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, Numbers
 from penstock_gateway import limits
 from penstock_gateway.config import Config
@@ -126,8 +127,11 @@ class TranscriptionForm(BaseModel):
         None, description="spoken numbers: `words`, `figures`, or a language with rules"
     )
 
+    channels: Annotated[Literal["mix", "each"], BeforeValidator(_lower)] = Field(
+        "mix", description="`each`: each channel by itself; not with `stream`"
+    )
     mask_words: Annotated[bool, BeforeValidator(_switch)] = Field(
-        False, description="`true`, `1`: words of `--mask-words` are [masked](#masked-words)"
+        False, description="`true`, `1`: words of `--mask-words` are masked"
     )
 
     @property
@@ -184,6 +188,8 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     if form.stream and form.response_format not in ("json", "text", "diarized_json"):
         message = f"is {form.response_format!r}; accepted: json, text or diarized_json, with stream"
         raise invalid("response_format", message)
+    if form.stream and form.channels == EACH:
+        raise invalid("channels", f"is {EACH!r}; accepted with stream: {MIX}")
     language: str | None = None
     code: str | None = None
     for codes in ([form.language], form.languages):

@@ -6,8 +6,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
@@ -45,14 +44,6 @@ MAX_BOOST_NATS = 2.0
 """The bundled model repeats boosted words above 5 nats in greedy search, above 2 in beam search."""
 
 
-class Treatment(Enum):
-    """Treatment of a field that a client sets."""
-
-    MAPPED = "mapped"
-    IGNORED = "no effect"
-    REJECTED = "true: rejected"
-
-
 @dataclass(frozen=True)
 class ResultFormat:
     """Result options that a client asked for."""
@@ -68,10 +59,9 @@ class Field:
     """A field of the request; `name` is its path after `config.`."""
 
     name: str
-    treatment: Treatment
-    mapping: str
-    """The field's effect; empty if the treatment says all."""
-    is_set: Callable[[riva.RecognitionConfig], bool] = field(default=lambda config: False)
+    effect: str
+    is_set: Callable[[riva.RecognitionConfig], bool] | None = None
+    """Whether a client sets a field that has no effect; None for others."""
 
 
 def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
@@ -83,43 +73,40 @@ def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
     return is_set
 
 
+_NO_EFFECT = "no effect"
 _PER_CHANNEL = "enable_separate_recognition_per_channel"
-_MAPPED, _IGNORED, _REJECTED = Treatment
 FIELDS = (
-    Field("encoding", _MAPPED, "all five; a header in the audio overrides it; unset: 16-bit PCM without one"),
-    Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
-    Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
-    Field("model", _MAPPED, 'a model of the gateway; "": the default'),
-    Field("language_code", _MAPPED, '"", `auto`, or a language of the model by code or name'),
-    Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
-    Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
-    Field("speech_contexts.boost", _MAPPED, "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
-    Field("enable_word_time_offsets", _MAPPED, "words with times (ms) and confidence in final results"),
+    Field("encoding", "all five; a header in the audio overrides it; unset: 16-bit PCM without one"),
+    Field("sample_rate_hertz", "8,000 to 96,000; 0: that of the header, else 16,000"),
+    Field("audio_channel_count", "up to 8, averaged; 0: that of the header, else 1"),
+    Field(_PER_CHANNEL, "true: [each channel by itself](#channels), which needs `audio_channel_count`"),
+    Field("model", 'a model of the gateway; "": the default'),
+    Field("language_code", '"", `auto`, or a language of the model by code or name'),
+    Field("max_alternatives", "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
+    Field("speech_contexts.phrases", "`boosted_phrases`"),
+    Field("speech_contexts.boost", "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
+    Field("enable_word_time_offsets", "words with times (ms) and confidence in final results"),
     Field(
         "endpointing_config.stop_history",
-        _MAPPED,
         f"`endpoint_silence_ms`, limited to {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; unset, 0, -1: the gateway's",
     ),
-    Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
+    Field("endpointing_config.stop_history_eou", "the same; the smaller of both counts"),
     Field(
         "diarization_config",
-        _MAPPED,
         f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, from 1, in finals; "
         "not enabled: no effect",
     ),
-    Field("custom_configuration", _MAPPED, "see below"),
-    Field("endpointing_config.start_history", _IGNORED, "", _endpointing("start_history")),
-    Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
-    Field("endpointing_config.stop_threshold", _IGNORED, "", _endpointing("stop_threshold")),
-    Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
+    Field("custom_configuration", "see below"),
+    Field("endpointing_config.start_history", _NO_EFFECT, _endpointing("start_history")),
+    Field("endpointing_config.start_threshold", _NO_EFFECT, _endpointing("start_threshold")),
+    Field("endpointing_config.stop_threshold", _NO_EFFECT, _endpointing("stop_threshold")),
+    Field("endpointing_config.stop_threshold_eou", _NO_EFFECT, _endpointing("stop_threshold_eou")),
     Field(
         "verbatim_transcripts",
-        _MAPPED,
         "false: [numbers as figures](transcription.md#numbers), if the language has rules; true: as words",
     ),
-    Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
-    Field("profanity_filter", _MAPPED, "true: words of `--mask-words` are [masked](#masked-words); else no effect"),
-    Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
+    Field("enable_automatic_punctuation", _NO_EFFECT, lambda config: config.enable_automatic_punctuation),
+    Field("profanity_filter", "true: words of `--mask-words` are [masked](#masked-words); else no effect"),
 )
 
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")
@@ -157,11 +144,8 @@ class RecognitionRequest:
 
 def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Config) -> RecognitionRequest:
     """Checks every field and maps it; GatewayError names the wrong one and what is accepted."""
-    for entry in FIELDS:
-        if entry.treatment is Treatment.REJECTED and entry.is_set(config):
-            raise _invalid(entry.name, "is true and not supported; accepted: false")
     custom, ignored_keys = _custom_options(config.custom_configuration)
-    ignored = [entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED and entry.is_set(config)]
+    ignored = [entry.name for entry in FIELDS if entry.is_set and entry.is_set(config)]
     ignored += ignored_keys + unused_model(config.model, group)
     silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
     ignored += limited
@@ -244,11 +228,14 @@ def _audio_form(config: riva.RecognitionConfig) -> AudioForm:
         raise _invalid("sample_rate_hertz", f"is {rate}; accepted: {accepted}")
     if not 0 <= config.audio_channel_count <= MAX_CHANNELS:
         raise _invalid("audio_channel_count", f"is {config.audio_channel_count}; accepted: 0 to {MAX_CHANNELS}")
+    channels = config.audio_channel_count if getattr(config, _PER_CHANNEL) else 0
+    if getattr(config, _PER_CHANNEL) and not channels:
+        raise _invalid("audio_channel_count", f"is 0; accepted: 1 to {MAX_CHANNELS}, with {_PER_CHANNEL}")
     raw = _RAW_ENCODINGS[config.encoding]
     if raw is None:
-        return AudioForm(None)
+        return AudioForm(None, channels=channels)
     is_declared = config.encoding != AudioEncoding.ENCODING_UNSPECIFIED
-    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1), is_declared)
+    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1), is_declared, channels)
 
 
 def _search(max_alternatives: int, custom: dict[str, Any], group: ModelGroup) -> tuple[str | None, int]:

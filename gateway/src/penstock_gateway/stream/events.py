@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TypeVar
 
 from penstock_client import StreamResult
 from penstock_common.results import Alternative, Word, with_speakers
@@ -22,6 +23,8 @@ class Partial:
     """The completed words of the segment so far."""
     audio_processed_s: float
     """Audio that `text` covers, from the stream's start."""
+    channel: int = 0
+    """The channel, from 1, of a call in which each is a stream; 0 for a mix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,17 @@ class Final:
     """True for the Final that answers `finish`."""
     forced: bool
     """True for a Final that answers `end_segment`."""
+    channel: int = 0
+    """The same as in `Partial`."""
+
+    @property
+    def start_s(self) -> float:
+        """The start of the first word; without words the end."""
+        return self.words[0].start_ms / 1000 if self.words else self.end_s
 
 
 Event = Partial | Final
+E = TypeVar("E", bound=Event)
 
 
 def confidence(word: Word) -> float:
@@ -51,7 +62,7 @@ def confidence(word: Word) -> float:
     return 1.0 if word.confidence is None else word.confidence
 
 
-def shifted(event: Event, start_ms: int) -> Event:
+def shifted(event: E, start_ms: int) -> E:
     """The event of a recording whose first sample has this time."""
     if not start_ms:
         return event

@@ -118,10 +118,10 @@ class ReplicaStreams:
             raise GatewayError(GatewayCode.FIELD_INVALID, message)
         self._upstream_options(options, model)
 
-    def check_room(self, key: ApiKey) -> None:
-        """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
+    def check_room(self, key: ApiKey, streams: int = 1) -> None:
+        """Raises GatewayError where `streams` would not all be admitted now: STREAMS_EXHAUSTED, NO_REPLICA."""
         self._check_running()
-        self._admission.check(key)
+        self._admission.check(key, streams)
         if not any(group.candidates() for group in self._groups):
             raise _no_room(any(group.is_up for group in self._groups))
 

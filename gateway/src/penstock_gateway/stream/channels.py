@@ -1,0 +1,102 @@
+"""The streams of a call whose channels are recognized each by itself: opened, limited and lost as one."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from penstock_common.audio.pcm import Remark
+from penstock_common.audio.tracks import Samples
+from penstock_gateway.errors import GatewayCode, GatewayError
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.options import LiveStreamOptions
+from penstock_gateway.stream.replica_stream import ReplicaStream
+from penstock_gateway.stream.replica_streams import ReplicaStreams
+
+
+class CallStreams:
+    """One stream of the mix, or one of each channel, with the methods of `ReplicaStream`; all end with the first error.
+
+    Samples are [n] of a mix, else [channels, n].
+    """
+
+    def __init__(self, streams: Sequence[ReplicaStream], is_mix: bool = True):
+        self.streams, self._is_mix = streams, is_mix
+
+    @classmethod
+    async def open(
+        cls, streams: ReplicaStreams, options: LiveStreamOptions, key: ApiKey, protocol: str, channels: int = 0
+    ) -> "CallStreams":
+        """Opens all or none; channels: 0 for a mix. GatewayError as of `ReplicaStreams.open`."""
+        opened: list[ReplicaStream] = []
+        if channels > 1:
+            streams.check_room(key, channels)
+        try:
+            for _ in range(channels or 1):
+                opened.append(await streams.open(options, key, protocol))
+        except BaseException:
+            await cls(opened).cancel()
+            raise
+        return cls(opened, not channels)
+
+    async def push(self, samples: Samples) -> None:
+        """Waits for the slowest channel. GatewayError AUDIO_INVALID for another number of channels."""
+        rows = [samples] * len(self.streams) if self._is_mix or not samples.size else samples
+        if len(rows) != len(self.streams):
+            message = f"the audio has {len(rows)} channels; accepted: {len(self.streams)}, as the request declares"
+            raise GatewayError(GatewayCode.AUDIO_INVALID, message)
+        await _all([stream.push(row) for stream, row in zip(self.streams, rows, strict=True)])
+
+    async def end_segment(self) -> None:
+        """Ends the segments."""
+        await _all([stream.end_segment() for stream in self.streams])
+
+    async def finish(self) -> None:
+        """No more audio follows."""
+        await _all([stream.finish() for stream in self.streams])
+
+    async def cancel(self) -> None:
+        """Frees the streams."""
+        await _all([stream.cancel() for stream in self.streams])
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts no silence of the client meanwhile."""
+        with ExitStack() as stack:
+            for stream in self.streams:
+                stack.enter_context(stream.activity.waiting())
+            yield
+
+    def start_at(self, start_s: float) -> None:
+        """The time of the first sample in its recording, for remarks."""
+        for stream in self.streams:
+            stream.start_s = start_s
+
+    def note(self, remarks: Iterable[Remark]) -> Sequence[Remark]:
+        """Takes all remarks on the audio so far; returns them and those on the text."""
+        self.streams[0].note(remarks)
+        return list(dict.fromkeys(remark for stream in self.streams for remark in stream.remarks))
+
+    def numbered(self) -> Iterator[tuple[int, ReplicaStream]]:
+        """The streams with the numbers of their channels, from 1; 0 of a mix."""
+        return enumerate(self.streams, start=not self._is_mix)
+
+    async def finals(self) -> list[Final]:
+        """All segments, in the order of their times."""
+
+        async def of(channel: int, stream: ReplicaStream) -> list[Final]:
+            return [replace(e, channel=channel) async for e in stream.events() if isinstance(e, Final)]
+
+        of_streams = await asyncio.gather(*(of(channel, stream) for channel, stream in self.numbered()))
+        finals = [final for finals in of_streams for final in finals]
+        return finals if self._is_mix else sorted(finals, key=lambda final: (final.start_s, final.channel))
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Awaits the calls of all streams, that of a single one without a task."""
+    if len(calls) == 1:
+        await calls[0]
+    else:
+        await asyncio.gather(*calls)
