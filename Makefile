@@ -7,6 +7,7 @@ COMPAT_VENV := .venv-compat
 # wyoming_openai needs Python 3.12; its rows are left out where this one does not run.
 WYOMING_PYTHON ?= python3.12
 WYOMING_VENV = $(if $(shell $(WYOMING_PYTHON) -c 'print(1)' 2>/dev/null),$(COMPAT_VENV)/wyoming)
+NODE_MODULES := gateway/examples/node_modules
 KERNELS_VENV := .venv-kernels
 DEPLOY_VENV := .venv-deploy
 BIN := $(VENV)/bin
@@ -56,7 +57,7 @@ export PATH := $(PATH):/usr/sbin
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo bundled-figures lock clean
+.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo lock clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -99,7 +100,7 @@ $(DEPLOY_VENV)/.done: $(LOCKS)/deploy.txt
 	$(DEPLOY_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/deploy.txt
 	touch $@
 
-# NVIDIA's, OpenAI's, LiveKit's and Pipecat's packages, which the gateway serves.
+# NVIDIA's, OpenAI's, LiveKit's and Pipecat's packages, which the gateway serves, and Node.
 $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(COMPAT_VENV)
@@ -109,6 +110,11 @@ $(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
 $(COMPAT_VENV)/wyoming/.done: $(LOCKS)/wyoming.txt | $(COMPAT_VENV)/.done
 	$(WYOMING_PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP_LOCKED) -r $(LOCKS)/wyoming.txt
+	touch $@
+
+# Packages of the JavaScript examples; Node is in the environment, too.
+$(NODE_MODULES)/.done: gateway/examples/package-lock.json | $(COMPAT_VENV)/.done
+	$(COMPAT_VENV)/bin/npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund
 	touch $@
 
 help:
@@ -175,7 +181,7 @@ test-oracle: $(ORACLE_VENV)/.sherpa ## [20 min] comparison with NeMo and Transfo
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done $(WYOMING_VENV:=/.done) ## [3 min] unchanged clients of Riva, OpenAI, Triton, LiveKit, Pipecat and Wyoming against the gateway
+client-compat: setup $(COMPAT_VENV)/.done $(WYOMING_VENV:=/.done) $(NODE_MODULES)/.done ## [3 min] unchanged clients of Riva, OpenAI, LiveKit, Pipecat and Wyoming against the gateway
 	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS)) $(WYOMING_VENV:%=--wyoming-python %/bin/python)
 
 serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
@@ -190,9 +196,7 @@ benchmark-gateway-load = $(BIN)/python -m trials.gateway_load --model $(MODEL) -
 benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)
 benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) -m benchmarks.exports sherpa $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
 benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.exports large $(SIDE) $(EXPORT_ARGS) && large() { $(ORACLE_PYTHON) -m benchmarks.recognizer --precisions int8 float32 --rounds 2 "$$@"; } && both() { large --model $(SIDE)/streaming/bundle --with-sherpa $(SIDE)/streaming/int8 $(SIDE)/streaming/float32 --contexts 70,6 70,1 70,0 --streams 1 8 32 --seconds 2 --json $(SIDE)/streams.json "$$@" && large --offline $(SIDE)/offline --cases short long equal --files 16 --json $(SIDE)/files.json "$$@"; }; both
-benchmark-side-by-side-offline = $(ORACLE_PYTHON) -m benchmarks.exports offline $(SIDE) && $(ORACLE_PYTHON) -m benchmarks.recognizer --offline $(SIDE) --json $(SIDE)/offline.json
-benchmark-side-by-side-speakers = $(ORACLE_PYTHON) -m benchmarks.recognizer --speakers $(SIDE) --rounds 2 --json $(SIDE)/speakers.json
-benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter papers side-%,$(NAME)),oracle-setup) ## [1 min to 1 h] NAME: gateway-load, papers, side-by-side, side-by-side-large, side-by-side-offline, side-by-side-speakers; none: recognizer
+benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter papers side-%,$(NAME)),oracle-setup) ## [1 min to 1 h] NAME: gateway-load, papers, side-by-side, side-by-side-large; none: recognizer
 	$($@-$(NAME)) $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
@@ -236,14 +240,9 @@ train-demo: NEEDS = $(if $(findstring --synthetic 0,$(TRAIN_ARGS))$(shell comman
 train-demo: programs $(ORACLE_VENV)/.train ## [hours] train the bundled models on the release AN4
 	$(ORACLE_VENV)/bin/python -m recipes.an4.prepare $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python -m recipes.an4.train --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT) $(TRAIN_ARGS)
 
-# After a change of their weights; AN4 has train.jsonl and dev.jsonl of recipes.an4.prepare. FIGURES_ARGS: sounds.
-bundled-figures: setup oracle-setup ## [1 h] tables and golden data of the bundled streaming models
-	$(ORACLE_VENV)/bin/python scripts/make_golden.py --bundled
-	$(BIN)/python -m scripts.bundled_figures $(AN4)/dev.jsonl $(AN4)/train.jsonl $(FIGURES_ARGS)
-
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
 lock: ## [5 min] resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
 
 clean: ## [seconds] remove environments and builds
-	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) $(NODE_MODULES) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -1,14 +1,10 @@
 """Models with the same weights in the formats of the baselines of `benchmarks.recognizer`.
 
     python -m benchmarks.exports sherpa FILE.nemo DIR        # DIR/70_6/{encoder,decoder,joiner}.onnx and tokens.txt ...
-    python -m benchmarks.exports offline DIR [--layers 24] [--width 1024] [--no-onnx]
     python -m benchmarks.exports large DIR [--layers 24] [--width 1024]
 
-sherpa: a NeMo streaming Transducer for sherpa-onnx, one folder per context, in float32. offline: a random model in four
-formats, DIR/model.nemo, DIR/bundle, DIR/transformers and DIR/onnx/model.onnx, NeMo's own export, which onnx-asr and
-sherpa-onnx run; 17 layers of width 512 with a CTC head as NeMo's large FastConformer, with 24 of 1024 as Parakeet 0.6B.
-large: a random streaming RNN-T and a random offline TDT model, as bundles and for sherpa-onnx in float32 and int8, 17
-GB. Needs NeMo and Transformers (`oracle`); for ONNX files also onnx.
+sherpa: a NeMo streaming Transducer for sherpa-onnx, one folder per context, in float32. large: a random streaming RNN-T
+and a random offline TDT model, as bundles and for sherpa-onnx in float32 and int8, 17 GB. Needs NeMo (`oracle`), onnx.
 """
 
 import argparse
@@ -24,7 +20,6 @@ import torch
 from benchmarks.baselines import LARGE_MEL_BINS, WHOLE
 from benchmarks.nemo_specs import ModelSpec, float_signals
 from benchmarks.random_models import EVERYTHING, OFFLINE, random_tokenizer
-from benchmarks.transformers_models import make_processor, renamed
 from penstock.errors import PenstockError
 from penstock.model.nemo.importer import import_nemo
 
@@ -33,10 +28,6 @@ if TYPE_CHECKING:
     from nemo.collections.asr.models import ASRModel
 
 PARTS = ("encoder", "decoder", "joiner")
-_SPEC = ModelSpec(
-    "offline_large", 70, norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
-    preprocessor={"normalize": "per_feature"}, d_model=512, n_heads=8, n_layers=17, ff_expansion=4, channels=256,
-)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,13 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     sherpa.add_argument("source", metavar="FILE.nemo", type=Path)
     sherpa.add_argument("directory", metavar="DIR", type=Path)
     sherpa.set_defaults(task=lambda chosen: write_sherpa(chosen.source, chosen.directory))
-    for name, write, layers, width in (("offline", write_offline, 17, 512), ("large", write_large, 24, 1024)):
-        one = formats.add_parser(name)
-        one.add_argument("directory", type=Path, metavar="DIR")
-        one.add_argument("--layers", type=int, default=layers, metavar="N", help=f"encoder layers ({layers})")
-        one.add_argument("--width", type=int, default=width, metavar="N", help=f"encoder width ({width})")
-        one.add_argument("--no-onnx", action="store_true", help="without the ONNX file of an offline model")
-        one.set_defaults(task=write)
+    large = formats.add_parser("large")
+    large.add_argument("directory", type=Path, metavar="DIR")
+    large.add_argument("--layers", type=int, default=24, metavar="N", help="encoder layers (24)")
+    large.add_argument("--width", type=int, default=1024, metavar="N", help="encoder width (1024)")
+    large.set_defaults(task=write_large)
     chosen = parser.parse_args(arguments)
     try:
         chosen.task(chosen)
@@ -145,26 +134,6 @@ def quantize(source: Path, directory: Path) -> None:
 
 
 @torch.inference_mode(False)
-def write_offline(chosen: argparse.Namespace) -> None:
-    """Writes a random offline model."""
-    from benchmarks.nemo_models import build_ctc_model
-
-    directory, spec = chosen.directory, replace(_SPEC, n_layers=chosen.layers, d_model=chosen.width)
-    shutil.rmtree(directory, ignore_errors=True)
-    (directory / "onnx").mkdir(parents=True)
-    signals = float_signals()
-    with tempfile.TemporaryDirectory() as workspace:
-        model = build_ctc_model(spec, Path(workspace), signals)
-        model.preprocessor.featurizer.dither = 0.0
-        model.save_to(str(directory / "model.nemo"))
-        tokenizer = (Path(workspace) / f"{spec.name}_tokenizer" / "tokenizer.model").read_bytes()
-        _save_parakeet(model, spec, tokenizer, directory)
-    import_nemo(directory / "model.nemo", directory / "bundle")
-    if not chosen.no_onnx:
-        model.export(str(directory / "onnx" / "model.onnx"))
-
-
-@torch.inference_mode(False)
 def write_large(chosen: argparse.Namespace) -> None:
     """Writes DIR/streaming and DIR/offline, each with bundle, float32 and int8; what is there stays."""
     from benchmarks.nemo_models import build_model
@@ -192,37 +161,6 @@ def write_large(chosen: argparse.Namespace) -> None:
             for name, context in zip(names, contexts, strict=True):
                 export_sherpa(model, context, folder / "float32" / name)
                 quantize(folder / "float32" / name, folder / "int8" / name)
-
-
-def _save_parakeet(model: "ASRModel", spec: ModelSpec, tokenizer: bytes, directory: Path) -> None:
-    """Saves the same weights by Transformers' own classes."""
-    from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC, ParakeetProcessor
-
-    labels = model.decoder.num_classes_with_blank - 1
-    config = ParakeetCTCConfig(
-        vocab_size=labels + 1,
-        pad_token_id=labels,
-        encoder_config={
-            "attention_bias": spec.use_bias, "convolution_bias": spec.use_bias, "conv_kernel_size": spec.kernel,
-            "hidden_size": spec.d_model, "intermediate_size": spec.ff_expansion * spec.d_model,
-            "num_attention_heads": spec.n_heads, "num_hidden_layers": spec.n_layers,
-            "num_mel_bins": spec.mel_bins, "scale_input": spec.xscaling,
-            "subsampling_conv_channels": spec.channels, "subsampling_factor": spec.factor,
-        },
-    )  # fmt: skip
-    copy = ParakeetForCTC(config).eval()
-    copy.load_state_dict(
-        {
-            renamed(name, is_offline=True): each
-            for name, each in model.state_dict().items()
-            if not name.startswith("preprocessor.")
-        }
-    )
-    front_end = ParakeetFeatureExtractor(feature_size=spec.mel_bins)
-    of_tokens = make_processor(tokenizer, spec.mel_bins, (0,)).tokenizer
-    processor = ParakeetProcessor(front_end, of_tokens, decoder_type="ctc")
-    copy.save_pretrained(directory / "transformers")
-    processor.save_pretrained(directory / "transformers")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
     python -m benchmarks.recognizer [--quick] [--model BUNDLE] [--contexts 70,6 ...] [--streams 1 32]
         [--with-nemo FILE.nemo] [--with-sherpa DIR ...] [--precisions int8 float32]
         [--seconds S] [--manifest FILE] [--threads 1] [--json FILE]
-    python -m benchmarks.recognizer --offline DIR [--cases short long many] [--files 64] [--batches 8] [--quick]
-        [--precisions int8 float32] [--device cpu] [--threads 1] [--json FILE]
-    python -m benchmarks.recognizer --speakers DIR [--streams 32] [--quick] [--threads 1] [--json FILE]
+    python -m benchmarks.recognizer --offline DIR [--cases short long equal] [--files 64] [--quick]
+        [--precisions int8 float32] [--threads 1] [--json FILE]
 
 Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
@@ -14,8 +13,7 @@ Shares of the time are given per stage; the rest is the recognizer itself.
 Baselines are NeMo, in the environment of the extra `oracle`, and sherpa-onnx (a folder from `benchmarks.exports
 sherpa`). They transcribe the same recordings in the same process with the same number of threads, in interleaved
 rounds; ratios are medians over the rounds. Word errors of the first stream's recordings show that all systems do the
-same work. `--offline`: see `benchmarks.baselines`;
-`--speakers`: see `benchmarks.speakers`.
+same work. `--offline`: see `benchmarks.baselines`.
 """
 
 import argparse
@@ -29,6 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.baselines import CASES, NemoPipeline, SherpaOnnx, cases, penstock_name
+from benchmarks.baselines import systems as offline_systems
 from benchmarks.measure import Measurement, paired_ratio, timed_rounds
 from benchmarks.results import ROOT, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import AUTO
@@ -37,12 +37,11 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, parse_context
-from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from penstock.reporting import markdown_table
-from penstock.runtime import check_device, prepare_process
+from penstock.runtime import prepare_process
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
@@ -78,22 +77,9 @@ class Workload:
 class Penstock:
     """Penstock's recognizer, with the time of each stage."""
 
-    def __init__(
-        self,
-        model: Path,
-        context: AttentionContext,
-        streams: int,
-        device: str = "cpu",
-        decoding: DecodingConfig = DEFAULT_DECODING,
-        options: dict | None = None,
-        precision: str = AUTO,
-    ):
-        """options: of every stream."""
-        self.name = "Penstock" if precision == AUTO else f"Penstock {precision}"
-        self._recognizer = StreamingRecognizer(
-            str(model), context, streams, device, decoding=decoding, precision=precision
-        )
-        self._options = options or {}
+    def __init__(self, model: Path, context: AttentionContext, streams: int, precision: str):
+        self.name = penstock_name(precision)
+        self._recognizer = StreamingRecognizer(str(model), context, streams, precision=precision)
         self._chunk_samples = self._recognizer.config.encoder_frame_samples * context.chunk_encoder_frames
         self.stage_s = {"features": 0.0, "encoder": 0.0, "decoder": 0.0}
         for stage in self.stage_s:
@@ -111,7 +97,7 @@ class Penstock:
             for number in (queue[0] for queue in queues):
                 begin, samples = positions[number], utterances[number]
                 positions[number] = end = min(begin + self._chunk_samples, len(samples))
-                requests.append(self._request(number, samples, begin, end))
+                requests.append(AudioRequest(number, samples[begin:end], begin == 0, end == len(samples)))
             for queue, result in zip(queues, self._recognizer.process(requests), strict=True):
                 if not isinstance(result, StreamResult):
                     raise SystemExit(f"a stream failed: {result}")
@@ -119,10 +105,6 @@ class Penstock:
                 if result.is_final:
                     del queue[0]
         return texts
-
-    def _request(self, number: int, samples: np.ndarray, begin: int, end: int) -> AudioRequest:
-        options = self._options if begin == 0 else {}
-        return AudioRequest(number, samples[begin:end], begin == 0, end == len(samples), options)
 
     def _timed(self, stage: str, process: Callable) -> Callable:
         def timed(*batch: list, **more: bool) -> list:
@@ -137,16 +119,10 @@ class Penstock:
 def main(argv: list[str] | None = None) -> None:
     """Command line."""
     arguments = parse_arguments(argv)
-    check_device(arguments.device, "--device")
     prepare_process(arguments.threads)
-    here = environment(arguments.threads, arguments.device)
+    here = environment(arguments.threads)
     recordings = read_recordings(arguments.manifest)
     speech = [recording.samples for recording in recordings]
-    if arguments.speakers:
-        from benchmarks import speakers
-
-        systems = speakers.systems(arguments.speakers, arguments.layers)
-        return measure_cases(arguments, here, speakers.cases(systems, speech, max(arguments.streams)))
     if arguments.offline:
         return measure_cases(arguments, here, offline_cases(arguments, speech))
     if arguments.seconds:  # texts say nothing then
@@ -178,21 +154,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", default=[AUTO], metavar="NAME", help="Penstock's, int8 ... (auto)")
     parser.add_argument("--seconds", type=float, metavar="S", help="audio of each stream (all recordings)")
     parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from benchmarks.exports")
-    parser.add_argument("--speakers", type=Path, metavar="DIR", help="a speaker model, which is made there")
-    parser.add_argument("--layers", type=int, default=31, metavar="N", help="with --speakers: layers (31)")
-    parser.add_argument("--cases", nargs="+", default=["short", "long", "many"], help="with --offline (all of them)")
-    parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 2 to 30 s with --offline (64)")
-    parser.add_argument(
-        "--batches", type=int, nargs="*", default=[8], metavar="N", help="batches of baselines with --offline (8)"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu, or with --offline cuda (cpu)")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="with --offline (all of them)")
+    parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 15 s with --offline (64)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
     parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
     arguments = parser.parse_args(argv)
-    if arguments.device != "cpu" and not arguments.offline:
-        parser.error("--device needs --offline")
     if arguments.quick:
         arguments.rounds = 1
     return arguments
@@ -230,25 +198,21 @@ def run_case(
 
 def offline_cases(arguments: argparse.Namespace, speech: list[np.ndarray]) -> Iterator[Measurement]:
     """Whole recordings of offline models."""
-    from benchmarks.baselines import cases, systems
-
-    everything = list(systems(arguments.offline, arguments.batches, arguments.device, arguments.precisions))
+    everything = list(offline_systems(arguments.offline, arguments.precisions))
     for case in cases(arguments.cases, speech, arguments.files):
         recordings = case.recordings
-        short = [recordings[0][: 2 * SAMPLE_RATE_HZ]] if arguments.device == "cpu" else recordings
-        chosen = [system for system, is_for_several in everything if len(recordings) > 1 or not is_for_several]
         yield Measurement(
-            case.name, case.audio_s, chosen,
+            case.name, case.audio_s, everything,
             lambda system, recordings=recordings: system.run(recordings),
-            lambda system, short=short: system.run(short),  # a GPU's libraries choose and allocate by shape
+            lambda system, short=recordings[0][: 2 * SAMPLE_RATE_HZ]: system.run([short]),
             lambda texts, first: f"{sum(map(eq, texts, first))} of {len(first)}",
         )  # fmt: skip
 
 
-def measure_cases(arguments: argparse.Namespace, here: dict, cases: Iterator[Measurement]) -> None:
-    """Prints their table; RTFx and ratios by CPU time, on a GPU by time."""
-    clock, results = "cpu_seconds" if arguments.device == "cpu" else "seconds", []
-    for case in cases:
+def measure_cases(arguments: argparse.Namespace, here: dict, measured: Iterator[Measurement]) -> None:
+    """Prints their table; RTFx and ratios by CPU time."""
+    results = []
+    for case in measured:
         progress(f"{case.name}, {case.audio_s:.0f} s of audio")
         for system in case.systems:
             case.warm_up(system)
@@ -257,12 +221,10 @@ def measure_cases(arguments: argparse.Namespace, here: dict, cases: Iterator[Mea
         for name in seconds:
             result = {"case": case.name, "audio_s": case.audio_s, "system": name, "seconds": seconds[name]}
             result |= {"cpu_seconds": cpu_s[name], "agreement": case.compare(found[name], found[first])}
-            taken_s = {each: {"seconds": seconds, "cpu_seconds": cpu_s}[clock][each] for each in (name, first)}
-            result["rtfx"] = case.audio_s / statistics.median(taken_s[name])
-            results.append(result | {"penstock_speed_up": paired_ratio(taken_s[name], taken_s[first])})
+            result["rtfx"] = case.audio_s / statistics.median(cpu_s[name])
+            results.append(result | {"penstock_speed_up": paired_ratio(cpu_s[name], cpu_s[first])})
     rows = [[r["case"], r["system"], r["rtfx"], f"{r['penstock_speed_up']:.2f}", r["agreement"]] for r in results]
-    what = "largest difference" if arguments.speakers else "equal texts"
-    header = ["audio", "system", "RTFx" + " by CPU time" * (arguments.device == "cpu"), "Penstock's speed-up", what]
+    header = ["audio", "system", "RTFx by CPU time", "Penstock's speed-up", "equal texts"]
     markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
     document = {"environment": here, "results": results}
     publish(markdown, document, arguments.json)
@@ -275,15 +237,11 @@ def in_words(streams: int) -> str:
 
 def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:
     """Penstock first, then the baselines."""
-    systems: list = [Penstock(arguments.model, context, streams, precision=each) for each in arguments.precisions]
-    if arguments.with_nemo or arguments.with_sherpa:
-        from benchmarks.baselines import NemoPipeline, SherpaOnnx
-
-        if arguments.with_nemo:
-            systems.append(NemoPipeline(arguments.with_nemo, context, streams))
-        mel_bins = Checkpoint(arguments.model).config.encoder.mel_bins
-        systems += [SherpaOnnx(directory, context, mel_bins) for directory in arguments.with_sherpa]
-    return systems
+    systems: list = [Penstock(arguments.model, context, streams, each) for each in arguments.precisions]
+    if arguments.with_nemo:
+        systems.append(NemoPipeline(arguments.with_nemo, context, streams))
+    mel_bins = Checkpoint(arguments.model).config.encoder.mel_bins
+    return systems + [SherpaOnnx(directory, context, mel_bins) for directory in arguments.with_sherpa]
 
 
 def check_texts(texts: dict[int, str], first_playlist: list[int], alone: dict[int, str]) -> None:

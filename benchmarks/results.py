@@ -59,14 +59,12 @@ def describe(environment: dict) -> str:
     )
 
 
-def publish(markdown: str, document: dict, json_path: Path | None, is_quiet: bool = False) -> None:
-    """Prints a result, unless `is_quiet`; with a path also writes it there as JSON, and as Markdown beside it."""
-    if not is_quiet:
-        print(markdown, flush=True)
+def publish(markdown: str, document: dict, json_path: Path | None) -> None:
+    """Prints a result; with a path also writes it there as JSON, and as Markdown beside it."""
+    print(markdown, flush=True)
     if json_path is not None:
         write_report(json_path, document, markdown)
-        if not is_quiet:
-            progress(f"wrote {json_path}")
+        progress(f"wrote {json_path}")
 
 
 def progress(message: str) -> None:

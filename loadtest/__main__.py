@@ -20,7 +20,6 @@ from loadtest.locust_run import (
     terminated_as_interrupt,
 )
 from loadtest.options import (
-    CHOSEN_OPTIONS,
     DEFAULT_OUT,
     GATEWAYS,
     add_arguments,
@@ -98,7 +97,7 @@ def _ui(args: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
-    reject_options(rest, CHOSEN_OPTIONS, "the search chooses the load and starts a server for each trial")
+    reject_options(rest, "the search chooses the load and starts a server for each trial")
     document = Trials(args, rest, _log).find_capacity()
     write_report(args.out / "capacity.json", document)
     print(document["capacity"]["text"])

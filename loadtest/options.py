@@ -163,11 +163,11 @@ def stream_counts(text: str) -> list[int]:
     return counts
 
 
-def reject_options(words: list[str], names: tuple[str, ...], why: str) -> None:
-    """Raises ValueError where `words`, which are passed to Locust, hold one of the options or an abbreviation of it."""
+def reject_options(words: list[str], why: str) -> None:
+    """Raises ValueError where `words`, which are passed to Locust, hold one of CHOSEN_OPTIONS or its beginning."""
     for word in words:
         given = word.partition("=")[0]
-        if len(given) > 2 and any(name.startswith(given) for name in names):
+        if len(given) > 2 and any(name.startswith(given) for name in CHOSEN_OPTIONS):
             raise ValueError(f"{given}: {why}")
 
 

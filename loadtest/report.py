@@ -23,10 +23,6 @@ _STREAMS_HEADER = (
     "streams", "", "s", "chunks", "late", "chunk p50", "p95", "p99 ms", "end to final p50", "p95", "p99 ms",
     "RTFx", "WER %", "rejected", "failed", "lag p99 ms",
 )  # fmt: skip
-_MODEL_FIELDS = (
-    "requests", "batch", "batches_per_s", "queue_ms", "compute_ms", "input_ms", "infer_ms", "output_ms",
-    "predicted_utilization", "predicted_queue_ms",
-)  # fmt: skip
 
 
 def make_folder(path: Path) -> None:
@@ -65,7 +61,7 @@ def write_report(path: Path, document: dict) -> None:
 
 
 def to_markdown(document: dict) -> str:
-    """The report: its result in one sentence, then every table."""
+    """The report: its result in one sentence, then tables of trials, streams and circumstances."""
     document = finite(document)
     windows = document["windows"]
     facts = {**document["circumstances"], **document["server"], **document["options"]}
@@ -73,10 +69,6 @@ def to_markdown(document: dict) -> str:
         f"# Load test: {'passed' if _has_passed(document) else 'not passed'}": _lines(_result_lines(document)),
         "## Trials": _trials(document["capacity"]) if "capacity" in document else "",
         "## Streams": markdown_table(_STREAMS_HEADER, map(_streams_row, windows)),
-        "## Models": markdown_table(("streams", "model", *_MODEL_FIELDS), _model_rows(windows), left=2),
-        "## Processes": markdown_table(
-            ("streams", "process", "cores", "PSS MiB", "growth MiB"), _process_rows(windows), left=2
-        ),
         "## Circumstances": markdown_table(
             ("", ""), [(name, value) for name, value in facts.items() if value not in (None, "", [], {})], left=2
         ),
@@ -111,25 +103,6 @@ def _streams_row(window: dict) -> list[object]:
         window["errors"]["count"],
         number(window["generator"]["lag_ms"]["p99"], 1),
     ]
-
-
-def _model_rows(windows: list[dict]) -> list[list[object]]:
-    return [
-        [f"{window['streams']:g}", name, *(number(times[field], 1) for field in _MODEL_FIELDS)]
-        for window in windows
-        for name, times in window["models"].items()
-    ]
-
-
-def _process_rows(windows: list[dict]) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for window in windows:
-        streams = f"{window['streams']:g}"
-        for name, use in window["machine"]["processes"].items():
-            sizes = [number(use[field], 1) for field in ("pss_mib", "pss_growth_mib")]
-            rows.append([streams, name, number(use["cores"], 2), *sizes])
-        rows.append([streams, "others", number(window["machine"]["other_cores"], 2), "", ""])
-    return rows
 
 
 def _trials(capacity: dict) -> str:

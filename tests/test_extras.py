@@ -37,14 +37,6 @@ def test_packages_of_an_extra_are_named_once(metadata, extra, command):
     assert install_command(extra) == command
 
 
-def test_a_source_tree_without_metadata_is_installed_itself(monkeypatch):
-    def missing(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "requires", missing)
-    assert install_command("evaluate") == "pip install '.[evaluate]'"
-
-
 def test_no_text_tells_to_install_penstock_from_an_index():
     named = re.compile(r"pip install[^\n]* ['\"]?penstock(-client)?(\[|['\"`]|\s|$)")
     folders = ("src", "client/src", "benchmarks", "loadtest", "docs", "recipes", "scripts")

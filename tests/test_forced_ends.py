@@ -94,13 +94,6 @@ def told(recognizer: StreamingRecognizer, speech: np.ndarray, cuts: list[int]) -
     return [token.id for entry in entries for token in entry.tokens], [result.is_final for result in results]
 
 
-@pytest.mark.parametrize("cuts", [[0], [1], [700, 1279], [0, 0, 0], [30_000, 30_000], [30_000, 30_001]], ids=str)
-def test_ends_in_the_first_80_ms_and_one_after_another_change_no_token(recognizer, speech, cuts):
-    speech = speech[:64_000]
-    tokens, finals = told(recognizer, speech, cuts)
-    assert tokens == told(recognizer, speech, [])[0] and all(finals)
-
-
 def test_several_ends_of_a_stream_in_one_batch_and_one_after_its_end(recognizer, speech):
     speech = speech[:64_000]
     cuts = [10_000, 10_000, 33_000, 48_000]

@@ -89,7 +89,7 @@ def test_only_what_everything_needs_stands_at_the_top() -> None:
 
 def test_every_package_has_a_floor() -> None:
     packages = {path.name.removesuffix(".py") for path in SOURCES.iterdir()}
-    assert packages - {"__init__", "__pycache__", "bundled"} == FLOOR.keys()
+    assert packages - {"__init__", "__pycache__", "bundled", "py.typed"} == FLOOR.keys()
 
 
 def test_instruments_are_a_small_part_of_the_code() -> None:

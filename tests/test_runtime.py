@@ -91,9 +91,7 @@ def system(tmp_path, monkeypatch):
     ("groups", "mounts", "files", "cores"),
     [
         ("0::/", {}, {}, 8),
-        ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "max 100000"}, 8),
         ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "250000 100000"}, 2),
-        ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "50000 100000"}, 1),
         ("0::/", {"g": ("/", V2)}, {"g/cpu.max": "100000 0"}, 8),
         ("0::/a/b", {"g": ("/", V2)}, {"g/a/cpu.max": "300000 100000", "g/a/b/cpu.max": "600000 100000"}, 3),
         ("4:cpu,cpuacct:/a\n0::/", {"c": ("/", CPU)}, {f"c/a/{name}": text for name, text in A_CORE.items()}, 1),
@@ -116,7 +114,6 @@ def test_cores_are_those_of_the_affinity_and_of_the_quotas(system, groups, mount
         ("/docker/1", "/docker/10", "m"),
         ("/", "/..", "m/lists"),  # a namespace within an older mount
         ("/../b", "/", "m/lists"),
-        ("/a (deleted)", "/", "m"),
         ("/a", "/", "m\\040n/a"),
     ],
 )

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import functools
 import hashlib
-import json
 import os
 import re
 import signal
@@ -187,37 +186,14 @@ async def words(protocol: str, address: str, samples: np.ndarray) -> str:
     return " ".join([text.text async for text in texts if text.is_final])
 
 
-class UploadReply(NamedTuple):
-    """The reply to one upload."""
-
-    status: int
-    body: bytes
-    seconds: float
-    silent_s: float
-    """The longest time without a byte."""
-
-
-def post(address: str, recording: bytes, fields: dict[str, str], cert: Path | None = None) -> UploadReply:
-    """Uploads a recording, over TLS if `cert` is given, and notes when bytes arrive."""
+def upload(address: str, recording: Path, cert: Path | None = None) -> str:
+    """The text of an OpenAI upload, over TLS if `cert` is given."""
     url = f"{'https' if cert else 'http'}://{address}/v1/audio/transcriptions"
     verify = ssl.create_default_context(cafile=str(cert)) if cert else False
-    begun_s = last_s = time.monotonic()
-    body, silent_s = b"", 0.0
-    with (
-        httpx2.Client(verify=verify, headers=_HEADER, timeout=None) as client,
-        client.stream("POST", url, data=fields, files={"file": ("a.flac", recording)}) as response,
-    ):
-        for piece in response.iter_raw():
-            now_s = time.monotonic()
-            body, silent_s, last_s = body + piece, max(silent_s, now_s - last_s), now_s
-    return UploadReply(response.status_code, body, last_s - begun_s, silent_s)
-
-
-def upload(address: str, recording: Path, cert: Path | None = None) -> str:
-    """The text of an OpenAI upload."""
-    reply = post(address, recording.read_bytes(), {}, cert)
-    assert reply.status == 200, reply
-    return json.loads(reply.body)["text"]
+    files = {"file": ("a.flac", recording.read_bytes())}
+    reply = httpx2.post(url, headers=_HEADER, files=files, verify=verify, timeout=None)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["text"]
 
 
 async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> float:

@@ -7,7 +7,6 @@ where an answer is not one of the documented errors, or a limit is exceeded.
 import argparse
 import asyncio
 import hashlib
-import json
 import multiprocessing
 import os
 import sys
@@ -38,6 +37,8 @@ SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
 _KEYS = ((ATTACKER, 2), (OTHER, 8))
 _POLL_S = 0.1
 _START_S = 2.0
+_MAX_RATIO, _MAX_UPLOAD_S, _MAX_MIB = 5.0, 1.0, 600
+"""Limits of times to those without an attack, of an upload of the other key, and of the gateway's memory."""
 
 
 class Measured(NamedTuple):
@@ -137,10 +138,6 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="trials.gateway_attack", description=__doc__, allow_abbrev=False)
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="time of each attack (15)")
     parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME", help="(all)")
-    parser.add_argument("--max-ratio", type=float, default=5.0, metavar="R", help="p95 to that without an attack (5)")
-    parser.add_argument("--max-upload", type=float, default=1.0, metavar="S", help="the slowest of the other key (1)")
-    parser.add_argument("--max-memory", type=float, default=600.0, metavar="MIB", help="of the gateway (600)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
     args = parser.parse_args(words)
     try:
         trials, errors = run(args.only, args.seconds)
@@ -154,17 +151,7 @@ def main(words: list[str] | None = None) -> int:
             for each in trials]  # fmt: skip
     print(markdown_table(("attack", "outcomes", "p95 of the other stream", "ratio", "ratio of the other's uploads",
                           "slowest", "gateway, peak"), rows))  # fmt: skip
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps([each._asdict() for each in trials], indent=1))
-    faults = [fault for each in trials for fault in _faults(each, undisturbed * args.max_ratio, args.max_memory)]
-    for each in trials:
-        if (slowest_s := max(each.uploads_s)) > args.max_upload or np.median(
-            each.uploads_s
-        ) > args.max_ratio * upload_s:
-            faults.append(f"{each.name}: uploads of {np.median(each.uploads_s):.2f} s, the slowest {slowest_s:.2f} s")
-        if each.text != trials[0].text:
-            faults.append(f"{each.name}: the other stream has another text")
+    faults = [fault for each in trials for fault in _faults(each, trials[0].text, undisturbed, upload_s)]
     faults += [f"the gateway's log: {line[:200]}" for line in errors]
     print("\n".join(faults) or "passed")
     return 1 if faults else 0
@@ -188,13 +175,19 @@ def _shown(outcomes: Outcomes) -> str:
     return ", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "-"
 
 
-def _faults(each: Measured, max_p95_ms: float, max_mib: float) -> list[str]:
+def _faults(each: Measured, text: str, undisturbed_ms: float, undisturbed_s: float) -> list[str]:
+    """Faults of a trial; without an attack: the other stream's text and p95, and the median of the uploads."""
     wrong = sorted(set(each.outcomes) - ATTACKS[each.name].accepted) if each.name else []
     faults = [f"{each.name}: outcome {name}" for name in wrong]
-    if each.p95_ms > max_p95_ms:
-        faults.append(f"{each.name}: p95 {each.p95_ms:.0f} ms; accepted: {max_p95_ms:.0f} ms")
-    if each.peak_mib > max_mib:
-        faults.append(f"{each.name}: {each.peak_mib:.0f} MiB; accepted: {max_mib:.0f} MiB")
+    if each.p95_ms > _MAX_RATIO * undisturbed_ms:
+        faults.append(f"{each.name}: p95 {each.p95_ms:.0f} ms; accepted: {_MAX_RATIO * undisturbed_ms:.0f} ms")
+    if each.peak_mib > _MAX_MIB:
+        faults.append(f"{each.name}: {each.peak_mib:.0f} MiB; accepted: {_MAX_MIB} MiB")
+    median_s, slowest_s = float(np.median(each.uploads_s)), max(each.uploads_s)
+    if slowest_s > _MAX_UPLOAD_S or median_s > _MAX_RATIO * undisturbed_s:
+        faults.append(f"{each.name}: uploads of {median_s:.2f} s, the slowest {slowest_s:.2f} s")
+    if each.text != text:
+        faults.append(f"{each.name}: the other stream has another text")
     return faults
 
 

@@ -17,17 +17,11 @@ import numpy as np
 
 from loadtest.capacity import slots_for
 from loadtest.locust_run import ServerPlan, fresh_server, headless_report, processes_for, terminated_as_interrupt
-from loadtest.options import (
-    CHOSEN_OPTIONS,
-    DEFAULT_OUT,
-    add_server_arguments,
-    reject_options,
-)
+from loadtest.options import DEFAULT_OUT, add_server_arguments, reject_options
 from loadtest.processes import GENERATOR, Usage, read_usage
 from loadtest.report import REPORT, write_report
 from penstock.errors import PenstockError, RunError
 
-READINGS = "readings.csv"
 _MAX_INTERVAL_S = 10.0
 _MIN_READINGS = 60
 _WARM_UP_SHARE = 1 / 6
@@ -44,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
     if not 0 <= (args.warm_up_minutes or 0.0) < args.minutes:
         parser.error(f"--warm-up-minutes is {args.warm_up_minutes:g}, expected 0 or more, and less than --minutes")
     try:
-        reject_options(rest, CHOSEN_OPTIONS, "a soak runs a constant load on its own server")
+        reject_options(rest, "a soak runs a constant load on its own server")
         with terminated_as_interrupt():
             soak = _soak(args, rest, shlex.join(["python", "-m", "trials.soak", *words]))
     except (PenstockError, ValueError, OSError) as error:
@@ -61,13 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--streams", type=int, default=8, metavar="N", help="(8)")
     add("--minutes", type=float, default=60.0, metavar="M", help="measured time (60)")
-    add(
-        "--warm-up-minutes",
-        type=float,
-        metavar="M",
-        help="memory readings before this time are ignored (a sixth of --minutes)",
-    )
-    add("--max-streams", type=int, metavar="N", help="slots of the server (two per stream, and eight)")
+    add("--warm-up-minutes", type=float, metavar="M", help="memory readings before it do not count (a sixth)")
     add("--max-growth", type=float, default=2.0, metavar="MIB", help="allowed memory slope of a process, MiB per h (2)")
     add_server_arguments(parser)
     add("--out", type=Path, default=DEFAULT_OUT / "soak", metavar="DIR", help="(build/loadtest/soak)")
@@ -114,9 +102,8 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     """Runs the soak, writes its reports and returns the report's part `soak`."""
     load_s = 60 * args.minutes
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
-    plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
-    load = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}"]
-    load += ["--protocol", args.protocol]
+    plan = ServerPlan(args.model, args.context, slots_for(args.streams), args.threads)
+    load = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol]
     processes = args.processes or processes_for(args.streams)
     with (
         fresh_server(plan) as server,
@@ -128,13 +115,10 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
             if not (args.out / REPORT).exists():
                 raise
             report = json.loads((args.out / REPORT).read_text(encoding="utf-8"))
-        finally:  # keep the readings of a server that has ended, too
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / READINGS).write_text(to_csv(taken.readings), encoding="utf-8")
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(taken.readings, report["windows"][0], load_s, warm_up_s, args.max_growth)
     write_report(args.out / REPORT, report)
-    print(f"wrote {args.out / REPORT}, its .md and {READINGS}")
+    print(f"wrote {args.out / REPORT} and its .md")
     return report["soak"]
 
 
@@ -185,16 +169,6 @@ def memory_slope(times_s: Sequence[float], sizes_mib: Sequence[float]) -> float:
     """Returns the slope of the least-squares line, in MiB per hour."""
     hours = (np.asarray(times_s) - times_s[0]) / 3600
     return float(np.polyfit(hours, sizes_mib, 1)[0])
-
-
-def to_csv(readings: Sequence[Usage]) -> str:
-    """Returns the readings, one line per process; seconds count from the first reading."""
-    lines = [
-        f"{reading.time_s - readings[0].time_s:.1f},{name},{size_mib:.2f}"
-        for reading in readings
-        for name, size_mib in reading.pss_mib.items()
-    ]
-    return "\n".join(["seconds,process,pss_mib", *lines]) + "\n"
 
 
 if __name__ == "__main__":

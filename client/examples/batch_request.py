@@ -4,6 +4,7 @@ python batch_request.py localhost:8001
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -20,7 +21,7 @@ def main(url: str) -> None:
         for name, values, datatype in (("AUDIO", audio, "FP32"), ("PCM", pcm, "INT16"), ("ROWS", rows, "INT64"))
     ]
     with triton.InferenceServerClient(url) as client:
-        reply = client.infer("asr_batch", inputs, parameters={"client": "example"})
+        reply: Any = client.infer("asr_batch", inputs, parameters={"client": "example"})
     print(reply.as_numpy("ROW").tolist(), reply.as_numpy("IS_FINAL").tolist())
 
 

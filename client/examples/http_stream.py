@@ -9,14 +9,15 @@ import os
 import sys
 import urllib.request
 import wave
+from collections.abc import Mapping
 
 REQUEST_SAMPLES = 8_000  # 0.5 s
 
 
-def infer(server: str, samples: array.array, parameters: dict) -> dict:
+def infer(server: str, samples: "array.array[float]", parameters: Mapping[str, int]) -> dict[str, list[str]]:
     """Sends one request, JSON header and binary samples; returns the outputs by name."""
-    audio = {"name": "AUDIO", "shape": [1, len(samples)], "datatype": "FP32"}
-    audio["parameters"] = {"binary_data_size": 4 * len(samples)}
+    size = {"binary_data_size": 4 * len(samples)}
+    audio = {"name": "AUDIO", "shape": [1, len(samples)], "datatype": "FP32", "parameters": size}
     header = json.dumps({"inputs": [audio], "parameters": parameters}).encode()
     headers = {"Inference-Header-Content-Length": str(len(header))}
     request = urllib.request.Request(f"{server}/v2/models/asr/infer", header + samples.tobytes(), headers)

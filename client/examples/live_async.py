@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock_client import SAMPLE_RATE_HZ, AsyncClient, AsyncStream, ClientError, read_audio
 
@@ -31,7 +32,7 @@ async def main(path: str, url: str = "localhost:8001") -> None:
     print(f"in {len(stream.transcript.segments)} segments: {stream.transcript.text}")
 
 
-async def live_blocks(path: str) -> AsyncIterator[tuple[int, np.ndarray]]:
+async def live_blocks(path: str) -> AsyncIterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yields the blocks [n] of a recording, numbered from 1, each once its last sample would be spoken."""
     samples = read_audio(path)
     clock = asyncio.get_running_loop()

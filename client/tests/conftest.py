@@ -108,12 +108,6 @@ def no_tasks_left():
     wait_for_tasks()
 
 
-@pytest.fixture
-def no_tasks_left_yet():
-    """Fails in the middle of a test if a stream's task is left."""
-    return wait_for_tasks
-
-
 def wait_for_tasks():
     async def left():
         own = [task for task in asyncio.all_tasks() if task.get_name().startswith("penstock ")]

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from client.tests.helpers.fakes import text_of
-from client.tests.helpers.sound_files import media_file
 from penstock_client import AsyncClient
 
 pytestmark = pytest.mark.anyio
@@ -51,13 +50,3 @@ async def test_a_stream_that_is_not_used_leaves_nothing(url, protocol, recognize
 def test_a_client_may_be_made_outside_the_loop_and_closed_unused(protocol):
     client = AsyncClient("localhost:1", protocol)
     asyncio.run(client.close())
-
-
-async def test_times_are_those_of_a_file_that_begins_late(url, protocol, tmp_path, samples):
-    pytest.importorskip("av")
-    path = tmp_path / "late.mkv"
-    path.write_bytes(media_file("matroska", "pcm_s16le", samples, 16_000, start_s=5.0))
-
-    async with AsyncClient(url, protocol) as client:
-        words = (await client.transcribe(path)).words
-    assert (words[0].start_ms, words[-1].end_ms) == (5000, 7400)

@@ -163,24 +163,6 @@ def test_text_is_shown_while_a_pipe_is_open(url, audio_file):
     assert (document["text"], document["audio_s"]) == (text_of(38_400), 2.4)
 
 
-def test_the_channels_of_an_open_pipe_are_shown_side_by_side(url, samples):
-    raw = ["--raw-format", "f32le", "--sample-rate", "16000", "--channels", "2"]
-    command = [*COMMAND, "-", "--url", url, "--interim", "--json", "--channel", "each", *raw]
-    content = np.stack([samples, samples], axis=1).astype("<f4").tobytes()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdin.write(content[:160_000])
-        process.stdin.flush()
-        seen = set()
-        while seen != {"left", "right"}:  # while more audio may come
-            seen.add(json.loads(process.stdout.readline())["channel"])
-        process.stdin.write(content[160_000:])
-        process.stdin.close()
-        left, right = map(json.loads, process.stdout.read().splitlines()[-2:])
-        assert process.wait(60) == 0
-    assert (left["channel"], right["channel"]) == ("left", "right")
-    assert left["text"] == right["text"] == text_of(38_400)
-
-
 def test_standard_input_from_a_file_may_have_any_format(url, tmp_path, samples):
     soundfile.write(tmp_path / "speech.flac", samples, 16_000)
     with (tmp_path / "speech.flac").open("rb") as file:

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from client.tests.helpers.fake_servers import eventually
-from client.tests.helpers.fakes import RejectionError, text_of
+from client.tests.helpers.fakes import text_of
 from client.tests.helpers.terminal import Terminal
 from tests.helpers.interrupt import SILENT_ENDS, SLOW_IMPORT, start_interruptible
 from tests.helpers.native_log import without_native_log
@@ -35,21 +35,6 @@ def test_interim_on_a_terminal_is_redrawn_in_place(url, audio_file):
     assert status == 0
     assert terminal.screen == expected.screen
     assert output.count("\x1b[J") > 5  # it grew before it was final
-
-
-@GRPC_ONLY
-def test_interim_text_of_a_failed_file_is_replaced_by_the_text_so_far(url, audio_file, recognizer):
-    def reject_late(request):
-        if len(recognizer.requests) == 20:
-            raise RejectionError("out of order")
-
-    recognizer.before_answer = reject_late
-    output, status = run_on_terminal([audio_file, "--interim", "--url", url, "--simulate-realtime"], 24)
-    terminal = Terminal(24)
-    terminal.write(output)
-    assert status == 1
-    assert "".join(terminal.screen).startswith("wörd0") and output.endswith("\n")
-    assert output.count("wörd0") > 2, "it grew before"
 
 
 def run_on_terminal(arguments, columns):

@@ -1,19 +1,13 @@
-"""`penstock-client --finalize-every` and `--finalize-on-enter`."""
+"""`penstock-client --finalize-every`."""
 
-import io
 import json
-import os
 import sys
-import time
 
 import numpy as np
 import pytest
-import soundfile
 
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import text_of
-from penstock_client.audio.microphone import Microphone
-from penstock_client.cli.main import main
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 
@@ -38,63 +32,7 @@ def test_no_empty_segment_follows_audio_that_ends_with_one(run, audio_file):
 
 
 @GRPC_ONLY
-def test_segments_in_real_time_grow_where_they_are_shown(run, samples, tmp_path):
-    path = tmp_path / "short.wav"
-    soundfile.write(path, samples[:12_800], 16_000, subtype="FLOAT")
-    started_s = time.monotonic()
-    _, out, _ = run(path, "--finalize-every", "0.4", "--simulate-realtime", "--interim")
-    *interim, final = out.splitlines()
-    assert time.monotonic() - started_s >= 0.8
-    assert final == f"{text_of(6400)} {text_of(6400)}"
-    assert len(interim) >= 4 and all(final.startswith(line) for line in interim)
-
-
-@GRPC_ONLY
 def test_segments_of_the_microphone(run, monkeypatch, samples):
     monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
     document = json.loads(run("--microphone", "--finalize-every", "2", "--json")[1])
     assert [segment["text"] for segment in document["segments"]] == [text_of(32_000), text_of(6_400)]
-
-
-@pytest.fixture
-def keyboard(monkeypatch):
-    """Writes to standard input."""
-    reader, writer = os.pipe()
-    with os.fdopen(reader) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        yield lambda: os.write(writer, b"\n")
-    os.close(writer)
-
-
-@GRPC_ONLY
-def test_enter_ends_a_segment_after_the_next_request(run, monkeypatch, samples, keyboard):
-    monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
-    spoken = Microphone.__iter__
-
-    def typing(self):
-        for number, block in enumerate(spoken(self)):
-            if number == 7:
-                keyboard()
-            yield block
-
-    monkeypatch.setattr(Microphone, "__iter__", typing)
-    document = json.loads(run("--microphone", "--finalize-on-enter", "--json")[1])
-    assert [segment["text"] for segment in document["segments"]] == [
-        text_of(8 * 1600),
-        text_of(samples.size - 8 * 1600),
-    ]
-
-
-def closed_file():
-    file = open(os.devnull)  # noqa: SIM115
-    file.close()
-    return file
-
-
-@pytest.mark.parametrize("stdin", [lambda: None, closed_file, io.StringIO], ids=["none", "closed", "no descriptor"])
-def test_enter_needs_an_input(capsys, monkeypatch, stdin):
-    monkeypatch.setattr(sys, "stdin", stdin())
-    with pytest.raises(SystemExit) as exit_:
-        main(["--microphone", "--finalize-on-enter"])
-    assert exit_.value.code == 2
-    assert "--finalize-on-enter reads standard input, which is closed" in capsys.readouterr().err

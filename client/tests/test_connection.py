@@ -21,16 +21,13 @@ def test_header_names_are_lower_case_and_the_callers_mapping_is_not_kept():
         ({"client_certificate": "c.pem"}, "client_certificate is given without client_key"),
         ({"keepalive_s": -1}, "keepalive_s is -1, expected seconds from 0"),
         ({"connect_retry_s": float("nan")}, "connect_retry_s is nan"),
-        ({"connect_retry_s": float("inf")}, "connect_retry_s is inf"),
         ({"headers": {"a b": "x"}}, "header name is 'a b'"),
         ({"headers": {"": "x"}}, "header name is ''"),
         ({"headers": {"Content-Length": "1"}}, "header 'content-length' is reserved by the protocol"),
         ({"headers": {"grpc-timeout": "1"}}, "header 'grpc-timeout'"),
-        ({"headers": {"triton_grpc_error": "true"}}, "header 'triton_grpc_error'"),
         ({"headers": {"a-bin": "x"}}, "header 'a-bin'"),
         ({"headers": {"a": "x\r\nb: y"}}, "value of header 'a' must be one line"),
         ({"headers": {"a": "é"}}, "value of header 'a'"),
-        ({"headers": {"a": 1}}, "value of header 'a'"),
     ],
 )
 def test_bad_values_are_named(values, message):

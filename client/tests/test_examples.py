@@ -84,16 +84,6 @@ def test_the_readme_s_first_two_examples(audio_file, url, recognizer, samples, m
     assert file_id != stream_id and recognizer.requests[-1].is_end
 
 
-def test_an_absent_server_is_one_line(audio_file, url, wire):
-    wire.close()
-    command = [sys.executable, EXAMPLES / "transcribe_file.py", audio_file, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    stderr = without_native_log(done.stderr)
-    assert stderr.startswith(f"error: SERVER_UNREACHABLE: cannot reach a server at {url}")
-    assert stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_without_arguments_an_example_says_how_it_is_used(name):
     done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=60)

@@ -11,7 +11,7 @@ import pytest
 from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, whole
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError
-from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError, StreamError
+from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError
 from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
 pytestmark = [pytest.mark.usefixtures("one_row_per_request"), pytest.mark.anyio]
@@ -52,20 +52,6 @@ def test_a_short_file_may_need_no_poll(client, recognizer, samples):
     assert len(recognizer.requests) == (samples > 0), "the fake takes one without samples for a probe"
 
 
-def test_samples_are_sent_at_once_as_there_are_no_chunks(client, recognizer):
-    with client.open_stream() as stream:
-        stream.send(np.zeros(123, np.float32))
-        eventually(lambda: len(recognizer.requests) == 1)
-        assert stream.held_samples == 0
-
-
-async def test_files_of_one_client_are_polled_side_by_side(url, protocol, noise):
-    async with AsyncClient(url, protocol, timeout_s=60) as client:
-        lengths = [SAMPLES, STEP, 0, 2 * SEGMENT]
-        found = await asyncio.gather(*(client.transcribe(noise[:length]) for length in lengths))
-        assert [texts(each) for each in found] == [whole(length) for length in lengths]
-
-
 @pytest.mark.parametrize("polls", [0, 1, 3])
 def test_cancel_drops_the_work_on_the_server(client, recognizer, noise, polls):
     may_answer, is_reached = threading.Event(), threading.Event()
@@ -86,14 +72,6 @@ def test_cancel_drops_the_work_on_the_server(client, recognizer, noise, polls):
         may_answer.set()
         with pytest.raises(StreamClosedError):
             list(stream)
-    eventually(lambda: len(recognizer.cancelled) == 1)
-    assert not recognizer.received
-
-
-def test_closing_before_the_end_drops_the_audio(client, recognizer, noise):
-    with client.open_stream() as stream:
-        stream.send(noise)
-        eventually(lambda: recognizer.received)
     eventually(lambda: len(recognizer.cancelled) == 1)
     assert not recognizer.received
 
@@ -126,13 +104,6 @@ def test_an_interrupted_file_is_sent_again_whole(url, protocol, wire, recognizer
     assert [request.is_start for request in recognizer.requests].count(True) == 2
     again = recognizer.requests[[request.is_start for request in recognizer.requests].index(True, 1) :]
     assert np.array_equal(np.concatenate([request.samples for request in again]), noise)
-
-
-def test_without_reconnections_a_lost_file_fails(client, recognizer, noise):
-    fail_once(recognizer, "STREAM_LOST: the encoder failed", 4)
-    with pytest.raises(StreamError) as caught:
-        client.transcribe(noise)
-    assert caught.value.code == "STREAM_LOST"
 
 
 def test_live_audio_is_rejected_by_name(run, url, protocol, audio_file, noise, recognizer):

@@ -87,26 +87,3 @@ def test_a_segment_that_ends_with_the_audio_ends_with_the_stream():
 
 def test_without_a_length_there_is_one_segment():
     assert [what for what, _ in deliver(SegmentEnds(), [3, 5]).calls] == ["send", "finish"]
-
-
-def test_end_now_ends_the_segment_after_the_next_block():
-    ends, stream = SegmentEnds(10 / 16_000), RecordingStream()
-    ends.send(stream, np.zeros(3))
-    ends.end_now()
-    ends.send(stream, np.zeros(4))
-    ends.send(stream, np.zeros(9))
-    ends.send(stream, np.zeros(3))
-    assert [(what, len(samples)) for what, samples in stream.calls] == [
-        ("send", 3),
-        ("finalize", 4),
-        ("send", 9),
-        ("finalize", 1),
-        ("send", 2),
-    ]
-
-
-def test_end_now_at_the_end_of_a_segment_makes_no_empty_one():
-    ends, stream = SegmentEnds(4 / 16_000), RecordingStream()
-    ends.end_now()
-    ends.send(stream, np.zeros(4))
-    assert [(what, len(samples)) for what, samples in stream.calls] == [("finalize", 4)]

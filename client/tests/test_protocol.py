@@ -4,14 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.tests.helpers.fakes import SCORES, outputs, parse_reply, texts
-from penstock_client import (
-    Alternative,
-    ProtocolError,
-    ServerDrainingError,
-    StreamError,
-    Transcript,
-    Word,
-)
+from penstock_client import Alternative, ProtocolError, ServerDrainingError, StreamError, Transcript, Word
 from penstock_client.replies import STREAM_ERRORS, parse_results, stream_error
 from penstock_common.samples import as_samples
 
@@ -124,7 +117,6 @@ def test_missing_output_is_named(name):
         ("TEXT", np.array([[1]])),
         ("SEGMENT", np.array([[1, 2]])),
         ("WORD_END_MS", np.array([[1]])),
-        ("TIMESTAMPS", np.array([[1]])),
         ("WORD_CONFIDENCE", np.array([[0.5]], np.float32)),
         ("ALTERNATIVES", texts(["a"])),
         ("ALTERNATIVE_SCORES", np.array([[-1.0]], np.float32)),
@@ -132,7 +124,6 @@ def test_missing_output_is_named(name):
         # values that no server of Penstock sends
         ("SEGMENT", np.array([[-7]])),
         ("SEGMENT", np.array([[0.0]])),
-        ("SEGMENT", np.array([[True]])),
         ("IS_FINAL", np.array([[1]])),
         *(("AUDIO_PROCESSED", np.array([[value]], np.float32)) for value in (np.nan, np.inf, -0.1)),
         *(("STABLE_CHARS", np.array([[value]])) for value in (-1, 12, 2**31)),
@@ -140,7 +131,6 @@ def test_missing_output_is_named(name):
         ("WORD_END_MS", np.array([[50.0, 100.0]])),
         *(("WORD_CONFIDENCE", np.array([[0.5, value]], np.float32)) for value in (np.nan, np.inf, -0.1, 1.1)),
         ("TOKENS", np.array([[0, -1]])),
-        ("TIMESTAMPS", np.array([[0, -1]])),
     ],
 )
 def test_malformed_output_is_a_protocol_error(name, values):
@@ -185,11 +175,7 @@ def test_each_code_has_its_exception(prefix, code):
             ServerDrainingError,
         ),
         ("Server not ready", "SERVER_DRAINING", ServerDrainingError),
-        (
-            "Request for unknown model: 'asr' has no available versions",
-            "SERVER_DRAINING",
-            ServerDrainingError,
-        ),
+        ("Request for unknown model: 'asr' has no available versions", "SERVER_DRAINING", ServerDrainingError),
         ("Request for unknown model: 'asr' is not found", "TRITON_ERROR", StreamError),
         ("Stub process 'decoder_0_0' is not healthy.", "TRITON_ERROR", StreamError),
         ("unexpected shape for input 'STREAM_LIMIT: ' for model 'features'", "TRITON_ERROR", StreamError),

@@ -1,19 +1,16 @@
 """Streams that go on after a lost connection: the result is that of a connection that was not lost."""
 
-import asyncio
 import contextlib
 import json
 import re
-import sys
 import threading
 
 import numpy as np
 import pytest
 
 from client.tests.helpers.fake_servers import DRAINING, UNLOADED, Restart, eventually
-from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs, parse_reply
-from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, limits
+from client.tests.helpers.fakes import RejectionError, expected, outputs, parse_reply
+from penstock_client import Client, ConnectionOptions, StreamOptions, limits
 from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import END, START, Part
 
@@ -105,25 +102,6 @@ def test_a_stream_can_be_closed_while_it_reconnects(client, recognizer, wire, sa
                 stream.poll(0.01)
 
 
-async def test_asyncio_reconnects(url, protocol, recognizer, wire, samples, taken):
-    cut_at(recognizer, wire, 8, 30, when=lambda: taken)
-
-    async with (
-        AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client,
-        client.open_stream() as stream,
-    ):
-
-        async def send():
-            for part in np.split(samples, 48):
-                await stream.send(part)
-            await stream.finish()
-
-        sending = asyncio.create_task(send())
-        results = [result async for result in stream]
-        await sending
-    assert stream.transcript.text == expected(samples).text and len(results) == 49
-
-
 def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
     clock = iter([1.0, 5.0])
     replay = Replay(lambda: next(clock))
@@ -144,28 +122,6 @@ def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire, take
     assert re.fullmatch("penstock-client: warning: [A-Z_]+: .*; reconnecting for up to 60 s", lost)
     message = r"reconnected after \d+\.\d s; sent again from 0\.50 s, nothing is missing"
     assert re.fullmatch(f"penstock-client: warning: {message}", again)
-
-
-def test_the_microphone_goes_on(run, recognizer, wire, samples, taken, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
-    cut_at(recognizer, wire, 9, when=lambda: taken)
-    assert run("--microphone", "--reconnect", "60")[:2] == (0, expected(samples).text + "\n")
-
-
-def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, server, wire, taken):
-    """Another server, which knows nothing of the stream, takes the port."""
-    second = type(server)(other := FakeRecognizer())
-
-    def die(request):
-        if len(recognizer.requests) == 5:
-            eventually(lambda: taken)
-            wire.lead_to(second.port)
-
-    recognizer.before_answer = die
-    status, out, _ = run(audio_file, "--request-ms", "100", "--reconnect", "60", "--timeout", "60")
-    assert (status, out) == (0, expected(samples).text + "\n")
-    assert [request.is_start for request in other.requests].count(True) == 1 and other.requests[-1].is_end
-    second.close()
 
 
 @pytest.fixture

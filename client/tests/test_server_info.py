@@ -21,9 +21,7 @@ def test_a_server_tells_its_model_and_limits(client, recognizer, server):
     assert (info.max_beam_size, info.max_boosted_phrases, info.has_language_model) == (4, 2000, False)
     assert info.has_internal_language_model
     assert info.parameters["color"] == "blue"
-    assert (*info.parameters,)[:2] == ("version", "model") and (*info.parameters,)[
-        -3
-    ] == "color"  # protobuf has no order
+    assert [*info.parameters] == sorted(info.parameters)  # protobuf has no order
     assert info.speakers == 8
     server.speakers.is_served = False
     assert client.server_info().speakers == 0

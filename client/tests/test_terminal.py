@@ -1,16 +1,9 @@
-import contextlib
-import os
-import pty
-import termios
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.tests.helpers.terminal import Terminal
 from penstock_client.cli.output import LiveText
-from penstock_client.cli.streaming import EnterKey
 from penstock_common.writing import cells, printable, wrap
 
 TEXTS = st.text(alphabet="ab \nü語🙂", max_size=120)
@@ -84,47 +77,3 @@ def test_cells(text, width):
 
 def test_server_text_cannot_control_the_terminal():
     assert printable("a\x1b[2Jb\r\n\x9bc é") == "a\ufffd[2Jb\ufffd\ufffd\ufffdc é"
-
-
-@contextlib.contextmanager
-def descriptors(make):
-    ends = make()
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            with contextlib.suppress(OSError):
-                os.close(end)
-
-
-def shows_what_is_typed(descriptor: int) -> bool:
-    return bool(termios.tcgetattr(descriptor)[3] & termios.ECHO)
-
-
-def test_a_line_is_reported_once_without_waiting():
-    with descriptors(os.pipe) as (reader, writer), EnterKey(reader) as key:
-        assert not key.was_pressed()
-        os.write(writer, b"words")
-        assert not key.was_pressed()
-        os.write(writer, b"\n\n")
-        assert [key.was_pressed(), key.was_pressed()] == [True, False]
-
-
-def test_the_end_of_the_input_is_not_a_line():
-    with descriptors(os.pipe) as (reader, writer), EnterKey(reader) as key:
-        os.write(writer, b"\n")
-        os.close(writer)
-        assert [key.was_pressed(), key.was_pressed()] == [True, False]
-
-
-def test_echo_is_off_meanwhile_and_restored():
-    with descriptors(pty.openpty) as (ours, theirs):
-        assert shows_what_is_typed(theirs)
-        with pytest.raises(KeyboardInterrupt), EnterKey(theirs) as key:
-            assert not shows_what_is_typed(theirs)
-            os.write(ours, b"\n")
-            deadline_s = time.monotonic() + 5
-            while not key.was_pressed():
-                assert time.monotonic() < deadline_s
-            raise KeyboardInterrupt
-        assert shows_what_is_typed(theirs)

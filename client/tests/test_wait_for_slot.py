@@ -1,7 +1,6 @@
 """Streams that wait while the server is full, over each protocol."""
 
 import contextlib
-import threading
 import time
 
 import numpy as np
@@ -99,18 +98,3 @@ def test_a_server_that_does_not_return_fails_the_wait(url, protocol, recognizer,
         pytest.raises(ServerUnreachableError, match=url),
     ):
         client.transcribe(samples)
-
-
-def test_an_ended_stream_makes_room_for_a_waiting_one(waiting_client, recognizer, samples):
-    recognizer.max_streams = 1
-    with waiting_client.open_stream() as first:
-        first.send(samples[:800])
-        eventually(lambda: recognizer.received)
-        texts = []
-        thread = threading.Thread(target=lambda: texts.append(waiting_client.transcribe(samples).text))
-        thread.start()
-        eventually(lambda: len(starts(recognizer)) >= 3)
-        first.finish()
-        list(first)
-        thread.join(60)
-    assert texts == [expected(samples).text]

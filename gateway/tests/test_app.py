@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 RIVA, HEALTH = "/nvidia.riva.asr.RivaSpeechRecognition", "/grpc.health.v1.Health"
 OPEN = set(
     f"""GET/ GET/docs GET/docs/oauth2-redirect GET/openapi.json GET/static-offline-docs/swagger-ui.css GET/health
-    GET/health/live GET/health/ready {HEALTH}/Check {HEALTH}/Watch GET/captions GET/captions/captions.css
+    GET/health/live GET/health/ready {HEALTH}/Check GET/captions GET/captions/captions.css
     GET/captions/captions.js GET/captions/realtime.js GET/captions/worklet.js GET/captions/icon.svg""".split()
 )
 TRANSCRIBING = set(

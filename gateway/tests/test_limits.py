@@ -174,7 +174,7 @@ async def test_uploads_count_against_their_key_from_the_first_byte(make_gateway)
     gateway = make_gateway(RING)
     async with running(gateway) as served:
         uploads = [await unfinished_upload(served) for _ in range(8)]
-        while gateway.uploads.open(RING.named("test")) < 8:
+        while gateway.uploads.open["test"] < 8:
             await asyncio.sleep(0.01)
         reader, writer = await unfinished_upload(served)
         head, _, body = (await asyncio.wait_for(reader.read(600), 60)).decode().partition("\r\n\r\n")
@@ -183,7 +183,7 @@ async def test_uploads_count_against_their_key_from_the_first_byte(make_gateway)
         assert "all 8 uploads of the API key 'test' are open" in body
         for _, other in [*uploads, (reader, writer)]:
             other.close()
-        while gateway.uploads.open(RING.named("test")):
+        while gateway.uploads.open["test"]:
             await asyncio.sleep(0.01)
         assert (await http(served))[0] == 200
 

@@ -27,10 +27,6 @@ class FeatureCache:
             self._write(path, make(), align)
         return _read(path)
 
-    def load_samples(self, name: str, make: Callable[[], list[np.ndarray]]) -> list[Utterance]:
-        """Loads a corpus of signals [n] without words."""
-        return self.load(name, lambda: [Recording(samples, (), "") for samples in make()])
-
     def _write(self, path: Path, recordings: list[Recording], align: bool) -> None:
         aligner = WordAligner() if align else None
         mels, entries = [], []

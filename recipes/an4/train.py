@@ -1,27 +1,19 @@
-"""Trains the demonstration models (heads of several kinds on one encoder) and writes them (docs/training.md).
+"""Trains the demonstration models (RNN-T and TDT on one encoder) and writes .nemo files (docs/training.md).
 
-RNN-T and TDT become .nemo files, a factorized transducer (`ft`) becomes a bundle. Needs the extra `train`. Data: NeMo
-manifests (audio_filepath, text, speaker), for example from recipes/an4/prepare.py. Run again with the same --out to
-resume.
+Needs the extra `train`. Data: NeMo manifests (audio_filepath, text, speaker), for example from recipes/an4/prepare.py.
+Run again with the same --out to resume.
 """
 
 import argparse
 import json
-import math
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import FACTORIZED, TransducerConfig
-from penstock.model.nemo.config import read_nemo_config
-from penstock.model.nemo.importer import import_nemo
-from penstock.model.tokenizer import Tokenizer
 from recipes.an4.demo_model import (
     TDT_DURATIONS,
     UNLIMITED,
@@ -50,15 +42,11 @@ from recipes.training.batches import (
     normalized,
     read_recordings,
 )
-from recipes.training.heads import FactorizedHead, StandardHead, TransducerHead, write_head_bundle
-from recipes.training.mwer import MwerConfig, MwerLoss, MwerSteps, NBestSearch
 from recipes.training.sounds import sound_effect
-from recipes.training.train_head import pretrain_ilm
 from recipes.training.trainer import Trainer, TrainerConfig
 
 RNNT, TDT = "rnnt", "tdt"
 DURATIONS = {RNNT: (), TDT: TDT_DURATIONS}
-FACTORIZED_HEAD = "ft"
 SHIPPED = "shipped"
 _SHIPPED_BUNDLE = Path(__file__).resolve().parents[2] / "models" / "an4-rnnt-hybrid"
 MIN_BATCH_S = 8.0
@@ -76,12 +64,9 @@ def main() -> None:
     noises = _noises(arguments, cache, random)
     synthetic = _synthetic(arguments, cache, [u.words for u in real if u.words])
     models = _models(arguments, real)
-    heads = _factorized_heads(arguments, models, real)
     durations = {name: DURATIONS[name] for name in models}
-    mwer = None
-    if arguments.mwer:
-        mwer = mwer_steps(RNNT, models[RNNT], arguments.out / "tokenizer" / "tokenizer.model", arguments.mwer)
-    trainer = Trainer(models, durations, _trainer_config(arguments), heads, mwer)
+    config = TrainerConfig(arguments.steps, arguments.minutes, arguments.learning_rate)
+    trainer = Trainer(models, durations, config)
     state = arguments.out / "state.pt"
     if state.exists():
         trainer.load(state)
@@ -97,9 +82,7 @@ def main() -> None:
     curriculum = Curriculum(maker, augmenter, early, sources)
     validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
     _train(trainer, models, iter(maker), curriculum, validation, arguments.out)
-    if mwer:
-        print(mwer.loss.summary())
-    _export(trainer, models, heads, arguments.out)
+    _export(trainer, models, arguments.out)
 
 
 def _arguments() -> argparse.Namespace:
@@ -116,16 +99,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--models",
         nargs="+",
-        choices=(*DURATIONS, FACTORIZED_HEAD),
+        choices=DURATIONS,
         help=f"heads to train; default: {' '.join(DURATIONS)}, with --offline {TDT}",
     )
-    parser.add_argument(
-        "--ilm-text", type=Path, help="text for the language model of ft, one sentence per line; default: transcripts"
-    )
-    parser.add_argument(
-        "--mwer", type=float, default=0.0, metavar="WEIGHT",
-        help="add the MWER loss of the RNN-T in one of 3 steps; 0 by default",
-    )  # fmt: skip
     parser.add_argument("--synthetic", type=int, default=3000, help="utterances from espeak-ng and flite; 0 for none")
     parser.add_argument("--vocabulary", type=int, default=64, help="BPE pieces")
     parser.add_argument(
@@ -144,22 +120,12 @@ def _arguments() -> argparse.Namespace:
     arguments.models = arguments.models or ([TDT] if arguments.offline else list(DURATIONS))
     if arguments.batch_s < MIN_BATCH_S:
         parser.error(f"--batch-s: {arguments.batch_s:g}, expected at least {MIN_BATCH_S:g}")
-    if not set(arguments.models) & set(DURATIONS):
-        parser.error(f"--models: {FACTORIZED_HEAD} needs the encoder of another one: {', '.join(DURATIONS)}")
-    if not 0 <= arguments.mwer < math.inf:
-        parser.error(f"--mwer: {arguments.mwer:g}, expected a number from 0")
-    if arguments.mwer and RNNT not in arguments.models:
-        parser.error(f"--mwer: needs {RNNT} among --models")
     return arguments
-
-
-def _trainer_config(arguments: argparse.Namespace) -> TrainerConfig:
-    return TrainerConfig(steps=arguments.steps, minutes=arguments.minutes, peak_learning_rate=arguments.learning_rate)
 
 
 def _noises(arguments: argparse.Namespace, cache: FeatureCache, random: np.random.Generator) -> list[np.ndarray]:
     recorded = cache.load("noise", lambda: [r for path in arguments.noise for r in read_recordings(path)])
-    made = cache.load_samples("effects", lambda: [sound_effect(random) for _ in range(150)])
+    made = cache.load("effects", lambda: [Recording(sound_effect(random), (), "") for _ in range(150)])
     return [u.mel for u in recorded] * 6 + [u.mel for u in made]
 
 
@@ -184,8 +150,7 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     elif not (tokenizer / "tokenizer.model").exists():
         train_tokenizer(transcripts, tokenizer, arguments.vocabulary)
     config = DemoModelConfig(is_offline=arguments.offline)
-    chosen = [name for name in arguments.models if name in DURATIONS]
-    models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in chosen}
+    models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in arguments.models}
     first, *others = models.values()
     logs = [u.mel for u in real[::5]]
     mels = [normalized(mel) for mel in logs] if arguments.offline else logs
@@ -214,49 +179,6 @@ def _initial_nemo(arguments: argparse.Namespace) -> list[Path]:
             source = path
         paths.append(source)
     return paths
-
-
-def _factorized_heads(
-    arguments: argparse.Namespace, models: dict[str, torch.nn.Module], real: list[Utterance]
-) -> dict[str, TransducerHead]:
-    """The factorized head, if it is asked for; its internal language model is trained first, then frozen."""
-    if FACTORIZED_HEAD not in arguments.models:
-        return {}
-    sizes, encode = DemoModelConfig(), next(iter(models.values())).tokenizer.text_to_ids
-    texts = [" ".join(u.words) for u in real]
-    if arguments.ilm_text:
-        texts = arguments.ilm_text.read_text(encoding="utf-8").splitlines()
-    vocabulary = next(iter(models.values())).ctc_decoder.num_classes_with_blank - 1
-    config = TransducerConfig(vocabulary, sizes.hidden, 1, sizes.hidden, "tanh", (), kind=FACTORIZED)
-    head = FactorizedHead(config, sizes.width, TrainerConfig.joint_dropout)
-    trained = pretrain_ilm(head.ilm, [encode(text) for text in dict.fromkeys(texts)], arguments.seed)
-    print(f"internal language model: held-out perplexity {trained.before:.1f} -> {trained.after:.1f}")
-    head.ilm.requires_grad_(False)
-    return {FACTORIZED_HEAD: head.to(arguments.device)}
-
-
-def mwer_steps(name: str, model: torch.nn.Module, tokenizer: Path, weight: float) -> MwerSteps:
-    """MWER for a trainer's model `name`; tokenizer: SentencePiece file."""
-    config = read_nemo_config(OmegaConf.to_container(model.cfg, resolve=True)).model
-    head = tied_head(model, config.transducer, config.encoder.d_model, TrainerConfig.joint_dropout)
-    # The usual losses are those of the reference.
-    without_reference = MwerConfig(reference_weight=0.0)
-    loss = MwerLoss(head, NBestSearch(config, head), Tokenizer(tokenizer).decode, without_reference)
-    return MwerSteps(name, loss, weight)
-
-
-def tied_head(model: torch.nn.Module, config: TransducerConfig, d_model: int, dropout: float) -> StandardHead:
-    """A head whose weights are the very parameters of `model`'s predictor and joint, gradients included.
-
-    config: of the head; d_model: width of the encoder frames. ValueError for a TDT model.
-    """
-    head = StandardHead(config, d_model, dropout)
-    # NeMo's embedding: it keeps the start, the row of blank, at zero.
-    head.predictor["embedding"] = model.decoder.prediction["embed"]
-    for name, weight in model.decoder.prediction["dec_rnn"].lstm.named_parameters():
-        setattr(head.predictor["lstm"], name, weight)
-    head.joint.update({"encoder": model.joint.enc, "predictor": model.joint.pred, "output": model.joint.joint_net[-1]})
-    return head
 
 
 def _sources(
@@ -317,18 +239,13 @@ def _train(
     bar.close()
 
 
-def _export(trainer: Trainer, models: dict[str, torch.nn.Module], heads: dict[str, TransducerHead], out: Path) -> None:
+def _export(trainer: Trainer, models: dict[str, torch.nn.Module], out: Path) -> None:
     """Writes the averaged weights."""
     trainer.average.swap(trainer.module)
     release_input(next(iter(models.values())))
     for name, model in models.items():
         model.save_to(str(out / f"{name}.nemo"))
         print(f"wrote {out / name}.nemo")
-    for name, head in heads.items():
-        with tempfile.TemporaryDirectory() as scratch:
-            encoder = import_nemo(out / f"{next(iter(models))}.nemo", Path(scratch) / "encoder")
-            write_head_bundle(out / name, encoder, head, {"class": type(head).__name__}, replace=True)
-        print(f"wrote {out / name}, a bundle")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from penstock.evaluation import manifest
 from penstock.frontend.audio_file import read_audio
@@ -79,8 +80,6 @@ class Batch(NamedTuple):
     """[S, U] int64"""
     label_counts: torch.Tensor
     """[S] int64"""
-    references: list[str]
-    """The words of each utterance; empty without speech."""
     spans: torch.Tensor | None = None
     """[S, 3] int64: row, first encoder frame and the frame after the last; the last of a row may reach beyond it. None
     where every row is an utterance."""
@@ -166,8 +165,7 @@ class BatchMaker:
 
         def end_part(end: int) -> None:
             nonlocal begin, words
-            reference = " ".join(words)
-            parts.append(_Part(begin // _ENCODER_FRAME, end // _ENCODER_FRAME, self._encode(reference), reference))
+            parts.append(_Part(begin // _ENCODER_FRAME, end // _ENCODER_FRAME, self._encode(" ".join(words))))
             begin, words = end, []
 
         for utterance in utterances:
@@ -192,7 +190,6 @@ class _Part(NamedTuple):
     end: int
     """Encoder frames."""
     labels: list[int]
-    reference: str
 
     def fits(self) -> bool:
         """True if its frames are enough for its labels."""
@@ -231,20 +228,14 @@ class Curriculum:
 
 
 def _collate(group: list[_Row]) -> Batch:
-    longest = max(len(row.mel) for row in group)
-    mels = np.zeros((len(group), group[0].mel.shape[1], longest), np.float32)
-    for place, row in enumerate(group):
-        mels[place, :, : len(row.mel)] = row.mel.T
     parts = [(place, part) for place, row in enumerate(group) for part in row.parts]
-    labels = np.zeros((len(parts), max(len(part.labels) for _, part in parts)), np.int64)
-    for place, (_, part) in enumerate(parts):
-        labels[place, : len(part.labels)] = part.labels
+    mels = pad_sequence([torch.from_numpy(row.mel).float() for row in group], batch_first=True)
+    labels = pad_sequence([torch.tensor(part.labels, dtype=torch.int64) for _, part in parts], batch_first=True)
     spans = torch.tensor([(place, part.begin, part.end) for place, part in parts])
     return Batch(
-        torch.from_numpy(mels),
+        mels.transpose(1, 2).contiguous(),
         torch.tensor([len(row.mel) for row in group]),
-        torch.from_numpy(labels),
+        labels,
         torch.tensor([len(part.labels) for _, part in parts]),
-        [part.reference for _, part in parts],
         spans if len(parts) > len(group) else None,
     )

@@ -47,21 +47,19 @@ def all_cells(frame_counts: torch.Tensor, label_counts: torch.Tensor) -> Cells:
     return _packed(is_cell, place < label_counts.view(-1, 1, 1), frame_counts, label_counts)
 
 
-def band_cells(
-    frame_counts: torch.Tensor, label_counts: torch.Tensor, times: torch.Tensor, left: int, right: int
-) -> Cells:
-    """The points of the paths that emit label u at a frame in times[u] - left .. times[u] + right.
+def band_cells(frame_counts: torch.Tensor, label_counts: torch.Tensor, times: torch.Tensor, band: int) -> Cells:
+    """The points of the paths that emit label u at most `band` encoder frames before or after times[u].
 
     Alignment restriction (Mahadeokar et al., SLT 2021). frame_counts, label_counts: [N] int64; times: [N, U] int64,
-    the encoder frame of each label, ascending; left, right: encoder frames.
+    the encoder frame of each label, ascending.
     """
     frame, place = _axes(frame_counts, label_counts)
     last = frame_counts.view(-1, 1) - 1
     # 1) the frames in which each label may be emitted, [N, U]
     times = times[:, : place.numel() - 1]
     is_label = torch.arange(times.shape[1], device=times.device) < label_counts.view(-1, 1)
-    earliest = torch.where(is_label, times - left, 0)
-    latest = torch.where(is_label, torch.minimum(times + right, last), last)
+    earliest = torch.where(is_label, times - band, 0)
+    latest = torch.where(is_label, torch.minimum(times + band, last), last)
     latest = torch.cat([latest, last], dim=1).unsqueeze(1)
     # 2) a place is entered by the label before it and left by its own, the last one at the end: [N, T, U + 1]
     entered = torch.nn.functional.pad(earliest, (1, 0)).unsqueeze(1)

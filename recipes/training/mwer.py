@@ -28,6 +28,12 @@ from recipes.training.encoded import EncodedBatch
 from recipes.training.heads import TransducerHead
 from recipes.training.lattice import band_cells
 
+_BAND_ENCODER_FRAMES = 4
+"""Frames before and after a label's time in which it may be emitted. At 80 ms per frame a band of 4 changes the loss of
+an RNN-T's best hypotheses by less than 1e-3 nats, of a factorized head's by some more."""
+_REFERENCE_WEIGHT = 0.05
+"""Weight of eq. 1 of the reference, which keeps the times of the labels."""
+
 
 class HypothesisLists(NamedTuple):
     """N hypotheses of B utterances: those of an utterance follow each other, best first. U: the most labels."""
@@ -159,18 +165,6 @@ def _with_column(tokens: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(tokens, (0, 1))
 
 
-@dataclass(frozen=True)
-class MwerConfig:
-    """Hyperparameters."""
-
-    band_encoder_frames: int = 4
-    """Frames before and after a label's time in which it may be emitted. At 80 ms per frame a band of 4 changes the
-    loss of an RNN-T's best hypotheses by less than 1e-3 nats, of a factorized head's by some more
-    (docs/factorized.md)."""
-    reference_weight: float = 0.05
-    """Weight of eq. 1 of the reference, which keeps the times of the labels."""
-
-
 def expected_errors(scores: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
     """Eq. 6, less the list's mean: sum of P_i (R_i - mean R), where P = softmax(scores). [..., K] -> [...].
 
@@ -186,16 +180,9 @@ def expected_errors(scores: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
 class MwerLoss:
     """The loss of a batch, averaged over its utterances."""
 
-    def __init__(
-        self,
-        head: TransducerHead,
-        search: NBestSearch,
-        text_of: Callable[[list[int]], str],
-        config: MwerConfig | None = None,
-    ):
+    def __init__(self, head: TransducerHead, search: NBestSearch, text_of: Callable[[list[int]], str]):
         """search: finds the hypotheses with the head's present weights; text_of: of a hypothesis's labels."""
         self._head, self._search, self._text_of = head, search, text_of
-        self._config = config or MwerConfig()
         self.word_errors = 0
         """Word errors of the best hypotheses so far."""
         self.words = 0
@@ -207,20 +194,15 @@ class MwerLoss:
         """The scalar loss; calls the search."""
         lists = self._search(batch.encoded.detach(), batch.frame_counts)
         errors = self._errors(lists, batch)
-        by_reference = torch.zeros(len(errors), dtype=torch.float64, device=batch.encoded.device)
-        if self._config.reference_weight:
-            losses = self._head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
-            by_reference = losses * self._config.reference_weight
+        losses = self._head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
+        by_reference = losses * _REFERENCE_WEIGHT
         # Only lists with unlike errors have a gradient.
         unlike = [i for i, row in enumerate(errors) if len(set(row)) > 1]
         self.skipped += len(errors) - len(unlike)
         if not unlike:
             return by_reference.mean()
         hypotheses = lists.of_utterances(unlike)
-        scores = hypothesis_scores(
-            self._head, batch.encoded, batch.frame_counts, hypotheses, self._search.pair,
-            self._config.band_encoder_frames,
-        )  # fmt: skip
+        scores = hypothesis_scores(self._head, batch.encoded, batch.frame_counts, hypotheses, self._search.pair)
         wrong = torch.tensor([r for i in unlike for r in errors[i]], device=scores.device)
         expected = expected_errors(*_padded(scores, wrong, [len(errors[i]) for i in unlike]))
         return (expected.sum() + by_reference.sum()) / len(errors)
@@ -240,37 +222,19 @@ class MwerLoss:
         return found
 
 
-@dataclass(frozen=True)
-class MwerSteps:
-    """MWER in some of the steps of a `Trainer`, beside its usual losses. The gradient reaches the encoder."""
-
-    head: str
-    """Name of the head whose weights are those of the loss's head."""
-    loss: MwerLoss
-    weight: float
-    every: int = 3
-    """Every how many steps. The search takes more time than the usual losses."""
-
-    def is_due(self, step: int, head: str) -> bool:
-        """Whether the step with this number, from 0, which trains `head`, has the loss."""
-        return head == self.head and step % self.every == 0
-
-
 def hypothesis_scores(
     head: TransducerHead,
     encoded: torch.Tensor,
     frame_counts: torch.Tensor,
     hypotheses: HypothesisLists,
     pair: IlmPair,
-    band_encoder_frames: int,
 ) -> torch.Tensor:
     """The scores of eq. 6, [N] float64: log P_alpha(y|x) within the band, and beta log P_ilm(y).
 
     encoded: [B, T, D]; frame_counts: [B] int64.
     """
     labels, counts = hypotheses.labels, hypotheses.label_counts
-    band = (band_encoder_frames, band_encoder_frames)
-    cells = band_cells(frame_counts[hypotheses.rows], counts, hypotheses.times, *band)
+    cells = band_cells(frame_counts[hypotheses.rows], counts, hypotheses.times, _BAND_ENCODER_FRAMES)
     scores = head.log_probability(encoded, hypotheses.rows, labels, cells, pair.alpha)
     if head.ilm is None or not pair.beta:
         return scores

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.adaptation.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, every_tenth_held_out, train_ilm
+from penstock.adaptation.ilm import IlmTraining, InternalLm, every_tenth_held_out, train_ilm
 from penstock.decoding.transducer.interface import head_of
 from penstock.errors import CheckpointError, CorpusError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
@@ -71,11 +71,6 @@ class HeadTraining:
     """False: the internal language model is frozen, its weights keep every bit."""
     averaged: float = 0.2
     """Share of the steps that the moving average of the weights is about. The average is the result."""
-
-
-def pretrain_ilm(ilm: InternalLm, sentences: Sequence[Sentence], seed: int = 0) -> TrainedIlm:
-    """Trains an internal language model by eq. 3, before its head is trained; every tenth sentence is held out."""
-    return train_ilm(ilm, *every_tenth_held_out(sentences), IlmTraining(seed=seed))
 
 
 def transducer_loss_of(head: TransducerHead, ilm_weight: float = 0.0) -> Loss:
@@ -274,7 +269,8 @@ def pretrain(ilm: InternalLm, chosen: argparse.Namespace, corpus: Corpus, tokeni
     texts = list(dict.fromkeys(u.reference for u in corpus.train))
     if chosen.ilm_text:
         texts = [line for path in chosen.ilm_text for line in path.read_text(encoding="utf-8").splitlines()]
-    found = pretrain_ilm(ilm, [tokenizer.encode(text) for text in texts], chosen.seed)
+    sentences = [tokenizer.encode(text) for text in texts]
+    found = train_ilm(ilm, *every_tenth_held_out(sentences), IlmTraining(seed=chosen.seed))
     print(
         f"internal language model: held-out perplexity {found.before:.1f} -> {found.after:.1f} of {len(texts)} "
         f"sentences, step {found.best_step}"

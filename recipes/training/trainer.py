@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,11 @@ from typing import Any
 import torch
 
 from recipes.training.batches import Batch
-from recipes.training.encoded import EncodedBatch
-from recipes.training.heads import TransducerHead
 from recipes.training.lattice import transducer_loss
-from recipes.training.mwer import MwerSteps
 
-MWER = "mwer"
-"""Name of the MWER loss among a step's losses."""
-
-HEAD_WEIGHTS = ((1.0,), (0.65, 0.35), (0.5, 0.25, 0.25))
-"""Probabilities that a step trains the first, second or third of one, two or three Transducer heads. One head per step:
-it costs half as much as the encoder."""
+HEAD_WEIGHTS = ((1.0,), (0.65, 0.35))
+"""Probabilities that a step trains the first or second of one or two Transducer heads. One head per step: it costs half
+as much as the encoder."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +44,16 @@ class TrainerConfig:
 
 
 class Trainer:
-    """Trains NeMo models that share encoder and CTC head, and further heads on that encoder."""
+    """Trains NeMo models that share encoder and CTC head."""
 
-    def __init__(
-        self,
-        models: dict[str, Any],
-        durations: dict[str, tuple[int, ...]],
-        config: TrainerConfig,
-        heads: Mapping[str, TransducerHead] | None = None,
-        mwer: MwerSteps | None = None,
-    ):
-        """models, durations (empty for RNN-T): by name; the first model's encoder and CTC head are trained. heads: by
-        other names; their weights that require no gradient are kept. mwer: its loss is added in some of the steps."""
+    def __init__(self, models: dict[str, Any], durations: dict[str, tuple[int, ...]], config: TrainerConfig):
+        """models, durations (empty for RNN-T): by name; the first model's encoder and CTC head are trained."""
         first = next(iter(models.values()))
         parts = {"encoder": first.encoder, "ctc": first.ctc_decoder}
         for name, model in models.items():
             parts[f"{name}_predictor"], parts[f"{name}_joint"] = model.decoder, model.joint
-        self._lattice_heads = dict(heads or {})
-        self.module = torch.nn.ModuleDict(parts | self._lattice_heads)
-        self._heads = [*models, *self._lattice_heads]
-        self._mwer = mwer
+        self.module = torch.nn.ModuleDict(parts)
+        self._heads = list(models)
         self._durations = durations
         self._config = config
         self._device = next(first.parameters()).device
@@ -106,39 +90,24 @@ class Trainer:
         share = (progress - config.warm_up) / (1 - config.warm_up)
         return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
-    def losses(self, batch: Batch, heads: list[str]) -> dict[str, torch.Tensor]:
-        """Mean losses over the batch of the CTC head, the given Transducer heads and, if MWER is among them, MWER."""
+    def losses(self, batch: Batch, head: str) -> dict[str, torch.Tensor]:
+        """Mean losses over the batch of the CTC head and of a Transducer head."""
         mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch[:4])
         encoded, counts = self.module["encoder"](audio_signal=mel, length=mel_counts)  # [B, D, T]
         if batch.spans is not None:
             encoded, counts = utterances_of(encoded, counts, batch.spans.to(self._device))
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
-        found = {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts)}
-        for name in heads:
-            if name == MWER:
-                continue
-            if name in self._lattice_heads:
-                head = self._lattice_heads[name]
-                loss = head.losses(encoded.transpose(1, 2), counts, labels, label_counts)
-            else:
-                loss = self._model_losses(name, encoded, counts, labels, label_counts)
-            # Divided by the root of the label count: between the mean per label and the mean per utterance.
-            found[name] = (loss / (label_counts + 1).sqrt()).mean()
-        # Frames that are not finite have no N-best list; the other losses then skip the step.
-        if MWER in heads and self._mwer is not None and bool(torch.isfinite(encoded).all()):
-            frames = EncodedBatch(encoded.transpose(1, 2), counts, labels, label_counts, batch.references)
-            found[MWER] = self._mwer.loss(frames)
-        return found
+        loss = self._model_losses(head, encoded, counts, labels, label_counts)
+        # Divided by the root of the label count: between the mean per label and the mean per utterance.
+        mean = (loss / (label_counts + 1).sqrt()).mean()
+        return {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts), head: mean}
 
     def train_step(self, batch: Batch) -> dict[str, float]:
         """One step of the optimizer on the CTC head and one Transducer head drawn at random; returns the losses."""
         self.module.train()
         head = self._head_of_step()
-        has_mwer = self._mwer is not None and self._mwer.is_due(self.step, head)
-        found = self.losses(batch, [head, MWER] if has_mwer else [head])
+        found = self.losses(batch, head)
         total = (1 - self._config.ctc_weight) * found[head] + self._config.ctc_weight * found["ctc"]
-        if self._mwer is not None and MWER in found:
-            total = total + self._mwer.weight * found[MWER]
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._config.gradient_norm)
         if bool(torch.isfinite(norm)):
@@ -161,13 +130,13 @@ class Trainer:
     ) -> None:
         """Trains to the end of the run. report: called with each new point of the curve; save, measure: called
         periodically; on_stage: called before each draw with `is_aligned` and `masks_input`."""
-        clock = _Clock(self.elapsed_s)
+        begin_s = time.monotonic() - self.elapsed_s
         means = _Means()
         reported = saved = measured = self.elapsed_s
         while self.progress < 1:
             on_stage(self.is_aligned, self.masks_input)
             means.add(self.train_step(next(batches)))
-            self.elapsed_s = clock.now()
+            self.elapsed_s = time.monotonic() - begin_s
             is_last = self.progress >= 1
             if self.elapsed_s - reported < self._config.report_every_s and not is_last:
                 continue
@@ -305,13 +274,3 @@ class _Means:
         means = {name: sum(found) / len(found) for name, found in self._values.items()}
         self._values = {}
         return means
-
-
-class _Clock:
-    """Seconds of training, earlier runs included."""
-
-    def __init__(self, earlier_s: float):
-        self._begin_s = time.monotonic() - earlier_s
-
-    def now(self) -> float:
-        return time.monotonic() - self._begin_s

@@ -4,9 +4,10 @@ import contextlib
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,14 +91,14 @@ class Recognizer:
         """Rate that samples must have."""
         return self.config.features.sample_rate_hz
 
-    def chunk_samples(self, options: dict | None = None) -> int:
+    def chunk_samples(self, options: Mapping[str, Any] | None = None) -> int:
         """Samples after which a stream with these options has new words; 0 for a file of an offline model."""
         if self.context is not None:
             return self.config.encoder_frame_samples * self.context.chunk_encoder_frames
         window = live_window((options or {}).get("window") or self._window, self.config)
         return 0 if window is None else self.config.encoder_frame_samples * window.chunk
 
-    def check_options(self, options: dict) -> None:
+    def check_options(self, options: Mapping[str, Any]) -> None:
         """Raises StreamError if a stream cannot start with these options."""
         self._features.parse_options(options)
 
@@ -173,7 +174,7 @@ class Recognizer:
 class Stream:
     """One live stream of a recognizer; close it, or use it as a context manager."""
 
-    def __init__(self, recognizer: Recognizer, stream_id: Hashable, options: dict | None = None):
+    def __init__(self, recognizer: Recognizer, stream_id: Hashable, options: Mapping[str, Any] | None = None):
         self.id = stream_id
         self._options = options or {}
         self.words: list[Word] = []
@@ -194,7 +195,7 @@ class Stream:
         """
         return self._request(samples)
 
-    def finalize(self, samples: np.ndarray | None = None, options: dict | None = None) -> StreamResult:
+    def finalize(self, samples: np.ndarray | None = None, options: Mapping[str, Any] | None = None) -> StreamResult:
         """Ends the current segment after optional last samples and returns its final result.
 
         The stream continues: the next samples begin a new segment, with these options changed
@@ -213,7 +214,11 @@ class Stream:
                 self.finish()
 
     def _request(
-        self, samples: np.ndarray, is_end: bool = False, finalize: bool = False, changes: dict | None = None
+        self,
+        samples: np.ndarray,
+        is_end: bool = False,
+        finalize: bool = False,
+        changes: Mapping[str, Any] | None = None,
     ) -> StreamResult:
         if changes and not self._is_started:
             self._request(NO_SAMPLES)
@@ -269,7 +274,7 @@ class StreamingRecognizer(Recognizer):
         self.table.idle_limit_s = idle_limit_s
         self._names = itertools.count(1)
 
-    def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
+    def open_stream(self, stream_id: Hashable | None = None, options: Mapping[str, Any] | None = None) -> Stream:
         """A new stream with the options of `StreamOptions` by name. Its first request takes its slot.
 
         Raises StreamError if a stream cannot start with these options.

@@ -53,6 +53,15 @@ def prepare_process(threads: int) -> None:
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and its children so far, ended and running ones."""
+    running_s = 0.0
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            running_s += sum(child.cpu_times()[:2])
+    return sum(os.times()[:4]) + running_s
+
+
 def module_command(name: str) -> list[str]:
     """The command that runs a module as `python -m` does, but without the current directory on Python's path.
 

@@ -104,21 +104,6 @@ def test_training_lowers_the_held_out_perplexity_and_repeats(ilm):
     assert train_ilm(again, UP, UP[:6], config) == pytest.approx(trained, rel=1e-3)
 
 
-def test_sentences_to_keep_are_not_forgotten(ilm):
-    config = IlmTraining(steps=80, batch_sentences=20, peak_learning_rate=3e-2)
-    train_ilm(ilm, UP, UP[:6], config)
-    old, up_before = ilm.tensors(), perplexity(ilm, UP[:6])
-    perplexities = {}
-    for name, kept in (("alone", []), ("kept", UP), ("sampled", sample_sentences(ilm, [5] * 60, seed=1))):
-        adapted = InternalLm.from_tensors(old)
-        trained = train_ilm(adapted, DOWN, DOWN[:6], config, kept)
-        assert trained.after < trained.before
-        perplexities[name] = perplexity(adapted, UP[:6])
-    assert up_before < 2
-    assert perplexities["kept"] < 0.6 * perplexities["alone"]
-    assert perplexities["sampled"] < 0.6 * perplexities["alone"]
-
-
 def test_the_best_step_is_kept_and_the_start_where_none_is_better(ilm):
     start = ilm.tensors()
     trained = train_ilm(ilm, UP, DOWN[:6], IlmTraining(steps=200, batch_sentences=16, peak_learning_rate=3e-2))

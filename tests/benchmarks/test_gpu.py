@@ -8,9 +8,10 @@ import pytest
 from benchmarks import gpu
 from scripts import gpu_run
 
-SERVER = pytest.param("server", 1, marks=[pytest.mark.server, pytest.mark.nightly])
+SERVER = pytest.param("server", 1, marks=pytest.mark.server)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "lines"), [("encoder", 2), ("searches", 22), SERVER])
 def test_a_benchmark(tmp_path, monkeypatch, name, lines):
     monkeypatch.setattr(gpu, "prepare_process", lambda threads: None)  # of the tests' process

@@ -43,6 +43,7 @@ def check_tables(tables: list[str], count: int) -> None:
         assert len(lines) > 2 and len({line.count(" | ") for line in lines}) == 1, table
 
 
+@pytest.mark.nightly
 def test_label_looping(settings):
     rows = list(label_looping.rows(settings))
     check(rows)
@@ -54,6 +55,7 @@ def test_label_looping(settings):
     assert "RNNT tiny-2" in tables[0]
 
 
+@pytest.mark.nightly
 def test_cuda_graphs(settings):
     rows = list(cuda_graphs.rows(settings))
     check(rows)
@@ -65,6 +67,7 @@ def test_cuda_graphs(settings):
     assert "RNNT 1.1B" in table and "2.09" in table and "10.4" not in table, "no graphs on a CPU"
 
 
+@pytest.mark.nightly
 def test_beam_search(settings):
     rows = list(beam_search.rows(settings))
     check(rows)
@@ -75,6 +78,7 @@ def test_beam_search(settings):
     check_tables(list(beam_search.tables(rows)), 2)
 
 
+@pytest.mark.nightly
 def test_decoding_graphs(settings, monkeypatch):
     monkeypatch.setattr(decoding_graphs, "_live", live)
     rows = list(decoding_graphs.rows(settings))

@@ -69,6 +69,9 @@ def test_runs_are_paired_and_failures_left_out(compare):
         result["decoder"] = result["decoder"] + ",lm_weight=1"
     status, _, err = compare(both, other)
     assert status == 1 and "no run in common: " in err and "a.json has greedy, alsd:beam=2; " in err
+    assert "accepted: equal contexts and decoders" in err
+    status, _, err = compare(both | {"results": []}, both)
+    assert status == 1 and "ValueError: has no results; accepted: a report of" in err
 
 
 OTHER_SET = document(["x"], conditions=replace(CONDITIONS, manifests=["dev.jsonl"]), texts=["a"])

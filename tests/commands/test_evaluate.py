@@ -11,14 +11,20 @@ import soundfile
 
 from penstock.cli import main
 from penstock.commands import evaluate
+from penstock.encoder import encoder
 from penstock.errors import PenstockError
 from penstock.evaluation.runs import Outcome
 from penstock.transcription.files import FileTranscript
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
-from tests.helpers.reference.edit_distance import edit_distance
 
 MANIFEST = str(AN4 / "manifest.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch):
+    """Each run in this process loads the model: compiled by OpenVINO, that takes seconds."""
+    monkeypatch.setattr(encoder, "_OPENVINO_NUMBERS", range(0))
 
 
 @pytest.fixture
@@ -60,36 +66,6 @@ def test_the_hypotheses_are_those_of_nemo(reported):
             assert found["audio"] == str(golden.path)
             assert found["hypothesis"] == golden.greedy(tuple(result["context"])).text
             assert found["reference"] == golden.text
-
-
-def test_the_figures_are_those_of_the_utterances(reported):
-    for result in reported["results"]:
-        speech, utterances = result["speech"], result["utterances"]
-        pairs = [(utterance["reference"], utterance["hypothesis"]) for utterance in utterances]
-        edits = sum(edit_distance(reference.split(), found.split()) for reference, found in pairs)
-        words = sum(len(reference.split()) for reference, _ in pairs)
-        assert edits > 0
-        assert (speech["utterances"], speech["words"], speech["wer"]) == (6, words, edits / words)
-        assert speech["substitutions"] + speech["deletions"] + speech["insertions"] == edits
-        assert speech["cer"] == sum(edit_distance(*pair) for pair in pairs) / sum(
-            len(reference) for reference, _ in pairs
-        )
-        low, high = speech["wer_interval_95"]
-        assert 0 <= low < speech["wer"] < high
-        assert speech["audio_s"] == pytest.approx(sum(soundfile.info(u["audio"]).duration for u in utterances))
-        assert result["rtfx"] is None, "less than a minute of audio"
-        counts = result["confusions"]
-        assert sum(item["count"] for item in counts["substituted"]) == speech["substitutions"]
-        assert sum(speaker["words"] for speaker in result["speakers"]) == words
-        assert {speaker["speaker"] for speaker in result["speakers"]} == {u["speaker"] for u in utterances}
-
-
-def test_without_a_model_the_bundled_one_is_measured(bundled_model, tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
-    report = tmp_path / "report.json"
-    assert run("--limit", 1, "--json", report, MANIFEST) == 0
-    assert "no --model: using the bundled an4-rnnt-hybrid" in capsys.readouterr().err
-    assert Path(json.loads(report.read_text())["model"]["path"]).samefile(bundled_model)
 
 
 def test_audio_without_speech_has_its_own_column(bundled_model, noise, tmp_path, capsys):
@@ -189,32 +165,25 @@ def no_model(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--model", "MODEL", "--streams", "0"], "--streams is 0, expected a positive number"),
-        (["--model", "MODEL", "--device", "tpu"], "--device is 'tpu'; accepted: cpu"),
-        (["--model", "MODEL", "--precision", "int4"], "--precision is 'int4'; accepted: auto, float32"),
-        (["--model", "MODEL", "--context", "70"], "context '70': expected LEFT,RIGHT"),
-        (["--model", "MODEL", "--context", "70,5"], r"context \[70,5\] is not one of this checkpoint's"),
-        (
-            ["--model", "MODEL", "--decoder", "greedy", "--decoder", "wfst"],
-            "'wfst' is not offered: it needs a decoding",
-        ),
-        (["--model", "MODEL", "--decoder", "greedy:ilm_beta=1"], "ilm_beta is 1, but the model has no internal"),
-        (["--model", "MODEL", "--decoder", "greedy:lm=gone,lm_weight=1"], "LM_INVALID: gone: No such file"),
-        (["--model", "MODEL", "--decoder", "wfst:graph=gone"], "GRAPH_INVALID: gone: cannot be read"),
-        (["--model", "MODEL", "--json", "nowhere/report.json"], "--json: nowhere/report.json: there is no directory"),
-        (
-            ["--model", "MODEL", "--sweep", "beam=2,4"],
-            "'greedy:beam=2': 'beam' is not an option of greedy; options: lm",
-        ),
-        (["--model", "MODEL", "--json", "."], "--json: .: is a directory"),
-        (["--model", "MODEL", "gone.jsonl"], r"gone\.jsonl: No such file"),
-        (["--url", "localhost:1", "--model", "MODEL"], "--model cannot be combined with --url"),
+        (["--device", "tpu"], "--device is 'tpu'; accepted: cpu"),
+        (["--precision", "int4"], "--precision is 'int4'; accepted: auto, float32"),
+        (["--context", "70"], "context '70': expected LEFT,RIGHT"),
+        (["--context", "70,5"], r"context \[70,5\] is not one of this checkpoint's"),
+        (["--decoder", "greedy", "--decoder", "wfst"], "'wfst' is not offered: it needs a decoding"),
+        (["--decoder", "greedy:ilm_beta=1"], "ilm_beta is 1, but the model has no internal"),
+        (["--decoder", "greedy:lm=gone,lm_weight=1"], "LM_INVALID: gone: No such file"),
+        (["--decoder", "wfst:graph=gone"], "GRAPH_INVALID: gone: cannot be read"),
+        (["--json", "nowhere/report.json"], "--json: nowhere/report.json: there is no directory"),
+        (["--sweep", "beam=2,4"], "'greedy:beam=2': 'beam' is not an option of greedy; options: lm"),
+        (["--json", "."], "--json: .: is a directory"),
+        (["gone.jsonl"], r"gone\.jsonl: No such file"),
+        (["--url", "localhost:1", "--model", "x"], "--model cannot be combined with --url"),
         (["--url", "here"], "--url: url is 'here'"),
     ],
 )
 def test_wrong_options_are_named(bundled_model, no_model, arguments, match):
     with pytest.raises(PenstockError, match=match):
-        run(*(bundled_model if argument == "MODEL" else argument for argument in arguments), MANIFEST)
+        run(*(() if "--url" in arguments else ("--model", bundled_model)), *arguments, MANIFEST)
 
 
 def test_a_file_that_cannot_be_read_is_named_before_the_work(bundled_model, no_model, tmp_path):
@@ -246,8 +215,8 @@ def speakers(speaker_bundle) -> str:
 
 @pytest.fixture
 def conversation(tmp_path) -> Path:
-    """A manifest of three recordings with what each speaker says."""
-    path, lines = tmp_path / "conversation.jsonl", Path(MANIFEST).read_text().splitlines()[:3]
+    """A manifest of two recordings with what each speaker says."""
+    path, lines = tmp_path / "conversation.jsonl", Path(MANIFEST).read_text().splitlines()[:2]
     for line in lines:
         entry = json.loads(line)
         entry["audio_filepath"] = str(AN4 / entry["audio_filepath"])

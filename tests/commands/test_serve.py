@@ -101,14 +101,14 @@ def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys
     assert settings.checkpoint.directory.samefile(ROOT / "models" / "an4-rnnt-hybrid")
 
 
-@pytest.mark.parametrize(
-    ("flags", "reach"), [([], r"\."), (["--listen", "0.0.0.0"], ", and its ports are open to other machines")]
-)
-def test_every_start_says_that_the_wheels_server_is_old(launched, monkeypatch, capsys, flags, reach):
+@pytest.mark.parametrize("flags", [[], ["--listen", "0.0.0.0"]])
+def test_open_ports_of_the_wheels_old_server_are_a_warning(launched, monkeypatch, capsys, flags):
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver"), Path("backends")))
     assert main(["serve", *flags]) == 0
-    expected = rf"warning server: the Triton server of the pip wheel is an old version .* vulnerabilities{reach}"
-    assert re.search(expected, capsys.readouterr().err)
+    warning = "warning server: the Triton server of the pip wheel is an old version with published vulnerabilities"
+    said = capsys.readouterr()
+    assert (warning in said.err) == bool(flags)
+    assert said.out.partition("\n")[0].endswith(" server: checking the settings and the model")
 
 
 VALUES = {
@@ -155,14 +155,7 @@ def test_variables_of_the_launcher_itself(launched, monkeypatch):
     assert [(o.address, o.drain_s) for o in launched] == [("127.0.0.1", 8), ("0.0.0.0", 3), ("127.0.0.1", 4)]
 
 
-def test_what_listen_replaces_names_it(launched, monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", "--listen-on-all-interfaces"])
-    assert capsys.readouterr().err.endswith("--listen-on-all-interfaces; the nearest is --listen\n")
-    monkeypatch.setenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES", "1")
-    assert main(["serve"]) == serve.REJECTED
-    assert "PENSTOCK_LISTEN_ON_ALL_INTERFACES is not known any more; use PENSTOCK_LISTEN" in capsys.readouterr().err
-    monkeypatch.delenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES")
+def test_an_address_of_another_machine_is_rejected(launched):
     assert main(["serve", "--listen", "192.0.2.77"]) == serve.REJECTED
     assert not launched
 

@@ -25,14 +25,7 @@ ROOT = Path(__file__).parents[2]
 AUDIO = str(ROOT / "tests/data/an4/flac/an395-mjwl-b.flac")
 
 
-def test_one_file_gives_its_text(model, audio, capsys):
-    assert run("--model", model, "--context", "6,1", audio[0]) == 0
-    (line,) = lines(capsys)
-    assert line
-    assert not line.startswith(audio[0])
-
-
-@pytest.mark.parametrize("request_ms", ["1", "37", "30000"])
+@pytest.mark.parametrize("request_ms", ["7", "30000"])
 def test_json(model, audio, capsys, request_ms):
     assert run("--model", model, "--context", "6,1", "--json", "--request-ms", request_ms, *audio) == 0
     for path, line in zip(audio, lines(capsys), strict=True):
@@ -224,40 +217,34 @@ def test_a_wrong_manifest_is_named(model, tmp_path, line):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--model", "MODEL"], "no audio"),
+        ([], "no audio"),
+        (["--request-ms", "0", "a.wav"], r"--request-ms is 0; accepted: numbers above 0, up to 30000"),
+        (["--streams", "-1", "a.wav"], "--streams is -1"),
+        (["--format", "srt", "a.wav"], "--format needs --out DIR"),
+        (["--lattices", "o", "a.wav"], "--lattices needs --n-best N"),
+        (["--lm", "x.arpa", "a.wav"], "--lm needs --lm-weight W, which is 0 by default"),
         (
-            ["--model", "MODEL", "--request-ms", "0", "a.wav"],
-            r"--request-ms is 0; accepted: numbers above 0, up to 30000",
-        ),
-        (["--model", "MODEL", "--streams", "-1", "a.wav"], "--streams is -1"),
-        (["--model", "MODEL", "--format", "srt", "a.wav"], "--format needs --out DIR"),
-        (["--model", "MODEL", "--lattices", "o", "a.wav"], "--lattices needs --n-best N"),
-        (["--model", "MODEL", "--lm", "x.arpa", "a.wav"], "--lm needs --lm-weight W, which is 0 by default"),
-        (
-            ["--model", "MODEL", "--decoder", "ctc", "--ilm-beta", "0", AUDIO],
+            ["--decoder", "ctc", "--ilm-beta", "0", AUDIO],
             "--ilm-beta is given, but the decoder is ctc; accepted with: greedy, alsd, aes",
         ),
+        (["--wfst-beam", "8", AUDIO], "--wfst-beam is given, but the decoder is greedy; accepted with: wfst"),
         (
-            ["--model", "MODEL", "--wfst-beam", "8", AUDIO],
-            "--wfst-beam is given, but the decoder is greedy; accepted with: wfst",
-        ),
-        (
-            ["--model", "MODEL", "--lattices", "o", "--n-best", "2", "--endpoint-silence-ms", "800", "a.wav"],
+            ["--lattices", "o", "--n-best", "2", "--endpoint-silence-ms", "800", "a.wav"],
             "--lattices is given with an endpoint; accepted: one segment",
         ),
         (
-            ["--model", "MODEL", "--boost-phrase", "seven:x", AUDIO],
+            ["--boost-phrase", "seven:x", AUDIO],
             "--boost-phrase: 'x' in 'seven:x' is not a number, expected TEXT or TEXT:BOOST",
         ),
-        (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
-        (["--model", "MODEL", "--language", "de", AUDIO], "language is 'de', but the model has no language prompts"),
-        (["--model", "MODEL", "--context", "70", "a.wav"], "--context is '70'; accepted: LEFT,RIGHT"),
-        (["--model", "MODEL", "--context", "70,6", "a.wav"], r"context \[70,6\] is not one of this checkpoint's"),
+        (["--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
+        (["--language", "de", AUDIO], "language is 'de', but the model has no language prompts"),
+        (["--context", "70", "a.wav"], "--context is '70'; accepted: LEFT,RIGHT"),
+        (["--context", "70,6", "a.wav"], r"context \[70,6\] is not one of this checkpoint's"),
     ],
 )
 def test_wrong_options_are_named(model, arguments, match):
     with pytest.raises(PenstockError, match=match):
-        run(*(model if argument == "MODEL" else argument for argument in arguments))
+        run("--model", model, *arguments)
 
 
 def test_without_a_model_the_bundled_one_transcribes_and_is_named(capsys):

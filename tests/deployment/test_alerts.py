@@ -85,11 +85,9 @@ EXPIRY, DAY_S = "certificate_not_after_timestamp_seconds", 86_400
     [
         ("PenstockNoRoomForMoves", rooms(a=(5, 5), b=(6, 4)), {}, NO_ROOM),
         ("PenstockNoRoomForMoves", rooms(a=(4, 6), b=(6, 4)), {}, ""),
-        ("PenstockNoRoomForMoves", rooms(a=(9, 1)), {}, ""),
         ("PenstockServerDown", up("penstock", a=1, b=1) | up("gateway", c=0), {}, ""),
         ("PenstockServerDown", up("penstock", a=1, b=0), {"job": "penstock", "instance": "b"}, "b does not answer"),
         ("PenstockServerDown", up("gateway", c=1), {"job": "penstock"}, "No server is running"),
-        ("PenstockGatewayDown", up("gateway", c=1) | up("penstock", a=0), {}, ""),
         ("PenstockGatewayDown", up("gateway", c=0), {"job": "gateway", "instance": "c"}, "c does not answer"),
         ("PenstockGatewayWithoutReplica", BUILD | gateway("replicas_up", 1, **ENGLISH), {}, ""),
         (
@@ -112,10 +110,8 @@ EXPIRY, DAY_S = "certificate_not_after_timestamp_seconds", 86_400
             {"instance": "c", **FILE},
             "c rejects a new file: keys",
         ),
-        ("PenstockGatewayFileRejected", gateway("file_reload_successful", "1 0 1", **FILE), {}, ""),
         (EXPIRES_SOON, gateway(EXPIRY, 13 * DAY_S), {"instance": "c"}, "c has a certificate for 12d 23h 50m 0s"),
         (EXPIRES, gateway(EXPIRY, 2 * DAY_S), {"instance": "c"}, "c has a certificate for 1d 23h 50m 0s"),
-        (EXPIRES, gateway(EXPIRY, 4 * DAY_S), {}, ""),
     ],
 )
 def test_what_an_alert_is_10_minutes_after_its_series_began(promtool, tmp_path, name, series, labels, summary):

@@ -236,17 +236,6 @@ def test_the_build_of_torch_is_the_one_asked_for(installer, capsys, build, statu
     assert re.search(output, capsys.readouterr().out)
 
 
-def test_what_only_builds_and_tests_use_is_removed(installer, tmp_path):
-    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
-    kept = {"torch/lib/libtorch.so", "torch/bin/torch_shm_manager", "numpy/core/multiarray.py"}
-    removed = {"torch/include/torch.h", "torch/test/a", "torch/bin/protoc", "numpy/core/tests/test_multiarray.py"}
-    for name in kept | removed:
-        (packages / name).parent.mkdir(parents=True, exist_ok=True)
-        (packages / name).touch()
-    installer("a.txt", "--torch-build", "cpu")
-    assert {str(path.relative_to(packages)) for path in packages.rglob("*") if path.is_file()} == kept
-
-
 def _locked(path: Path) -> dict[str, set[str]]:
     """Package -> its versions, which are several where they depend on that of Python."""
     versions: dict[str, set[str]] = {}

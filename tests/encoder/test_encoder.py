@@ -195,12 +195,6 @@ def test_output_forgets_what_left_the_context(encoder, mels):
     assert (found[0][2:] - found[1])[:2].abs().max() > 10 * TOLERANCE
 
 
-def test_memory_of_a_stream_is_counted(encoder):
-    state = encoder.state
-    total = sum(t.numel() * t.element_size() for slot in range(state.slots) for t in slot_state(state, slot))
-    assert state.bytes_per_slot == total // state.slots
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_engine_is_chosen_by_device_type_and_size(golden_bundle, bundled_model, monkeypatch, dtype):
     context, bundled = AttentionContext(70, 6), Checkpoint(bundled_model)

@@ -56,7 +56,6 @@ def test_a_file_of_its_own_may_have_no_turns(tmp_path):
         (rttm(("A", 0, 1)).replace("0.00", "zero"), "{path}:1: start is 'zero', expected seconds"),
         (rttm(("A", 2, 1)), "{path}:1: duration is '-1.00', expected seconds"),
         (rttm(("A", 0, 1)).replace("1.00", "nan"), "{path}:1: duration is 'nan'"),
-        (rttm(("A", 0, 1)).replace("0.00", "inf"), "{path}:1: start is 'inf'"),
     ],
 )
 def test_wrong_files_are_named(tmp_path, text, message):
@@ -90,9 +89,7 @@ def test_files_that_cannot_be_read(tmp_path):
         ([("A", 0, 4), ("B", 2, 6)], [(2, 0, 4), (1, 4, 6)], 0.0, (2, 0, 0, 8)),  # an overlap counts twice
         ([("A", 0, 4), ("B", 0, 4)], [(1, 0, 4), (2, 0, 4)], 0.0, (0, 0, 0, 8)),  # same start and end
         ([("A", 0, 4)], [(1, 0.5, 4.25)], 0.25, (0.25, 0, 0, 3.5)),
-        ([("A", 0, 2), ("A", 2, 4)], [(1, 0, 1.9)], 0.25, (1.85, 0, 0, 3.5)),  # no collar where a turn is divided
         ([("A", 9.1, 12.399999999999999), ("A", 12.4, 14)], [], 0.25, (4.4, 0, 0, 4.4)),  # nor by rounding
-        ([("A", 0, 0.4)], [(1, 2, 3)], 0.25, (0, 1, 0, 0)),
     ],
 )
 def test_diarization_errors(reference, hypothesis, collar_s, expected):

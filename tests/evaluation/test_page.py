@@ -68,11 +68,11 @@ def test_a_recording_that_is_gone_is_named(tmp_path, results):
 def test_the_worst_have_their_recordings_where_not_all_fit(tmp_path, results, monkeypatch):
     text, data, _ = write(tmp_path, results)
     without = len(text.encode()) - sum(len(each["opus"]) for each in data["recordings"])
-    monkeypatch.setattr(page, "_MAX_BYTES", without + 2_500)
+    monkeypatch.setattr(page, "_MAX_BYTES", without + 2_000)
     text, data, (problem,) = write(tmp_path, results)
     assert "2 of 3 recordings do not fit" in problem
     assert ["opus" in each for each in data["recordings"]] == [False, False, True]
-    assert len(text.encode()) <= without + 2_500
+    assert len(text.encode()) <= without + 2_000
 
 
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path, results):

@@ -8,9 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import Utterance
-from penstock.evaluation.runs import (
-    Outcome,
-)
+from penstock.evaluation.runs import Outcome
 from penstock.evaluation.server_runs import recognize_through_server
 from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, StreamOptions, Transcript
 

@@ -1,4 +1,4 @@
-"""Selection of a driver, its reason, and rejections; the trial that a driver must pass."""
+"""Selection of a driver, its reason, and rejections."""
 
 import logging
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graphs import cuda_calls
 from penstock.graphs import select as cuda_graphs
-from penstock.graphs.program import CudaGraphError, EagerDriver, Program, steps_with_depth
-from penstock.graphs.select import check_mode, select_driver, try_out
+from penstock.graphs.program import EagerDriver
+from penstock.graphs.select import check_mode, select_driver
 from tests.helpers.fake_cuda import FakeCuda
 
 
@@ -109,46 +109,3 @@ def test_an_unknown_version_stops_nothing(gpu, monkeypatch, caplog, problem):
     with caplog.at_level(logging.INFO, "penstock"):
         assert select_driver("auto", "cuda").driver.name == "no_while_loops"
     assert f"CUDA of the driver {driver}, NVRTC unknown, torch" in caplog.messages[-1]
-
-
-CPU = torch.device("cpu")
-
-
-def test_a_driver_that_loops_passes():
-    try_out(EagerDriver(), CPU)
-
-
-class OneRound(EagerDriver):
-    """Runs the body of each loop once."""
-
-    name = "one round"
-
-    def prepare(self, program: Program):
-        def run() -> None:
-            for _, step in steps_with_depth(program.body):
-                step()
-
-        return run
-
-
-class OnlyOnce(EagerDriver):
-    """A driver whose second run runs the first step alone."""
-
-    name = "only once"
-
-    def prepare(self, program: Program):
-        run, runs = super().prepare(program), []
-
-        def run_once() -> None:
-            program.body[0]()
-            if not runs:
-                run()
-            runs.append(1)
-
-        return run_once
-
-
-@pytest.mark.parametrize("driver", [OneRound(), OnlyOnce()])
-def test_a_driver_that_counts_wrong_is_named(driver):
-    with pytest.raises(CudaGraphError, match=f"counted . and . rounds in `{driver.name}`"):
-        try_out(driver, CPU)

@@ -9,8 +9,8 @@
     prompt_hybrid.nemo      a checkpoint with language prompts; prompts.json has its greedy output and text
     bundled.json, .npz      the same for the bundled model on tests/data/an4, with its weights rounded to float16
 
-`scripts/make_golden.py` makes them. Greedy output is of one signal alone in its batch, with the encoder output of NeMo,
-and does not change when that is disturbed by 1e-4. Each token has its log-probability among labels and blank.
+`tests/golden/make_nemo.py` makes them. Greedy output is of one signal alone in its batch, with the encoder output of
+NeMo, and does not change when that is disturbed by 1e-4. Each token has its log-probability among labels and blank.
 """
 
 import json

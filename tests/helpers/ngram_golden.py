@@ -1,4 +1,4 @@
-"""Golden n-gram models (tests/golden/ngram, made by scripts/make_ngram_golden.py) and the labels they are over."""
+"""Golden n-gram models (tests/golden/ngram, made by tests/golden/make_ngram.py) and the labels they are over."""
 
 import json
 from pathlib import Path

@@ -10,13 +10,12 @@ import yaml
 from safetensors.torch import save_file
 
 from benchmarks.random_models import OFFLINE
-from benchmarks.transformers_models import renamed
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import EncoderConfig
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, saved, tokenizer_member, write_nemo
 from tests.helpers.random_models import random_encoder
-from tests.helpers.transformers_files import processor_document, shared_state, tokenizer_document
+from tests.helpers.transformers_files import processor_document, renamed, shared_state, tokenizer_document
 
 BUNDLED = Path(__file__).parents[2] / "models" / "an4-offline"
 _OUT = "encoder.pre_encode.out.weight"

@@ -5,6 +5,7 @@ tests/oracle/test_transformers_format.py compares them with what Transformers it
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from benchmarks import sentencepiece_proto
-from benchmarks.transformers_models import renamed
 from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
@@ -26,6 +26,41 @@ from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, 
 LEFT, RIGHTS = 6, (2, 0, 5)
 PLAIN, WITH_PROMPTS = "rnnt_hybrid", "prompt_hybrid"
 """The golden checkpoints that these files can be written for."""
+
+
+_STREAMING = {
+    r"encoder\.pre_encode\.conv\.0\.": "encoder.subsampling.conv_in.",
+    r"encoder\.pre_encode\.conv\.2\.": "encoder.subsampling.layers.0.depthwise_conv.",
+    r"encoder\.pre_encode\.conv\.3\.": "encoder.subsampling.layers.0.pointwise_conv.",
+    r"encoder\.pre_encode\.conv\.5\.": "encoder.subsampling.layers.1.depthwise_conv.",
+    r"encoder\.pre_encode\.conv\.6\.": "encoder.subsampling.layers.1.pointwise_conv.",
+}
+_OFFLINE = {
+    r"encoder\.pre_encode\.conv\.": "encoder.subsampling.layers.",
+    r"^(?:ctc_)?decoder\.decoder_layers\.0\.": "ctc_head.",
+}
+_BOTH = {
+    r"encoder\.pre_encode\.out\.": "encoder.subsampling.linear.",
+    r"\.conv\.batch_norm\.": ".conv.norm.",
+    r"\.linear_([qkv])\.": r".\1_proj.",
+    r"\.linear_out\.": ".o_proj.",
+    r"\.linear_pos\.": ".relative_k_proj.",
+    r"\.pos_bias_([uv])$": r".bias_\1",
+    r"^decoder\.prediction\.embed\.": "decoder.embedding.",
+    r"^decoder\.prediction\.dec_rnn\.lstm\.": "decoder.lstm.",
+    r"^joint\.enc\.": "encoder_projector.",
+    r"^joint\.pred\.": "decoder.decoder_projector.",
+    r"^joint\.joint_net\.2\.": "joint.head.",
+    r"^prompt_kernel\.0\.": "prompt_projector.linear_1.",
+    r"^prompt_kernel\.2\.": "prompt_projector.linear_2.",
+}
+
+
+def renamed(name: str, is_offline: bool) -> str:
+    """Transformers' name of a tensor of a NeMo model."""
+    for pattern, replacement in ((_OFFLINE if is_offline else _STREAMING) | _BOTH).items():
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def contexts(case: str) -> tuple[int, tuple[int, ...]]:

@@ -17,10 +17,11 @@ from penstock.errors import SettingError
 from penstock.kernels import blocks, capability
 from penstock.kernels.capability import available, why_unavailable
 from penstock.kernels.contracts import JointWeights
-from penstock.kernels.joint import FusedJoint, choose_labels
+from penstock.kernels.joint import FusedJoint
 from penstock.model.bundle import Checkpoint
 from tests.helpers.kernel_inputs import random_joint
 from tests.helpers.random_models import random_checkpoint
+from tests.helpers.reference.joint import choose_labels
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED_MEMORY_BYTES = 99 * 1024  # of the smallest supported devices (compute capability 8.6 and 8.9)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.kernels import joint as joint_module
 from penstock.kernels.contracts import JointChoice, JointWeights
-from penstock.kernels.joint import FusedJoint, choose_labels
+from penstock.kernels.joint import FusedJoint
 from tests.helpers.kernel_inputs import TOLERANCE, generator, on_device, random_joint
+from tests.helpers.reference.joint import choose_labels
 
 # labels, joint width, durations, activation, N, W: sizes below, at and above a block of 64, alone and in many blocks
 SHAPES = [

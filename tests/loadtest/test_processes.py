@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.processes import (
-    GATEWAY,
-    GENERATOR,
-    SERVER,
-    Usage,
-    machine_use,
-    model_times,
-    parse_metrics,
-    predict_queue,
-)
+from loadtest.processes import GATEWAY, GENERATOR, SERVER, Usage, machine_use, model_times, parse_metrics, predict_queue
 
 
 def usage(time_s: float, busy_s: float, generator_cpu_s: dict[int, float], **cpu_s: float) -> Usage:

@@ -1,22 +1,10 @@
 import math
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from loadtest.options import Window
-from loadtest.player import CUT_SHORT, FAILED, REJECTED, Utterance, requests_between
-from loadtest.processes import GATEWAY
-from loadtest.report import window_lines
-from loadtest.summary import (
-    MAX_P99_LAG_MS,
-    check_generator,
-    late_chunks,
-    latencies_s,
-    reasons_to_fail,
-    summarize,
-)
-from penstock.reporting import finite
+from loadtest.player import CUT_SHORT, FAILED, REJECTED, Utterance
+from loadtest.summary import MAX_P99_LAG_MS, check_generator, late_chunks, latencies_s, reasons_to_fail, summarize
 from tests.helpers.loadtest_records import (
     BEGAN_S,
     CONDITIONS,
@@ -25,7 +13,6 @@ from tests.helpers.loadtest_records import (
     snapshot,
     spoken,
     summary,
-    utterance,
 )
 
 
@@ -74,24 +61,6 @@ def test_word_errors_are_pooled_over_complete_utterances():
     assert words["recordings_with_several_texts"] == 1
 
 
-def test_a_gateway_s_cpu_time_counts_per_100_ms_of_audio():
-    """0.02 cores for 0.05 streams: 0.4 s of CPU time per second of audio."""
-    window = Window(0.05, 10.0, 20.0)
-    spoken_s = [spoken(11.0, 12.0, 13.0, 14.0, 15.0)]
-    before, after = snapshot(10.0, 1.0), snapshot(20.0, 2.0)
-    assert summarize(window, BEGAN_S, spoken_s, before, after, CONDITIONS)["gateway_us_per_100_ms"] is None
-    usage = replace(after.usage, cpu_s={GATEWAY: 0.2}, pss_mib={GATEWAY: 50.0})
-    found = summarize(window, BEGAN_S, spoken_s, before, replace(after, usage=usage), CONDITIONS)
-    assert found["gateway_us_per_100_ms"] == pytest.approx(40_000.0)
-    assert "  40000 us of CPU time of the gateway per 100 ms of audio" in window_lines(finite(found))
-
-
-def test_adjacent_windows_take_every_request_once():
-    records = [utterance(*({"deadline_s": moment} for moment in np.linspace(0, 9.99, 40)))]
-    parts = [requests_between(records, begin, begin + 2.5) for begin in (0.0, 2.5, 5.0, 7.5)]
-    assert np.concatenate(parts)["deadline_s"].tolist() == records[0].requests["deadline_s"].tolist()
-
-
 GOOD = {"chunks": 1000, "late": 1, "p95_final_s": 1.0, "errors": 0, "rejections": 0, "streams": 64, "attempted": 57.6}
 
 
@@ -117,11 +86,9 @@ def test_a_request_without_an_answer_counts_as_a_late_chunk():
     [
         ({"late": 2}, "2 of 1000 chunks late"),
         ({"p95_final_s": 1.001}, "above 1 s"),
-        ({"p95_final_s": math.inf}, "above 1 s"),
         ({"errors": 1}, "1 streams failed"),
         ({"rejections": 3}, "3 streams were rejected"),
         ({"chunks": 0, "late": 0}, "too short"),
-        ({"p95_final_s": math.nan}, "too short"),
         ({"attempted": 57.5}, "only 57.5 of 64 streams attempted"),
     ],
 )

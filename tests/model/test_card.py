@@ -22,13 +22,11 @@ LANGUAGES = ("en", "de", "no", "pt-BR")
         (CARD.replace("\n", "\r\n"), LANGUAGES),
         ("---\nlanguage: de\n---\n", ("de",)),
         ("---\nlicense: mit\n---\n", ()),
-        ("---\nlanguage: {de: 1}\n---\n", ()),
         ("# A model\n---\nlanguage: de\n---\n", ()),
         ("---\nlanguage: de\n", ()),
         ("---\nlanguage: [de\n---\n", ()),
         ("---\nlanguage: !!python/name:os.system\n---\n", ()),
         ("---\na: &a [de]\nlanguage: *a\n---\n", ()),
-        ("---\n- language\n---\n", ()),
         ("", ()),
     ],
 )
@@ -72,3 +70,21 @@ def test_a_file_of_that_name_that_is_no_card_stays_where_it_is(tmp_path):
     (tmp_path / CARD_FILE).write_text("# Downloads\n")
     bundle = import_nemo(write_offline_nemo(tmp_path / "a.nemo"), tmp_path / "bundle")
     assert not (bundle.directory / CARD_FILE).exists()
+
+
+def test_an_import_names_languages(tmp_path, capsys):
+    source = write_offline_nemo(tmp_path / "a.nemo")
+    assert main(["import", str(source), str(tmp_path / "unnamed")]) == 0
+    assert "of no known language (--language)" in capsys.readouterr().out
+    assert main(["import", str(source), str(tmp_path / "named"), "--language", "no", "--language", "pt-BR"]) == 0
+    assert card_languages(tmp_path / "named") == ("no", "pt-BR")
+    (tmp_path / "named" / CARD_FILE).write_text(CARD)
+    again = ["import", str(tmp_path / "named"), str(tmp_path / "again"), "--language", "en"]
+    assert main(again) == 0 and card_languages(tmp_path / "again") == ("en",)
+    assert CARD.partition("---\n")[2].partition("---\n")[2] in (tmp_path / "again" / CARD_FILE).read_text()
+    capsys.readouterr()
+    assert main([*again[:2], str(tmp_path / "wrong"), "--language", "in English"]) == 1
+    assert "--language is 'in English'; accepted: codes such as en or pt-BR" in capsys.readouterr().err
+    assert main(["import", str(GOLDEN / "prompt_hybrid.nemo"), str(tmp_path / "wrong"), "--language", "en"]) == 1
+    assert "this is a model with language prompts; accepted: without it" in capsys.readouterr().err
+    assert not (tmp_path / "wrong").exists()

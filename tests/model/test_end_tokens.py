@@ -10,7 +10,7 @@ import yaml
 from penstock import StreamingRecognizer
 from penstock.cli import main
 from penstock.errors import CheckpointError
-from penstock.model.bundle import FORMAT_VERSION, NEWER_FORMAT_VERSION, Checkpoint
+from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import CONFIG_FILE
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ def test_a_nemo_file(tmp_path, kind, capsys):
         "EncDecHybridRNNTCTCBPEEOUModel",
     )
     document = json.loads((tmp_path / "bundle" / CONFIG_FILE).read_text())
-    assert (document["version"], document["model"]["end_tokens"]) == (NEWER_FORMAT_VERSION, [1, 2])
+    assert document["model"]["end_tokens"] == [1, 2]
 
 
 def test_the_architecture_of_the_published_model(tmp_path):
@@ -86,11 +86,8 @@ def test_a_transformers_directory(tmp_path):
     assert config.textless_labels == (*config.tags, *config.end_tokens)
 
 
-def test_other_bundles_have_none_and_their_version(golden_bundle):
-    checkpoint = golden_bundle("rnnt_hybrid")
-    document = json.loads((checkpoint.directory / CONFIG_FILE).read_text())
-    assert checkpoint.config.end_tokens == ()
-    assert document["version"] == FORMAT_VERSION and "end_tokens" not in document["model"]
+def test_other_bundles_have_none(golden_bundle):
+    assert golden_bundle("rnnt_hybrid").config.end_tokens == ()
 
 
 @pytest.mark.parametrize("wrong", [[48], [-1], ["1"], [True]])

@@ -323,7 +323,6 @@ FILE = "model.safetensors"
         (silent, "/resolve/", "SilentHubError"),
         (sends(200, b"a part", **{"Content-Length": "100000"}), f"GET {FILE}", "SilentHubError"),
         (sends(401), "/api/", "401"),
-        (sends(403), "/api/", "403"),
         (sends(429, Retry_After="3600"), "/api/", "429"),
         (sends(200, b"<html>log in</html>"), "/", "JSONDecodeError"),
         (sends(302, Location="/login"), "/api/", "RepositoryNotFound"),

@@ -11,10 +11,10 @@ pytest.importorskip("transformers", reason="needs the extra `oracle-hf`")
 import torch
 from transformers import Nemotron3DiarizationForAudioFrameClassification, Nemotron3DiarizationProcessor
 
-from benchmarks.transformers_models import write_speakers
+from benchmarks.speaker_models import write_speakers
 from penstock.frontend.audio_file import read_audio
 from penstock.speakers.cache import SpeakerCache
-from penstock.speakers.diarizer import Diarizer, live_rows, of_encoder_frames
+from penstock.speakers.diarizer import Diarizer, StepRows, of_encoder_frames
 from penstock.speakers.importer import import_speakers
 from tests.helpers.golden import AN4
 
@@ -92,8 +92,9 @@ def test_live_steps(pair, samples, mode):
         end = len(frames) if is_last else start + size.chunk + size.right
         ahead = {} if is_last else {"num_lookahead_frames": size.right}
         theirs = model(mel[None, 8 * start : 8 * end], speaker_cache=theirs, **ahead).speaker_cache
-        right = torch.tensor([0 if is_last else size.right])
-        rows = live_rows(slot, frames[None, start:end], torch.tensor([end - start]), right)
+        length = torch.tensor([end - start])
+        kept = length - (0 if is_last else size.right)
+        rows = StepRows(slot, frames[None, start:end], torch.zeros_like(length), kept, length)
         window, lengths = cache.window(rows)
         torch.testing.assert_close(network(window, lengths).sigmoid(), logits[-1].sigmoid(), rtol=0, atol=1e-4)
         cache.update(rows, window, of_encoder_frames(logits.pop().sigmoid(), 8))

@@ -41,17 +41,6 @@ def test_help_lists_what_a_target_runs_by_name(target):
     assert wrong.returncode != 0 and f"make {target} knows no NAME=other" in wrong.stderr and not wrong.stdout
 
 
-@pytest.mark.parametrize("user", [0, 1000])
-def test_missing_programs_are_installed_by_root_and_named_to_others(tmp_path, monkeypatch, user):
-    for name, line in (("id", f"echo {user}"), ("apt-get", f"echo $* >>{tmp_path}/calls")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    done = make("programs", "NEEDS=sh:dash no-program:a-package")
-    assert (done.returncode == 0, (tmp_path / "calls").exists()) == (user == 0, user == 0), done.stderr
-    assert (" a-package, which stays" if user == 0 else "not found: Debian's a-package. Install it") in done.stderr
-
-
 @pytest.fixture
 def other_python(tmp_path):
     """Makes an interpreter that takes itself for another version."""

@@ -1,4 +1,4 @@
-"""The wheel is complete: built from the checkout's files, installed without it, it serves and transcribes.
+"""The wheel is complete: built from the checkout's files, installed without it, it serves, transcribes and has types.
 
 The environment has the wheels of the core and the client of its own, and this environment's other packages by a path
 file. That leaves out what this environment installed from the checkout. scripts/first_hour.sh resolves everything from
@@ -7,18 +7,23 @@ the package index.
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent, indent
 from zipfile import ZipFile
 
 import pytest
 import torch
 
+import penstock
+import penstock_client
 from client.tests.helpers import wheels
+from client.tests.helpers.wheels import checked
 from penstock_client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -26,15 +31,40 @@ RECORDING = ROOT / "tests/data/an4/flac/an395-mjwl-b.flac"
 WORDS = "enter one oh four"
 SOURCES = (*wheels.SOURCES, "model_repository", "models/an4-rnnt-hybrid")
 LOG_LIMIT_S = 120  # a busy machine
+EXAMPLE = re.compile(r"(?ms)^( *)```py\w*\n(.*?)^\1```$")
+GIVEN = """\
+import numpy as np
+import numpy.typing as npt
+from penstock_client import Client
+
+client: Client
+others: npt.NDArray[np.float32]
+pieces: list[bytes]
+samples: npt.NDArray[np.float32]
+token: str
+
+async def example() -> None:
+"""
+"""Names that examples take for granted."""
+OPTIONS = """\
+from penstock import DecodingConfig
+from penstock_client import ConnectionOptions, StreamOptions
+
+given = DecodingConfig(beam_size=8), ConnectionOptions(reconnect_s=10), StreamOptions(n_best=2)
+"""
+"""Every option has a default, here of all but one."""
+WITHOUT_TYPES = re.compile(r"(?m)^( *(?:import|from)\b.*\b(?:livekit|openai|pipecat|soundfile|tritonclient)\b.*)$")
+"""Imports of packages that have no types, or are not in this environment."""
+MYPY = """\
+[mypy]
+strict = true
+cache_dir = /dev/null
+[mypy-torch.*]
+follow_imports = skip
+"""
+"""mypy --strict, without half a minute for torch, which no example uses."""
 
 pytestmark = pytest.mark.server
-
-
-def checked(*command: str | Path, **options: object) -> str:
-    """Standard output of a command that must end with status 0."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LOG_LIMIT_S, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +91,7 @@ def environment(wheel, tmp_path_factory) -> dict[str, str]:
 def test_it_has_every_module_the_model_repository_and_one_model(wheel):
     package = ROOT / "src" / "penstock"
     modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
-    expected = {name for name in modules if not name.startswith("bundled/")} | {"evaluation/report.html"}
+    expected = {name for name in modules if not name.startswith("bundled/")} | {"evaluation/report.html", "py.typed"}
     for folder in (ROOT / "model_repository", ROOT / "models" / "an4-rnnt-hybrid", package / "bundled" / "speech"):
         files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         expected |= {f"bundled/{path.relative_to(folder.parent)}" for path in files}
@@ -98,7 +128,45 @@ def server(environment, tmp_path) -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.nightly
 def test_it_serves_without_the_checkout(server):
     assert " server: no --model: using the bundled an4-rnnt-hybrid" in server
     with Client(re.search(r"gRPC (\S+?),", server)[1]) as client:
         assert client.transcribe(RECORDING).text == WORDS
+
+
+def examples() -> dict[str, str]:
+    """Modules by name: each example of a page, by the line where it begins, and each file of client/examples."""
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "client" / "examples").glob("*.py")}
+    for page in checked("git", "ls-files", "*.md", cwd=ROOT).split():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        found = list(EXAMPLE.finditer(text))
+        assert len(found) == text.count("```py"), page
+        for match in found:
+            line = 1 + text.count("\n", 0, match.start())
+            modules[re.sub(r"\W", "_", f"{page}_{line}")] = GIVEN + indent(dedent(match[2]), "    ")
+    return modules
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The examples, a module with options, and one per package with all public names."""
+    modules = {**examples(), "options": OPTIONS}
+    assert "many_streams" in modules and any(name.startswith("README_md_") for name in modules)
+    for package in (penstock, penstock_client):
+        modules[f"all_of_{package.__name__}"] = f"from {package.__name__} import {', '.join(package.__all__)}\n"
+    folder = tmp_path_factory.mktemp("examples")
+    for name, code in modules.items():
+        (folder / f"{name}.py").write_text(WITHOUT_TYPES.sub(r"\1  # type: ignore", code), encoding="utf-8")
+    (folder / "mypy.ini").write_text(MYPY)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("checker", "program"), [(("mypy", "--python-executable"), "python"), (("pyright", "--pythonpath"), "node")]
+)
+def test_a_type_checker_accepts_every_example(checker, program, folder, environment):
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
+    python = shutil.which("python", path=environment["PATH"])
+    checked(sys.executable, "-m", *checker, python, folder, cwd=folder, env=environment)

@@ -1,6 +1,5 @@
 """The commands of all recipes, each run on the recordings of the repository, too shortly to learn anything."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -46,16 +45,6 @@ def test_an4(tmp_path):
     made = [each for part in ("train", "dev", "test") for each in read_recordings(tmp_path / "an4" / f"{part}.jsonl")]
     expected = [(each.speaker, each.words) for each in read_recordings(MANIFEST)]
     assert [(each.speaker, each.words) for each in made] == expected
-
-
-def test_speakers(tmp_path):
-    entries = [json.loads(line) for line in MANIFEST.read_text(encoding="utf-8").splitlines()]
-    lines = [json.dumps(each | {"audio_filepath": str(MANIFEST.parent / each["audio_filepath"])}) for each in entries]
-    manifest = tmp_path / "manifest.jsonl"
-    manifest.write_text("\n".join(3 * lines))  # a mixture has up to three recordings of a speaker
-    run("speakers.train", "--train", manifest, "--out", tmp_path / "speakers", "--steps", "6")
-    printed = run("speakers.score", tmp_path / "speakers", manifest, "--mixtures", "1")
-    assert printed.startswith("file: DER ")
 
 
 def test_a_head_and_mwer(tmp_path):

@@ -6,16 +6,20 @@ from pathlib import Path
 import pytest
 
 from client.tests.helpers.event_loop import ANYIO_BACKEND
+from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import RunningGateway
 from trials.server.running import RunningServer, running_gateway, running_server
 
+SPEAKER_STREAMS = 3
+
 
 @pytest.fixture(scope="session")
-def server(bundled_model: Path) -> Iterator[RunningServer]:
-    """More slots than the tests use."""
-    yield from running_server(bundled_model, max_streams=32, idle_s=30.0)
+def server(bundled_model: Path, speaker_bundle: SpeakerCheckpoint) -> Iterator[RunningServer]:
+    """More slots than the tests use, and a speaker model."""
+    more = {"PENSTOCK_SPEAKERS": str(speaker_bundle.directory), "PENSTOCK_SPEAKER_STREAMS": str(SPEAKER_STREAMS)}
+    yield from running_server(bundled_model, max_streams=32, idle_s=30.0, more=more)
 
 
 @pytest.fixture(scope="session")

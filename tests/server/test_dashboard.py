@@ -18,8 +18,6 @@ pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "penstock.json"
 GATEWAY = "penstock_gateway_"
-OTHERS = (GATEWAY, "penstock_speaker_")
-"""Not of this server; those of a speaker model: tests/server/test_speakers.py."""
 PROMETHEUS = ROOT / "docker" / "prometheus"
 ONLY_WITH_A_GPU = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"}
 """Triton shows them where it finds an NVIDIA GPU and its management library; the servers of these tests use neither."""
@@ -66,7 +64,7 @@ def test_the_gateway_has_every_metric_of_the_queries():
 
 
 def test_the_server_has_every_metric_of_the_queries(page):
-    queried = {name for name in names_in(" ".join(queries())) if not name.startswith(OTHERS)}
+    queried = {name for name in names_in(" ".join(queries())) if not name.startswith(GATEWAY)}
     shown = set(re.findall(r"^(\w+)(?:\{.*\})? \S+$", page, re.MULTILINE))
     assert len(queried) > 15
     assert queried - shown <= ONLY_WITH_A_GPU
@@ -77,7 +75,7 @@ def test_the_server_has_every_metric_of_the_documents(page):
     guide = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`penstock_[^|]*) \|", guide, re.MULTILINE)
     named = set(re.findall(r"`(penstock_\w+)`", " ".join(cells)))
-    assert {name for name in named if not name.startswith(OTHERS)} == set(
+    assert {name for name in named if not name.startswith(GATEWAY)} == set(
         re.findall(r"^(penstock_\w+)(?:\{.*\})? \S+$", page, re.MULTILINE)
     )
 

@@ -42,12 +42,6 @@ async def check_all(gateway: RunningGateway, direct, drivers=DRIVERS, pace: floa
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_words_alone(gateway, direct, driver):
-    for path in PATHS:
-        await check(gateway, direct, driver, path)
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
 async def test_numbers_as_figures(gateway, direct, driver):
     """The text, also as the sum of deltas; words have the times of those that they replace."""
     has_figures = False

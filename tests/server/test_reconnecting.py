@@ -16,14 +16,11 @@ FLAC = Path(__file__).parents[1] / "data" / "an4" / "flac"
 OPTIONS = ConnectionOptions(reconnect_s=120)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize("endpoints", [{}, {"endpoint_silence_ms": 400}], ids=["none", "endpoints"])
+@pytest.mark.parametrize(("protocol", "endpoints"), [("http", {}), ("grpc", {"endpoint_silence_ms": 400})])
 def test_cut_connections_leave_no_gap(server, protocol, endpoints, monkeypatch):
     starts, restart = [], Replay.restart
     monkeypatch.setattr(
-        Replay,
-        "restart",
-        lambda replay, *given: starts.append(replay.segment_start_samples) or restart(replay, *given),
+        Replay, "restart", lambda replay, *given: starts.append(replay.segment_start_samples) or restart(replay, *given)
     )
     pause = np.zeros(16_000 if endpoints else 0, np.float32)
     parts = [part for path in sorted(FLAC.glob("*.flac"))[:3] for part in (read_audio(path), pause)]

@@ -38,7 +38,7 @@ def test_a_get_request_is_enough(server: RunningServer):
     assert found == {"chunk_ms": "560", "chunk_samples": "8960", "first_chunk_samples": "7880"}
 
 
-def test_a_server_without_a_speaker_model_has_none(server: RunningServer):
-    with triton_grpc.InferenceServerClient(server.url("grpc")) as client:
+def test_a_server_without_a_speaker_model_has_none(small_server: RunningServer):
+    with triton_grpc.InferenceServerClient(small_server.url("grpc")) as client:
         assert client.is_model_ready("asr")
         assert not any(map(client.is_model_ready, ("speakers", "asr_batch_speakers")))

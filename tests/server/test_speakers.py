@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,21 +14,12 @@ from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock_client import Client, StreamOptions
 from penstock_client.batched.rows import END, FINALIZE, START, Row
 from tests.helpers.golden import golden_utterances
+from tests.server.conftest import SPEAKER_STREAMS
 from trials.server.raw_stream import BatchedConnection, errors_of, replies_of
 from trials.server.resources import read_metrics
-from trials.server.running import RunningServer, running_server
+from trials.server.running import RunningServer
 
 pytestmark = pytest.mark.server
-STREAMS = 3
-ROOT = Path(__file__).parents[2]
-PAGES = ("docs/operations.md", "docker/grafana/dashboards/penstock.json")
-NO_SAMPLES = np.zeros(0, np.float32)
-
-
-@pytest.fixture(scope="module")
-def served(bundled_model: Path, speaker_bundle: SpeakerCheckpoint) -> Iterator[RunningServer]:
-    more = {"PENSTOCK_SPEAKERS": str(speaker_bundle.directory), "PENSTOCK_SPEAKER_STREAMS": str(STREAMS)}
-    yield from running_server(bundled_model, max_streams=6, idle_s=30.0, more=more)
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +69,10 @@ def cut(samples: np.ndarray, size: int, number: int = 1, **options: Any) -> list
     return rows
 
 
-def recognize(served: RunningServer, model: str, rows: list[Row]) -> Finals:
+def recognize(server: RunningServer, model: str, rows: list[Row]) -> Finals:
     """One stream; all rows are on their way at once."""
     finals = Finals()
-    with BatchedConnection(served.url("grpc"), f"{model} {id(rows)}", model) as connection:
+    with BatchedConnection(server.url("grpc"), f"{model} {id(rows)}", model) as connection:
         for row in rows:
             connection.send([row])
         for _ in rows:
@@ -94,14 +82,14 @@ def recognize(served: RunningServer, model: str, rows: list[Row]) -> Finals:
     return finals
 
 
-def test_finals_have_the_speaker_of_each_word(served: RunningServer, samples: np.ndarray):
+def test_finals_have_the_speaker_of_each_word(server: RunningServer, samples: np.ndarray):
     """Whatever the requests' sizes, for every mode, with alternatives, and without a change to a word."""
-    before = read_metrics(served)
+    before = read_metrics(server)
     options = {"decoder": "alsd", "n_best": 2}
-    found = {size: recognize(served, SPEAKER_ENSEMBLE, cut(samples, size, speakers="on")) for size in (1600, 50_000)}
+    found = {size: recognize(server, SPEAKER_ENSEMBLE, cut(samples, size, speakers="on")) for size in (1600, 50_000)}
     for mode in ("ultra_low_latency", "file"):
-        found[mode] = recognize(served, SPEAKER_ENSEMBLE, cut(samples, 8000, speakers=2, speaker_mode=mode))
-    plain = recognize(served, SPEAKER_ENSEMBLE, cut(samples, 8000))
+        found[mode] = recognize(server, SPEAKER_ENSEMBLE, cut(samples, 8000, speakers=2, speaker_mode=mode))
+    plain = recognize(server, SPEAKER_ENSEMBLE, cut(samples, 8000))
     for one in (*found.values(), plain):
         assert (one.texts, one.words) == (plain.texts, plain.words)
     assert len(plain.texts) == 2 and all(plain.texts) and plain.speakers == [(), ()]
@@ -110,21 +98,21 @@ def test_finals_have_the_speaker_of_each_word(served: RunningServer, samples: np
         assert [len(each) for each in one.speakers] == [len(each) for each in plain.words]
         assert all(speaker > 0 for each in one.speakers for speaker in each)
     row = Row(1, samples[:16_000], START | END, json.dumps(options | {"speakers": "on"}))
-    with BatchedConnection(served.url("grpc"), "alternatives", SPEAKER_ENSEMBLE) as connection:
+    with BatchedConnection(server.url("grpc"), "alternatives", SPEAKER_ENSEMBLE) as connection:
         (alternatives, *_) = connection.ask([row]).as_numpy("ALTERNATIVE_WORDS")[0]
     assert {len(word) for word in json.loads(alternatives)} == {5}
-    after = read_metrics(served)
+    after = read_metrics(server)
     assert after["speaker_chunks_total"] >= after["speaker_steps_total"] > before["speaker_steps_total"]
     assert after["speaker_busy_seconds_total"] > 0 and after["speaker_streams_lost_total"] == 0
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_clients_have_the_words_of_streams_without_speakers_and_a_speaker_for_each(
-    served: RunningServer, samples: np.ndarray, protocol: str
+    server: RunningServer, samples: np.ndarray, protocol: str
 ):
     """A file in steps of its mode and in those of live streams; live audio, likewise, in parts."""
     live = StreamOptions(speakers="on", speaker_mode="low_latency")
-    with Client(served.url(protocol), protocol, timeout_s=60) as client:
+    with Client(server.url(protocol), protocol, timeout_s=60) as client:
         expected = [word.text for word in client.transcribe(samples).words]
         for options in (StreamOptions(speakers="on"), live):
             found = client.transcribe(samples, options=options).words
@@ -137,19 +125,11 @@ def test_clients_have_the_words_of_streams_without_speakers_and_a_speaker_for_ea
         assert stream.transcript.words == found
 
 
-def test_both_ensembles_say_what_is_served(served: RunningServer, speaker_bundle: SpeakerCheckpoint):
-    with triton_grpc.InferenceServerClient(served.url("grpc")) as client:
+def test_both_ensembles_say_what_is_served(server: RunningServer, speaker_bundle: SpeakerCheckpoint):
+    with triton_grpc.InferenceServerClient(server.url("grpc")) as client:
         for model in ("asr", "asr_batch", SPEAKER_ENSEMBLE):
             found = client.get_model_config(model, as_json=True)["config"]["parameters"]
             values = {name: one.get("string_value", "") for name, one in found.items()}
-            assert (values["speakers"], values["speaker_streams"]) == ("8", str(STREAMS))
+            assert (values["speakers"], values["speaker_streams"]) == ("8", str(SPEAKER_STREAMS))
             assert values["speaker_modes"].split(",") == list(speaker_bundle.config.steps)
             assert values["speaker_delay_ms"].split(",")[0] == "1040"
-
-
-def test_the_documents_and_the_dashboard_name_the_metrics_that_are_shown(served: RunningServer):
-    shown = {f"penstock_{name}" for name in read_metrics(served) if name.startswith("speaker_")}
-    guide, dashboard = ((ROOT / path).read_text(encoding="utf-8") for path in PAGES)
-    rows = re.findall(r"^\| (`penstock_speaker_[^|]*) \|", guide, re.MULTILINE)
-    assert set(re.findall(r"`(penstock_speaker_\w+)`", " ".join(rows))) == shown
-    assert set(re.findall(r"penstock_speaker_\w+", dashboard)) <= shown

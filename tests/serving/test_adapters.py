@@ -66,19 +66,6 @@ def test_the_ensemble_gives_the_recognizer_s_results(ensemble, model):
     assert compared > 10
 
 
-def test_a_rejected_request_does_not_affect_its_batch(ensemble):
-    silence = np.zeros(REQUEST_SAMPLES, np.float32)
-    good, unknown, nan = ensemble.answer(
-        [
-            request("a", silence, True, False),
-            request("unknown", silence, False, False),
-            request("b", np.full(REQUEST_SAMPLES, np.nan, np.float32), True, False),
-        ]
-    )
-    assert good.error is None
-    assert (unknown.error.code, nan.error.code) == ("NOT_FOUND", "INVALID_ARG")
-
-
 def test_a_rejected_row_is_logged_once(ensemble, caplog):
     rows = np.array([[[1, 0, START, -1], [2, 0, 0, -1]]])
     batched = Request({"AUDIO": np.zeros((1, 0), np.float32), "ROWS": rows}, '{"client": "me"}')

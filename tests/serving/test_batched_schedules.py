@@ -10,14 +10,7 @@ import pytest
 
 from penstock import StreamingRecognizer
 from penstock_client.batched.rows import Row
-from tests.helpers.batch_schedule import (
-    Transcript,
-    add_reply,
-    batched_request,
-    cut_into_rows,
-    shuffle_rows,
-    split,
-)
+from tests.helpers.batch_schedule import Transcript, add_reply, batched_request, cut_into_rows, shuffle_rows, split
 from tests.helpers.ensemble import Ensemble, running_ensemble
 from tests.helpers.fake_triton import Request
 from tests.helpers.golden import golden_samples

@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError, SettingError
-from penstock.serving.launch import (
-    OtherPort,
-    Ports,
-    ServerOptions,
-    claim_ports,
-    launch_command,
-    raise_open_file_limit,
-)
+from penstock.serving.launch import OtherPort, Ports, ServerOptions, claim_ports, launch_command, raise_open_file_limit
 from penstock.serving.triton_install import TritonInstall
 
 

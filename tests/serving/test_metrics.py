@@ -12,13 +12,7 @@ from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.slots.ticket import NO_ROW, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows
 from penstock.pipeline.stream_decoders.base import NO_TRUNCATION, TruncationCounters
-from penstock.serving.metrics import (
-    ChunkMetrics,
-    SpeakerMetrics,
-    StreamMetrics,
-    show_build,
-    show_products,
-)
+from penstock.serving.metrics import ChunkMetrics, SpeakerMetrics, StreamMetrics, show_build, show_products
 from penstock.serving.settings import Settings
 from tests.helpers.forwarding import forward
 

@@ -77,7 +77,6 @@ def test_a_flood_of_rejections_is_counted(log, events, monkeypatch):
     [
         ("end", 16000, "info"),
         ("idle", 16000, "info"),
-        ("restart", 16000, "info"),
         ("SERVER_DRAINING", 16000, "info"),
         ("STREAM_LOST", 16000, "warning"),
         ("end", 0, "debug"),

@@ -47,15 +47,12 @@ def test_a_checkpoint_of_another_sample_rate_is_rejected(environment, tmp_path):
     ("variable", "text", "field", "value"),
     [
         ("PENSTOCK_CONTEXT", "6,1", "context", (6, 1)),
-        ("PENSTOCK_CONTEXT", "[5, 0]", "context", (5, 0)),
         ("PENSTOCK_MAX_STREAMS", "7", "options.max_streams", 7),
         ("PENSTOCK_IDLE_SECONDS", "2.5", "options.idle_seconds", 2.5),
-        ("PENSTOCK_DEVICE", "cpu", "device", "cpu"),
         ("PENSTOCK_PRECISION", "bfloat16", "precision", "bfloat16"),
         ("PENSTOCK_DEVICE", "cuda:1", "device", "cuda:1"),
         ("PENSTOCK_THREADS", "3", "options.threads", 3),
         ("PENSTOCK_CUDA_GRAPHS", "no_while_loops", "options.decoding", DecodingConfig(cuda_graphs="no_while_loops")),
-        ("PENSTOCK_LM", "/x.arpa", "options.decoding", DecodingConfig(lm="/x.arpa")),
         ("PENSTOCK_LM_WEIGHT", "0", "options.decoding", DecodingConfig()),
     ],
 )

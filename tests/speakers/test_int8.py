@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.transformers_models import write_speakers
+from benchmarks.speaker_models import write_speakers
 from penstock import linear
 from penstock.cli import main
 from penstock.encoder.int8 import Int8Linear, activation_bits

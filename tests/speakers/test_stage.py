@@ -141,8 +141,7 @@ def test_a_chunk_is_decided_when_its_look_ahead_has_come(speaker_bundle, mode, c
     server = Server(speaker_bundle)
     needed = (chunk + right) * 1280 + 40  # half a window more than its frames
     first, second = server.answer(
-        AudioRequest("a", noise(needed - 1, 0), True, options={"speaker_mode": mode}),
-        AudioRequest("a", noise(1, 1)),
+        AudioRequest("a", noise(needed - 1, 0), True, options={"speaker_mode": mode}), AudioRequest("a", noise(1, 1))
     )
     assert (len(first.decided), len(second.decided), second.first) == (0, 8 * chunk, 0)
     (end,) = server.answer(AudioRequest("a", noise(0, 0), is_end=True))

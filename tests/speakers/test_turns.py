@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.transformers_models import write_speakers
+from benchmarks.speaker_models import write_speakers
 from penstock.cli import main
 from penstock.pipeline.results.words import Word
 from penstock.speakers.importer import import_speakers

@@ -10,42 +10,15 @@ from tests.helpers.loadtest_records import spoken, summary
 from trials import soak
 from trials.soak import soak_document
 
-LOAD_S, WARM_UP_S = 3600.0, 600.0
-
-
-def window() -> dict:
-    found = summary([spoken(11.0, 12.0, text="ada lovelace"), spoken(13.0, text="charles", recording=1)])
-    return found | {"streams": 8, "seconds": LOAD_S}
-
-
-def readings(growth_mib_per_h: float = 0.0) -> list[Usage]:
-    """An hour, every 10 s."""
-    return [
-        Usage(
-            1000.0 + now_s,
-            0.0,
-            pss_mib={"encoder": 80 + growth_mib_per_h * now_s / 3600, SERVER: 90.0, GENERATOR: now_s},
-        )
-        for now_s in range(0, int(LOAD_S) + 1, 10)
-    ]
-
-
-def document(found: list[Usage]) -> dict:
-    return soak_document(found, window(), LOAD_S, WARM_UP_S, max_growth_mib_per_h=2.0)
-
-
-def test_flat_memory_and_no_loss_pass():
-    found = document(readings())
-    assert (found["passed"], found["reasons"], found["streams_lost"], found["late_chunks"]) == (True, [], 0, 0)
-    assert found["seconds"] == pytest.approx(3000)
-    assert set(found["processes"]) == {"encoder", SERVER}  # the load generator keeps records: its memory grows
-    assert found["processes"]["encoder"] == pytest.approx({"pss_mib": 80, "slope_mib_per_h": 0}, abs=1e-6)
-    assert found["lines"][0] == "PASS: 50.0 minutes after 10.0 of warm-up"
-    assert "  0 of 2 streams lost, 0 of 3 chunks late, 0 of 2 recordings with several texts" in found["lines"]
-
 
 def test_memory_that_grows_fails_with_its_slope():
-    found = document(readings(30.0))
+    """An hour, read every 10 s; 10 minutes are warm-up."""
+    readings = [
+        Usage(1000.0 + now_s, 0.0, pss_mib={"encoder": 80 + 30 * now_s / 3600, SERVER: 90.0, GENERATOR: now_s})
+        for now_s in range(0, 3601, 10)
+    ]
+    window = summary([spoken(11.0, 12.0, text="ada lovelace")]) | {"streams": 8, "seconds": 3600.0}
+    found = soak_document(readings, window, 3600.0, 600.0, max_growth_mib_per_h=2.0)
     assert found["reasons"] == ["encoder grows by 30.00 MiB per hour, 2 are allowed"]
     assert found["lines"][0].startswith("FAIL: ")
     assert "  because: encoder grows by 30.00 MiB per hour, 2 are allowed" in found["lines"]
@@ -65,4 +38,3 @@ def test_the_command_runs_a_constant_load_and_writes_the_result(tmp_path, capsys
     assert report["circumstances"]["command"].startswith("python -m trials.soak --streams 2 --minutes 0.2")
     for text in (capsys.readouterr().out, (tmp_path / "loadtest.md").read_text(encoding="utf-8")):
         assert "  encoder: " in text
-    assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")

@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 import websockets
 
-from benchmarks.transformers_models import write_speakers
+from benchmarks.speaker_models import write_speakers
 from loadtest.gateway_clients import LOST_REASON, GatewayFullError
 from loadtest.processes import server_processes
 from penstock.speakers.importer import import_speakers

@@ -6,7 +6,7 @@ The public names are imported when first used, so that the command starts quickl
 import importlib
 from typing import TYPE_CHECKING
 
-from penstock_client.version import __version__
+from penstock_client.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock_client.audio.audio_pipe import AudioPipe as AudioPipe
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock_common.errors import ConnectionLostError as ConnectionLostError
     from penstock_common.errors import FilesOnlyError as FilesOnlyError
     from penstock_common.errors import MicrophoneError as MicrophoneError
+    from penstock_common.errors import OptionError as OptionError
     from penstock_common.errors import PackageError as PackageError
     from penstock_common.errors import ProtocolError as ProtocolError
     from penstock_common.errors import ReplyTimeoutError as ReplyTimeoutError
@@ -47,40 +48,38 @@ if TYPE_CHECKING:
     from penstock_common.server_info import ServerInfo as ServerInfo
     from penstock_common.transcript import Segment as Segment
     from penstock_common.transcript import Transcript as Transcript
+else:
+    _PUBLIC = {
+        "penstock_common.audio.tracks": ("load_audio", "read_audio"),
+        "penstock_client.audio.audio_pipe": ("AudioPipe",),
+        "penstock_client.batched.client": ("BatchedClient",),
+        "penstock_client.batched.rows": ("StreamResult",),
+        "penstock_client.batched.stream": ("BatchedStream",),
+        "penstock_client.client": ("AsyncClient", "Client"),
+        "penstock_client.connection": ("ConnectionOptions",),
+        "penstock_common.errors": (
+            "AudioError", "ClientError", "ConnectionLostError", "FilesOnlyError", "MicrophoneError", "OptionError",
+            "PackageError", "ProtocolError", "ReplyTimeoutError", "ServerDrainingError", "ServerFullError",
+            "ServerReplyError", "ServerUnreachableError", "SpeakersNotServedError", "StreamClosedError", "StreamError",
+            "StreamId", "StreamNotOpenError",
+        ),
+        "penstock_client.audio.microphone": ("Microphone",),
+        "penstock_common.options": ("StreamOptions",),
+        "penstock_common.audio.pcm": ("RawFormat",),
+        "penstock_common.results": ("Alternative", "Result", "Word"),
+        "penstock_common.samples": ("SAMPLE_RATE_HZ",),
+        "penstock_common.server_info": ("ServerInfo",),
+        "penstock_client.stream": ("AsyncStream", "Stream"),
+        "penstock_common.transcript": ("Segment", "Transcript"),
+    }  # fmt: skip
+    _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
-_PUBLIC = {
-    "penstock_common.audio.tracks": ("load_audio", "read_audio"),
-    "penstock_client.audio.audio_pipe": ("AudioPipe",),
-    "penstock_client.batched.client": ("BatchedClient",),
-    "penstock_client.batched.rows": ("StreamResult",),
-    "penstock_client.batched.stream": ("BatchedStream",),
-    "penstock_client.client": ("AsyncClient", "Client"),
-    "penstock_client.connection": ("ConnectionOptions",),
-    "penstock_common.errors": (
-        "AudioError", "ClientError", "ConnectionLostError", "FilesOnlyError", "MicrophoneError", "PackageError",
-        "ProtocolError", "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError",
-        "ServerUnreachableError", "SpeakersNotServedError", "StreamClosedError", "StreamError", "StreamId",
-        "StreamNotOpenError",
-    ),
-    "penstock_client.audio.microphone": ("Microphone",),
-    "penstock_common.options": ("StreamOptions",),
-    "penstock_common.audio.pcm": ("RawFormat",),
-    "penstock_common.results": ("Alternative", "Result", "Word"),
-    "penstock_common.samples": ("SAMPLE_RATE_HZ",),
-    "penstock_common.server_info": ("ServerInfo",),
-    "penstock_client.stream": ("AsyncStream", "Stream"),
-    "penstock_common.transcript": ("Segment", "Transcript"),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
+    __all__ = ["__version__", *_HOMES]
 
-__all__ = ["__version__", *_HOMES]
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'penstock_client' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock_client' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return sorted(__all__)

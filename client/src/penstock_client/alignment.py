@@ -56,20 +56,16 @@ class ChunkAligner:
         self.geometry = geometry
         """May change: with that of another server the stream goes on."""
         self._held: list[Samples] = []
-        self._held_samples = 0
-        self._sent_samples = 0
-
-    @property
-    def held_samples(self) -> int:
+        self.held_samples = 0
         """Samples that were added and not returned yet."""
-        return self._held_samples
+        self._sent_samples = 0
 
     def add(self, samples: Samples) -> Samples | None:
         """Adds samples [n]; returns those that can be sent, up to the last border, or None before the next one.
 
         What it keeps is copied.
         """
-        total = self._sent_samples + self._held_samples + len(samples)
+        total = self._sent_samples + self.held_samples + len(samples)
         border = total if self.geometry is None else self.geometry.border(total)
         if border <= self._sent_samples:
             self._hold(samples)
@@ -83,15 +79,15 @@ class ChunkAligner:
 
     def flush(self, samples: Samples) -> Samples:
         """Adds the last samples [n] of a segment and returns all that were held. The borders stay where they are."""
-        self._sent_samples += self._held_samples + len(samples)
+        self._sent_samples += self.held_samples + len(samples)
         return self._release(samples)
 
     def _hold(self, samples: Samples) -> None:
         self._held.append(samples.copy())
-        self._held_samples += len(samples)
+        self.held_samples += len(samples)
 
     def _release(self, samples: Samples) -> Samples:
-        held, self._held, self._held_samples = self._held, [], 0
+        held, self._held, self.held_samples = self._held, [], 0
         return join_samples([*held, samples]) if held else samples
 
 

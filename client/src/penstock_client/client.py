@@ -4,14 +4,14 @@ import asyncio
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy.typing as npt
 
 from penstock_client import limits
-from penstock_client.batched.blocking import ThreadedServer
+from penstock_client.batched.blocking import EventLoopThread, event_loop_thread
 from penstock_client.batched.engine import EngineStream, server_of
+from penstock_client.batched.server import Server
 from penstock_client.batched.server_offer import check_live, read_server_info
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
@@ -48,14 +48,12 @@ class Client(ClientBase):
 
     Its streams share requests to the model `asr_batch`: over gRPC of one call, over HTTP one at a time. They fail if
     the server leaves a request unanswered for `timeout_s`. A stream connects with its first audio, so an absent server
-    shows there. A failed attempt to connect is repeated; audio is never sent twice to one stream of the server (see
-    `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it and
-    its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol or
-    certificate file.
+    shows there. Use as a context manager, or call `close`; a client that is left open is closed when it and its streams
+    are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol or certificate
+    file.
 
-    Streams send whole chunks of the server's model: a row without one would cost the server time, and could not be
-    answered with anything new. With `align=False`, or to a server that does not publish its chunks, all audio is sent
-    at once.
+    Streams send whole chunks of the server's model. With `align=False`, or to a server that does not publish its
+    chunks, all audio is sent at once.
     """
 
     def __init__(
@@ -68,10 +66,10 @@ class Client(ClientBase):
         align: bool = True,
     ):
         super().__init__(url, protocol, timeout_s, connection_options)
-        self._server = ThreadedServer(partial(server_of, self._endpoint, align))
+        self._server, self._thread = server_of(self._endpoint, align), event_loop_thread()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
-        self._close_once = weakref.finalize(self, close_all, self._streams, self._server)
+        self._close_once = weakref.finalize(self, close_all, self._streams, self._server, self._thread)
 
     def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """A new stream.
@@ -80,8 +78,9 @@ class Client(ClientBase):
         SpeakersNotServedError for speakers without a speaker model on the server.
         """
         stream_id = self._new_stream_id()
-        server, thread = self._server.here()
-        stream = Stream(EngineStream(server, stream_id, parameters_of(options)), thread, self)
+        if not self._thread.is_running:
+            raise StreamClosedError(stream_id, "the client was made before this process was forked: make one here")
+        stream = Stream(EngineStream(self._server, stream_id, parameters_of(options)), self._thread, self)
         self._streams.add(stream)
         return stream
 
@@ -141,14 +140,15 @@ class Client(ClientBase):
         self.close()
 
 
-def close_all(streams: Iterable[Stream], server: ThreadedServer) -> None:
+def close_all(streams: Iterable[Stream], server: Server, thread: EventLoopThread) -> None:
     """Closes the streams and the connection to their server."""
     streams = list(streams)
     for stream in streams:  # all their ends are sent before waiting for the first
         stream.cancel()
     for stream in streams:
         stream.close()
-    server.close()
+    if thread.is_running:
+        thread.finish(server.close())
 
 
 class AsyncClient(ClientBase):

@@ -30,12 +30,7 @@ _OWN_HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """A client's connection options. Raises ValueError for an invalid value; files are read when the client is made.
-
-    A failed attempt to connect is repeated for `connect_retry_s`, with increasing back-off, before any audio is sent. A
-    connection lost later fails its streams, unless `reconnect_s` is set. Audio is never sent twice to one stream of the
-    server.
-    """
+    """A client's connection options. Raises ValueError for an invalid value; files are read when the client is made."""
 
     root_certificates: str | Path | None = None
     """PEM file of trusted certificate authorities (default: the system's, or those built into gRPC)."""
@@ -45,27 +40,18 @@ class ConnectionOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Sent with each gRPC call or HTTP request, such as {"authorization": "Bearer ..."}; names are lower-cased."""
     keepalive_s: float = 310.0
-    """gRPC only: idle time after which a connection with open streams is probed; 0 disables probes.
+    """gRPC only: idle time after which a connection with open streams is probed; 0: never.
 
-    A probe without an answer for 10 s ends the connection. By default Triton closes an idle connection, with all its
-    streams, if it is probed more often than every 300 s (`--grpc-http2-min-recv-ping-interval-without-data`).
-    An unanswered request fails them earlier, after the client's `timeout_s`.
+    Triton closes one that is probed more often than every 300 s (`--grpc-http2-min-recv-ping-interval-without-data`).
     """
     connect_retry_s: float = 1.0
-    """Seconds during which failed connection attempts are repeated; 0: never."""
+    """Seconds during which failed connection attempts are repeated, before any audio is sent; 0: never."""
     wait_for_slot_s: float = 0.0
-    """Seconds during which a stream's start is repeated with increasing back-off, while the server is full or stopping.
-
-    After a rejection also while the server is gone. With it the first request of each stream is answered before the
-    second one is sent. Not for `BatchedClient`.
-    """
+    """Seconds during which a stream waits while the server is full or stopping. Not for `BatchedClient`."""
     reconnect_s: float = 0.0
-    """Seconds during which a stream that has had results reconnects to its server. Not for `BatchedClient`.
+    """Seconds during which a stream that has had results moves to its server again, so that nothing is missing.
 
-    The connection was lost, or the server lost the stream, is stopping or did not reply in time. The stream's current
-    segment and some audio before it are kept in memory, and sent again to a new stream of the same model. So nothing is
-    missing, and the results are those of a connection that was not lost. Reconnections are logged ("penstock_client").
-    A stream that reconnects three times without a new result ends.
+    Moves are logged ("penstock_client"). Not for `BatchedClient`.
     """
 
     def __post_init__(self) -> None:

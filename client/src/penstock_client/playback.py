@@ -81,17 +81,12 @@ class Recording:
 
 
 class SegmentEnds:
-    """Ends the segments of one stream: every `every_s` seconds of audio (None: never), and on `end_now`."""
+    """Ends the segments of one stream every `every_s` seconds of audio (None: never)."""
 
     def __init__(self, every_s: float | None = None):
         self._every_samples = None if every_s is None else max(1, round(every_s * SAMPLE_RATE_HZ))
         self._samples = 0
         """Samples of the current segment."""
-        self._ends_now = False
-
-    def end_now(self) -> None:
-        """Ends the segment after the next samples that are sent."""
-        self._ends_now = True
 
     def send(self, stream: Stream, samples: npt.NDArray[np.float32], is_end: bool = False) -> None:
         """Sends samples [n]: `finalize` where a segment ends in them, `finish` for the stream's last samples.
@@ -115,11 +110,6 @@ class SegmentEnds:
             border = self._every_samples - self._samples
             parts.append(samples[:border])
             samples, self._samples = samples[border:], 0
-        if self._ends_now:
-            self._ends_now = False
-            if samples.size or not parts:  # else it has just ended
-                parts.append(samples)
-                samples, self._samples = samples[samples.size :], 0
         self._samples += samples.size
         return [*parts, samples]
 

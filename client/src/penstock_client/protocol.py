@@ -7,6 +7,8 @@ from penstock_common.samples import SAMPLE_RATE_HZ
 
 MODEL_NAME, SPEAKERS_MODEL_NAME = "asr_batch", "asr_batch_speakers"
 """The second one for streams with speakers."""
+NOT_A_SERVER = "this is no Penstock server, but perhaps its gateway"
+"""Reason where what answers does not know KServe v2."""
 MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The server's limit for one request."""
 MAX_REPLY_BYTES = 32 << 20

@@ -176,20 +176,11 @@ class AsyncStream(StreamBase):
     """
 
     async def send(self, samples: npt.ArrayLike) -> None:
-        """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
-
-        Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but waits while two minutes of audio are unanswered. Raises
-        ClientError.
-        """
+        """Sends audio [n] as `Stream.send`; waits where that blocks."""
         await self._send(samples, 0)
 
     async def finalize(self, samples: npt.ArrayLike = (), options: Mapping[str, Any] | None = None) -> None:
-        """Ends the current segment, after these samples if given; the stream continues with the next segment.
-
-        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start. options:
-        those of `options.CHANGEABLE` that change from here on; ValueError for others.
-        """
+        """Ends the current segment as `Stream.finalize`."""
         await self._send(samples, FINALIZE, options)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
@@ -213,10 +204,7 @@ class AsyncStream(StreamBase):
             yield result
 
     def cancel(self) -> None:
-        """Ends the stream without its remaining results and frees its slot on the server. Does not wait.
-
-        Drops audio that has not been sent. Calls to send or iterate raise StreamClosedError, also in other tasks.
-        """
+        """Ends the stream without its remaining results as `Stream.cancel`. Does not wait."""
         if not self._is_closed:
             self._engine.cancel()
 

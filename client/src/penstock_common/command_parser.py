@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 
@@ -11,9 +10,6 @@ class Parser(argparse.ArgumentParser):
 
     A flag is written in full: the next version may have another one that begins like its abbreviation.
     """
-
-    replaced: Mapping[str, str] = {}
-    """Flags of earlier versions, and which stand for them now."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**(settings | {"allow_abbrev": False}))
@@ -25,8 +21,7 @@ class Parser(argparse.ArgumentParser):
             import difflib
 
             flag = unknown[0].partition("=")[0]
-            new = self.replaced.get(flag)
-            near = [new] if new else difflib.get_close_matches(flag, self._option_string_actions, 1)
+            near = difflib.get_close_matches(flag, self._option_string_actions, 1)
             self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; the nearest is {near[0]}" if near else ""))
         return found, unknown
 

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
-from penstock_common.command_parser import Parser
 from penstock_common.listening import ACCEPTED, listen_address
 
 Off = Annotated[int, Field(ge=0, le=0)]
@@ -51,8 +50,6 @@ class Options(BaseModel):
     prefix: ClassVar[str] = "PENSTOCK_"
     """The names of environment variables begin with it."""
     error: ClassVar[type[Exception]] = ValueError
-    replaced: ClassVar[dict[str, str]] = {}
-    """Options of earlier versions, and which stand for them now."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -73,8 +70,6 @@ class Options(BaseModel):
             if option.name in groups:
                 group = parser.add_argument_group(groups[option.name])
             option.add_flag(group)
-        if isinstance(parser, Parser):
-            parser.replaced = {_flag(old): _flag(new) for old, new in cls.replaced.items()}
 
     @classmethod
     @cache
@@ -85,9 +80,6 @@ class Options(BaseModel):
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ, args: argparse.Namespace | None = None) -> Self:
         """The values of flags, else of variables, else the defaults; `error` names a wrong one and what is accepted."""
-        for old, new in cls.replaced.items():
-            if environment.get(variable := cls.prefix + old.upper()):
-                raise cls.error(f"{variable} is not known any more; use {cls.prefix}{new.upper()}")
         flags = {} if args is None else read_flags(cls.options(), args)
         others = [each for each in cls.options() if each.name not in flags and environment.get(each.variable)]
         return cls(**flags, **{each.name: each.read(environment) for each in others})
@@ -126,7 +118,7 @@ class Option:
         self.name, self.default, self.help = name, field.default, field.description or ""
         about = next((each for each in field.metadata if isinstance(each, About)), About())
         self.metavar, self.page, self.decoders = about.metavar, about.page, about.decoders
-        self.flag, self.variable = _flag(name), prefix + name.upper()
+        self.flag, self.variable = f"--{name.replace('_', '-')}", prefix + name.upper()
         self.is_switch = field.annotation is bool
         self._field, self._about, self._error = field, about, error
 
@@ -188,10 +180,6 @@ class Option:
             raise self._error(f"{self.source(given)} is {text!r}; {error}") from None
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def shown(value: object) -> str:
     """A wrong value for an error's text, whatever it is and however long."""
     try:
@@ -245,8 +233,5 @@ def _in_words(schema: dict[str, Any]) -> str:
         return f"{noun} above {above:g}" + ("" if high is None else f", up to {high:g}")
     if low is None:
         return noun
-    return f"{noun} from {low:g}" + ("" if high is None else f" to {high:g}") if kind == "number" else _whole(low, high)
-
-
-def _whole(low: int, high: int | None) -> str:
-    return f"integers from {low}" + ("" if high is None else f" to {high}")
+    form = "d" if kind == "integer" else "g"
+    return f"{noun} from {low:{form}}" + ("" if high is None else f" to {high:{form}}")

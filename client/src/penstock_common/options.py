@@ -142,18 +142,16 @@ class StreamOptions(Options):
     """Options of one stream; None: the server's default. ValueError names a wrong value and what is accepted."""
 
     decoder: Annotated[
-        Decoder | None,
-        About("NAME[:OPTION=VALUE,...]", unset="greedy; ctc without a transducer", page="decoding.md"),
+        Decoder | None, About("NAME[:OPTION=VALUE,...]", unset="greedy; ctc without a transducer", page="decoding.md")
     ] = Field(default=None, description="search, of those that the server has")
     beam_size: Annotated[
         BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md#settings", decoders=BEAM_DECODERS)
-    ] = Field(None, description="hypotheses per stream, at most the server's beam size")
+    ] = Field(default=None, description="hypotheses per stream, at most the server's beam size")
     n_best: Annotated[int, Field(ge=0, le=32), About("N", page="beam_search.md", decoders=N_BEST_DECODERS)] = Field(
         default=0, description="alternatives in a final result, at most the beam size"
     )
     lm_weight: Annotated[
-        LmWeight | None,
-        About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST)),
+        LmWeight | None, About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST))
     ] = Field(default=None, description="weight of the language model, or of the graph (wfst); without one only 0")
     ilm_alpha: Annotated[
         IlmAlpha | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
@@ -172,7 +170,7 @@ class StreamOptions(Options):
             decoders=BOOSTED_DECODERS,
             accepted=f'a list ["phrase", ["phrase", boost]] of up to {MAX_PHRASES}',
         ),
-    ] = Field((), description="word boosting: phrases that become more likely")
+    ] = Field(default=(), description="word boosting: phrases that become more likely")
     boost: Annotated[
         float | None,
         Field(ge=-MAX_BOOST, le=MAX_BOOST),
@@ -181,13 +179,10 @@ class StreamOptions(Options):
     unknown_phrases: Annotated[
         UnknownPhrases | None, About("NAME", unset="reject", page="boosting.md#tokens", decoders=BOOSTED_DECODERS)
     ] = Field(
-        default=None,
-        description="phrases that the model cannot write: reject, or fit where possible and else ignore",
+        default=None, description="phrases that the model cannot write: reject, or fit where possible and else ignore"
     )
     language: Annotated[
-        str | None,
-        Field(min_length=1),
-        About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES),
+        str | None, Field(min_length=1), About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES)
     ] = Field(default=None, description="language of the audio, for models with language prompts")
     language_tags: Annotated[LanguageTags | None, About("NAME", unset="remove", page="models.md#languages")] = Field(
         default=None, description="the model's language tags in the text"
@@ -199,7 +194,7 @@ class StreamOptions(Options):
         default=None, description="endpoint: silence after a word that ends a segment, in ms"
     )
     endpoint_no_speech_ms: Annotated[EndpointNoSpeech | None, About("MS", unset=_SERVERS, page="endpointing.md")] = (
-        Field(None, description="endpoint: duration of a segment without words, in ms")
+        Field(default=None, description="endpoint: duration of a segment without words, in ms")
     )
     endpoint_longest_s: Annotated[EndpointLongest | None, About("S", unset=_SERVERS, page="endpointing.md")] = Field(
         default=None, description="endpoint: duration after which any short pause ends a segment, in s"
@@ -337,11 +332,6 @@ def parse_phrase(place: str, argument: str) -> BoostedPhrase:
 OptionalOptions = TypeVar("OptionalOptions", StreamOptions, StreamOptions | None)
 
 
-def asks_for_speakers(options: StreamOptions | None) -> bool:
-    """True for options of a stream whose words have their speakers."""
-    return options is not None and options.speakers not in (None, "off")
-
-
 def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Parameter]:
     """The parameters of a stream that goes on without speakers."""
     return {name: value for name, value in parameters.items() if name not in OWN_OPTIONS}
@@ -349,7 +339,7 @@ def without_speakers(parameters: "Mapping[str, Parameter]") -> dict[str, Paramet
 
 def for_file(options: OptionalOptions) -> OptionalOptions:
     """The options of a whole file: its speakers are told apart in long steps, unless a mode is named."""
-    if options is None or not asks_for_speakers(options) or options.speaker_mode is not None:
+    if options is None or options.speakers in (None, "off") or options.speaker_mode is not None:
         return options
     return options.replace(speaker_mode=SPEAKER_FILE)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
@@ -58,7 +58,7 @@ class ServerInfo:
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""
     parameters: Mapping[str, str]
-    """Parameters as the server sent them, in the order of these attributes; those of a later version follow."""
+    """Parameters as the server sent them, by name."""
 
     @property
     def server_id(self) -> str:
@@ -106,15 +106,8 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         windows=windows,
         max_audio_s=_number(parameters.get("max_audio_s", "0")),
         fingerprint=parameters.get(FINGERPRINT, ""),
-        parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
+        parameters=dict(sorted(parameters.items())),
     )
-
-
-_ORDER = {field.name: position for position, field in enumerate(fields(ServerInfo))}
-
-
-def _position(name: str) -> tuple[int, str]:
-    return _ORDER.get(name, len(_ORDER)), name
 
 
 def _count(text: str, least: int = 0) -> int:

@@ -6,7 +6,7 @@ sentence.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat, zip_longest
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from penstock_common.results import Word
 from penstock_common.writing import SENTENCE_ENDS, blank_between, cells, printable
@@ -27,26 +27,6 @@ _CLOSING = "\"'\u201d\u2019\u00bb)]\u300d\u300f\uff09"
 _VTT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-class Written(Protocol):
-    """A word, as a sentence needs it."""
-
-    @property
-    def text(self) -> str:
-        """With its punctuation."""
-
-
-class Spoken(Protocol):
-    """A word, as a part of a speaker needs it."""
-
-    @property
-    def speaker(self) -> int | None:
-        """From 1; None where it is not known."""
-
-
-W = TypeVar("W", bound=Written)
-S = TypeVar("S", bound=Spoken)
-
-
 class Cue(NamedTuple):
     """The text that is on the screen at one time."""
 
@@ -55,12 +35,12 @@ class Cue(NamedTuple):
     lines: tuple[str, ...]
 
 
-def sentences(words: Iterable[W]) -> Iterator[list[W]]:
+def sentences(words: Iterable[Word]) -> Iterator[list[Word]]:
     """The words of one segment, a list per sentence: a word with a mark of `SENTENCE_ENDS` at its end is its last one.
 
     Models without punctuation have one.
     """
-    sentence: list[W] = []
+    sentence: list[Word] = []
     for word in words:
         sentence.append(word)
         if word.text.rstrip(_CLOSING).endswith(SENTENCE_ENDS):
@@ -70,7 +50,7 @@ def sentences(words: Iterable[W]) -> Iterator[list[W]]:
         yield sentence
 
 
-def spoken_parts(segments: Iterable[Sequence[S]]) -> list[tuple[str | None, list[S]]]:
+def spoken_parts(segments: Iterable[Sequence[Word]]) -> list[tuple[str | None, list[Word]]]:
     """The words of each segment, a part for each of its speakers in turn, with their names."""
     return [
         (None if who is None else f"Speaker {who}", list(part))

@@ -1,6 +1,5 @@
 import io
 import os
-import struct
 import threading
 
 import numpy as np
@@ -58,12 +57,6 @@ def test_other_formats_are_read_to_their_end(piped, container, subtype):
     samples, pipe = read(piped(content))
     np.testing.assert_array_equal(samples[:24_000], soundfile.read(io.BytesIO(content), dtype="float32")[0][:24_000])
     assert (pipe.remarks, pipe.start_s) == ([], 0.0)
-
-
-def test_a_chunk_before_the_audio_is_skipped(piped):
-    content = wav()
-    content = content[:12] + b"LIST" + struct.pack("<I", 5) + b"other\0" + content[12:]
-    np.testing.assert_array_equal(read(piped(content))[0], NOISE)
 
 
 def test_a_cut_file_has_a_remark_after_its_audio(piped):
@@ -158,18 +151,6 @@ def test_channels_side_by_side(piped, container, rate_hz):
     np.testing.assert_allclose(right, left / 2, atol=1e-3)
     if rate_hz == 16_000:
         np.testing.assert_allclose(left, NOISE, atol=1e-4)
-
-
-def test_one_track_has_no_name(piped):
-    with AudioPipe(piped(wav()), channel="left") as pipe:
-        assert pipe.names() == [None] and sum(block.size for block in pipe) == 24_000
-
-
-def test_each_channel_is_not_one_block(piped):
-    with AudioPipe(piped(wav()), channel="each") as pipe:
-        with pytest.raises(ValueError, match="use blocks"):
-            iter(pipe)
-        list(pipe.blocks())
 
 
 def test_a_missing_channel_is_named(piped):

@@ -102,17 +102,6 @@ async def test_without_a_geometry_each_push_is_a_row(server, recognizer, is_alig
     assert rows_of(server, 1) == [(0, START), (100, 0), (10, 0), (32_000, 0), (32_000, 0), (1, 0), (32_000, END)]
 
 
-async def test_int16_is_recognized_as_float32_is(server, recognizer):
-    pcm = (noise(900) * 32767).astype(np.int16)
-
-    async with connected(server) as client, await client.open_stream() as stream:
-        await stream.push(pcm)
-        await stream.finish()
-        await results_of(stream)
-    received = np.concatenate([request.samples for request in recognizer.requests])
-    assert np.array_equal(received, pcm.astype(np.float32) / 32768)
-
-
 async def test_a_stream_that_is_cancelled_before_it_was_sent_leaves_no_trace(server):
     async with connected(server) as client:
         (await client.open_stream()).cancel()

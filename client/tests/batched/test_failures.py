@@ -63,27 +63,6 @@ async def test_a_stream_that_the_server_dropped_is_not_ended_again(server, recog
     assert (0, END) not in rows_of(server, 1)
 
 
-async def test_a_request_that_is_rejected_whole_fails_its_streams(server):
-    answer = server.batch.answer
-
-    def reject(client, tensors):
-        if tensors["ROWS"][0, :, 1].any():
-            tensors["ROWS"] = tensors["ROWS"] + [0, 1, 0, 0]
-        return answer(client, tensors)
-
-    server.batch.answer = reject
-
-    async with connected(server) as client:
-        streams = [await client.open_stream() for _ in range(3)]
-        for stream in streams:
-            await stream.accepted()
-            await stream.push(noise(700))
-        for stream in streams:
-            with pytest.raises(StreamError, match="REQUEST_INVALID: "):
-                await results_of(stream)
-        await until(lambda: not server.batch.recognizer.received)
-
-
 @pytest.mark.parametrize("is_first_model", [True, False])
 @pytest.mark.parametrize("rejected", [START, 0, END])
 async def test_streams_of_a_request_that_is_rejected_whole_are_ended(server, recognizer, rejected, is_first_model):

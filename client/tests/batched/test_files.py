@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 SAMPLES = 3 * SEGMENT + 1000
 POLLS = -(-SAMPLES // STEP) - 1
-START, END = 1, 2
+END = 2
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ CAPLESS = frozenset(string.ascii_lowercase + "'")
     [
         ("Rubout", "rubout"),
         ("Müller", "muller"),
-        ("Mu\u0308ller", "muller"),  # the mark apart
         ("Zürich  Straße", "zurich strasse"),
         ("Łódź", "lodz"),
         ("O\u2019Brien", "o'brien"),
@@ -24,7 +23,6 @@ CAPLESS = frozenset(string.ascii_lowercase + "'")
         ("Penstock™", "penstock"),
         ("24/7", None),
         ("AT&T", None),
-        ("東京", None),
         ("Москва", None),
         ("...", None),
     ],

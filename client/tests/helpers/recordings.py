@@ -158,9 +158,9 @@ RECORDINGS = (
     encoded("vorbis.ogg", "-c:a libvorbis"),
     Recording("joined.ogg", of("vorbis.ogg", lambda data: data + data), talks=2),
     Recording("changing.ogg", f"({_FFMPEG} -ar 48000 -f ogg -c:a libvorbis -;"
-        f" {_FFMPEG} -ac 2 -f ogg -c:a libvorbis -)" " > {out}", talks=2),
+        f" {_FFMPEG} -ac 2 -f ogg -c:a libvorbis -)" " > {out}", ["damaged", "cut"], talks=1),
     Recording("changing.opus", f"({_FFMPEG} -f ogg -c:a libopus -; {_FFMPEG} -ac 2 -f ogg -c:a libopus -)" " > {out}",
-        talks=2),
+        ["cut"], talks=1),
     encoded("offset.opus", "-c:a libopus -output_ts_offset 3600"),
     Recording("half.ogg", of("vorbis.ogg", half), ["cut"]), encoded("speex.ogg", "-c:a libspeex"),
     encoded("flac.ogg", "-c:a flac"), encoded("a.webm", "-c:a libopus"), encoded("vorbis.webm", "-c:a libvorbis"),

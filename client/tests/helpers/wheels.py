@@ -7,6 +7,14 @@ from pathlib import Path
 from zipfile import ZipFile
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
+LIMIT_S = 300  # a busy machine
+
+
+def checked(*command: str | Path, **options: object) -> str:
+    """Standard output of a command that must end with status 0."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LIMIT_S, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def build_wheel(project: Path, folder: Path, names: tuple[str, ...] = SOURCES) -> Path:
@@ -22,9 +30,7 @@ def build_wheel(project: Path, folder: Path, names: tuple[str, ...] = SOURCES) -
         else:
             ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
             shutil.copytree(project / name, source / name, symlinks=True, ignore=ignored)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    checked(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source)
     (path,) = out.iterdir()
     return path
 

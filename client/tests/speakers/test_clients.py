@@ -188,7 +188,7 @@ async def test_a_slow_speaker_model_delays_no_other_stream():
             assert [word.speaker for word in (await results_of(stream))[-1].new_words][-1] == 1
             (link, *others) = client._servers[0]._links.values()
             assert all(each._call.channel is link._call.channel for each in others)
-            assert [each._endpoint.model for each in others].count(SPEAKERS_MODEL_NAME) >= 1
+            assert [each.endpoint.model for each in others].count(SPEAKERS_MODEL_NAME) >= 1
 
 
 def test_a_file_is_told_apart_in_long_steps_unless_a_mode_is_named():

@@ -73,7 +73,6 @@ class Config(Options):
 
     model_config = ConfigDict(validate_default=True)  # a default may be text
     prefix: ClassVar[str] = "PENSTOCK_GATEWAY_"
-    replaced: ClassVar[dict[str, str]] = {"host": "listen", "metrics_host": "metrics_listen"}
 
     replicas: Annotated[
         tuple[ReplicaGroup, ...],
@@ -83,30 +82,34 @@ class Config(Options):
             accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model; also dns:NAME:PORT "
             "or file:PATH",
         ),
-    ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
-    http_port: _Port = Field(8080, description="port of HTTP and Realtime; 0: any free one")
-    grpc_port: _Port = Field(50051, description="port of gRPC; 0: any free one")
-    metrics_port: _Port = Field(8081, description="port of the metrics, without keys; 0: any free one")
-    metrics_listen: Listen = Field(LOOPBACK, description="address of the metrics")
-    listen: Listen = Field(LOOPBACK, description="address of the ports of clients; beyond loopback only with --keys")
-    keys: _File = Field(None, description="API keys and their quotas: lines NAME SHA256 MAX_STREAMS")
+    ] = Field(default="127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
+    http_port: _Port = Field(default=8080, description="port of HTTP and Realtime; 0: any free one")
+    grpc_port: _Port = Field(default=50051, description="port of gRPC; 0: any free one")
+    metrics_port: _Port = Field(default=8081, description="port of the metrics, without keys; 0: any free one")
+    metrics_listen: Listen = Field(default=LOOPBACK, description="address of the metrics")
+    listen: Listen = Field(
+        default=LOOPBACK, description="address of the ports of clients; beyond loopback only with --keys"
+    )
+    keys: _File = Field(default=None, description="API keys and their quotas: lines NAME SHA256 MAX_STREAMS")
     secret: Annotated[str | None, About("FILE", unset="random", accepted="a file")] = Field(
-        None, description="key that signs client secrets, at least 32 bytes; several gateways share it"
+        default=None, description="key that signs client secrets, at least 32 bytes; several gateways share it"
     )
     origins: Annotated[
         tuple[str, ...], BeforeValidator(_names), About("ORIGIN,...", accepted="names, or * for all")
-    ] = Field("", description="other origins of web pages that may use the gateway")  # type: ignore[arg-type]
-    tls_cert: _File = Field(None, description="PEM certificate chain; needs --tls-key")
-    tls_key: _File = Field(None, description="PEM private key of the certificate")
-    language: Annotated[str, About("NAME")] = Field("en-US", description="language of a model whose server names none")
+    ] = Field(default="", description="other origins of web pages that may use the gateway")  # type: ignore[arg-type]
+    tls_cert: _File = Field(default=None, description="PEM certificate chain; needs --tls-key")
+    tls_key: _File = Field(default=None, description="PEM private key of the certificate")
+    language: Annotated[str, About("NAME")] = Field(
+        default="en-US", description="language of a model whose server names none"
+    )
     endpoint_silence_ms: Annotated[EndpointSilence, About("MS")] = Field(
-        800, description="default silence that ends a segment"
+        default=800, description="default silence that ends a segment"
     )
     endpoint_state: Annotated[EndpointState | None, About("NAME", unset="the server's")] = Field(
-        None, description="decoder at the end of a segment"
+        default=None, description="decoder at the end of a segment"
     )
     longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
-        30,
+        default=30,
         description="length after which any short pause ends a segment; 0: never, and live streams cannot move",
     )
     live_window: Annotated[
@@ -117,34 +120,36 @@ class Config(Options):
             page="gateway_operations.md#offline-models",
             accepted="live (10,2,2), or LEFT,CHUNK,RIGHT in seconds",
         ),
-    ] = Field(None, description="window for live audio to offline models")
+    ] = Field(default=None, description="window for live audio to offline models")
     replay_mib: Annotated[int, Field(ge=1, le=65_536), About("MIB")] = Field(
-        1024, description="memory for audio kept for moves, in MiB"
+        default=1024, description="memory for audio kept for moves, in MiB"
     )
     riva_boost_scale: Annotated[float, Field(ge=0, le=1), About("SCALE")] = Field(
-        0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
+        default=0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )
-    strict: bool = Field(False, description="reject request fields that have no effect here")
+    strict: bool = Field(default=False, description="reject request fields that have no effect here")
     mask_words: Annotated[
         str | None, About("FILE", unset="none", page="gateway.md#masked-words", accepted="a file")
-    ] = Field(None, description="words that are masked for streams that ask")
-    captions: bool = Field(True, description="serve the captions page; beyond loopback the default is 0")
+    ] = Field(default=None, description="words that are masked for streams that ask")
+    captions: bool = Field(default=True, description="serve the captions page; beyond loopback the default is 0")
     max_file_minutes: Annotated[float, Field(ge=1, le=1440), About("MINUTES")] = Field(
-        240, description="longest uploaded recording"
+        default=240, description="longest uploaded recording"
     )
     max_upload_mb: Annotated[int, Field(ge=10, le=2000), About("MB")] = Field(
-        200, description="largest upload or compressed audio of a gRPC stream, in MB"
+        default=200, description="largest upload or compressed audio of a gRPC stream, in MB"
     )
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
-        2.5, description="time without a reply until a server is probed, and lost if that fails"
+        default=2.5, description="time without a reply until a server is probed, and lost if that fails"
     )
     idle_seconds: Annotated[float, Field(ge=1, le=3600), About("S", page="gateway.md#pauses")] = Field(
-        60, description="time without audio until a live stream frees its slot"
+        default=60, description="time without audio until a live stream frees its slot"
     )
     drain_seconds: Annotated[int, Field(ge=0, le=3600), About("S")] = Field(
-        8, description="time after SIGTERM for live streams to end"
+        default=8, description="time after SIGTERM for live streams to end"
     )
-    log_format: Annotated[Literal["text", "json"], About("NAME")] = Field("text", description="format of the log")
+    log_format: Annotated[Literal["text", "json"], About("NAME")] = Field(
+        default="text", description="format of the log"
+    )
 
     @property
     def serves_captions(self) -> bool:

@@ -50,10 +50,7 @@ class GatewayCode(Enum):
         "the stream was lost and no equal replica had room, or the gateway stops", 503, 1013, "UNAVAILABLE"
     )
     STREAM_IDLE = ErrorStatus(
-        "no audio for an hour, for some streams for `--idle-seconds`, or a slow request",
-        408,
-        4408,
-        "DEADLINE_EXCEEDED",
+        "no audio for an hour, for some streams for `--idle-seconds`, or a slow request", 408, 4408, "DEADLINE_EXCEEDED"
     )
     STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 1013, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
@@ -76,13 +73,7 @@ class GatewayCode(Enum):
 class GatewayError(Exception):
     """A request or a stream is rejected or has failed. Each protocol renders it in its own form."""
 
-    def __init__(
-        self,
-        code: GatewayCode,
-        message: str,
-        param: str | None = None,
-        retry_after_s: float | None = None,
-    ):
+    def __init__(self, code: GatewayCode, message: str, param: str | None = None, retry_after_s: float | None = None):
         super().__init__(message)
         self.code = code
         self.message = message

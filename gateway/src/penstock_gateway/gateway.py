@@ -28,7 +28,7 @@ class Gateway:
     messages: Budget = field(
         default_factory=lambda: Budget("memory for a message", limits.MAX_UNARY_BYTES, limits.MAX_WAIT_S)
     )
-    """The memory for messages of unary gRPC calls and large messages of WebSockets."""
+    """The memory for messages of unary gRPC calls."""
     connections: KeyLimit = field(default_factory=lambda: KeyLimit("connections", lambda streams: 4 * streams + 8))
     """Calls, requests and WebSockets."""
     beginning: KeyLimit = field(default_factory=lambda: KeyLimit("calls without a message", lambda streams: streams))

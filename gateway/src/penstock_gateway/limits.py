@@ -9,10 +9,8 @@ MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
 MAX_CHANNELS = 8
 """Channels of a recording, or of samples without a header."""
-MAX_FRAME_BYTES = (20 << 20) + (64 << 10)
-"""One WebSocket message: OpenAI's 15 MiB of audio in base64, and its fields."""
-LARGE_FRAME_BYTES = 1 << 20
-"""A larger message counts in `MAX_UNARY_BYTES`, three times its largest size: as it arrives, as text and as audio."""
+MAX_EVENT_BYTES = 1 << 20
+"""One event of a WebSocket without audio: it takes long to parse."""
 MAX_HEAD_BYTES, MAX_HEAD_FIELDS = 64 << 10, 100
 """The header of an HTTP request with its line."""
 MAX_CONNECTIONS, MAX_UNKNOWN_CONNECTIONS = 5_000, 500
@@ -24,7 +22,7 @@ MAX_ERRORS_IN_A_ROW = 50
 MESSAGES_PER_TURN = 32
 """Messages of one WebSocket before other connections have their turn."""
 MAX_MESSAGE_BYTES = 4 << 20
-"""One message of a gRPC stream, as gRPC's own default."""
+"""One message of a gRPC stream, as gRPC's own default, or of a WebSocket: 3 MiB of audio in base64."""
 MAX_RECOGNIZE_BYTES = 64 << 20
 """One gRPC message with a whole recording (Recognize), or less by `--max-upload-mb`: it is in memory.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
 from penstock_common.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
@@ -12,6 +12,7 @@ from penstock_gateway.errors import GatewayCode, GatewayError, shown
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)
+NO_EFFECT = "has no effect, and this gateway is strict; accepted: null"
 _MAX_WRONG = 32
 _SPEAKERS: tuple[str | int, ...] = ("off", "on", *range(2, MAX_SPEAKERS + 1))
 _TYPES = {
@@ -28,13 +29,13 @@ class Fields(BaseModel):
 
 
 class ClosedFields(Fields):
-    """All fields of an object; others are errors."""
+    """All fields of an object that may have an effect; others are errors, unless they are empty."""
 
     @model_validator(mode="before")
     @classmethod
     def _reject_unknown(cls, given: Any) -> Any:
-        unknown = [name for name in given if name not in cls.model_fields] if isinstance(given, Mapping) else []
-        if unknown:
+        values = given.items() if isinstance(given, Mapping) else ()
+        if unknown := [name for name, value in values if value and name not in cls.model_fields]:
             accepted = ", ".join(cls.model_fields)
             raise PydanticCustomError("unknown_field", "{accepted}", {"accepted": accepted, "name": unknown[0]})
         return given
@@ -69,26 +70,10 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def _without_effect(value: Any, info: ValidationInfo) -> Any:
-    if value:
-        check_effect(info)
-    return value
-
-
-def check_effect(info: ValidationInfo) -> None:
-    """Names a field without an effect; raises if the gateway is strict."""
-    if info.context and info.context["is_strict"]:
-        raise PydanticCustomError("no_effect", "null")
-    if info.context and info.field_name:
-        info.context["ignored"].append(info.field_name)
-
-
 Array = Annotated[list[_T], Field(fail_fast=True)]
 """An array, up to its first wrong value: pydantic would make an error of a kilobyte for each."""
 Text = Annotated[str, AfterValidator(_not_blank)]
 """A string that is not blank."""
-Ignored = Annotated[Any, AfterValidator(_without_effect)]
-"""A field without an effect; an error in a strict gateway."""
 
 
 def parse_object(data: str | bytes) -> dict[str, Any] | None:
@@ -111,9 +96,8 @@ def read_known(
     kept = deepcopy(given)
     wrong: list[str] = []
     while True:
-        context: dict[str, Any] = {"is_strict": is_strict, "ignored": []}
         try:
-            return kind.model_validate(kept, context=context), wrong + context["ignored"]
+            return kind.model_validate(kept), wrong
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = [*first["loc"], *([first["ctx"]["name"]] if first["type"] == "unknown_field" else [])]
@@ -126,10 +110,10 @@ def read_known(
             wrong.append(shown(".".join(map(str, place)))[1:-1])
 
 
-def read_fields(kind: type[_F], given: Any, path: str, is_strict: bool = False) -> _F:
+def read_fields(kind: type[_F], given: Any, path: str) -> _F:
     """The fields of the object at `path`. GatewayError names the first wrong one and what is accepted."""
     try:
-        return kind.model_validate(given, context={"is_strict": is_strict, "ignored": []})
+        return kind.model_validate(given)
     except ValidationError as error:
         raise field_error(error.errors(include_url=False), path) from None
 
@@ -148,8 +132,6 @@ def problem(error: ErrorDetails) -> str:
     kind = error["type"]
     if kind == "unknown_field":
         return f"is unknown; accepted: {error['msg']}"
-    if kind == "no_effect":
-        return "has no effect, and this gateway is strict; accepted: null"
     if kind == "value_error":
         return f"is {shown(error['input'])}: {error['ctx']['error']}"
     accepts = error["ctx"]["expected"] if kind == "literal_error" else _TYPES.get(kind, error["msg"])

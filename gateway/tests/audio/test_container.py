@@ -15,7 +15,7 @@ import pytest
 import soundfile
 import soxr
 
-from client.tests.helpers.sound_files import media_file, sound_file
+from client.tests.helpers.sound_files import sound_file
 from penstock_gateway.audio import container, decode_worker
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.decode_worker import MAX_QUIET_CPU_S
@@ -40,14 +40,6 @@ async def test_a_recording_is_mixed_and_resampled(form, subtype):
     np.testing.assert_allclose(await decoded(data), expected, atol=1e-6)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("form", "codec"), [("ogg", "libopus"), ("mp3", "libmp3lame"), ("webm", "libopus"), ("ipod", "aac")]
-)
-async def test_compressed_recordings(form, codec):
-    assert_tone(await decoded(media_file(form, codec, soxr.resample(TONE, 44_100, 48_000), 48_000)))
-
-
 def assert_tone(samples):
     assert samples.dtype == np.float32
     assert abs(len(samples) / RATE_HZ - 3.0) < 0.15
@@ -61,7 +53,7 @@ def assert_tone(samples):
     ("data", "message"),
     [
         (b"", "is empty"),
-        (b"no audio at all", "begins with b'no audio'"),
+        (b"no audio at all", "it is a text, which begins with 'no audio at all'; accepted: WAV, MP3"),
         (b"fLaC" + bytes(100), "not a readable audio file"),
         (b"\x1aE\xdf\xa3" + bytes(100), "not a readable audio file"),
         (b"\x00\x00\x00\x18ftypisom" + bytes(100), "not a readable audio file"),
@@ -76,26 +68,6 @@ async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
     with pytest.raises(GatewayError, match=message) as error:
         await decoded(data)
     assert error.value.code is GatewayCode.AUDIO_INVALID
-
-
-@pytest.mark.anyio
-async def test_a_cut_recording_that_begins_late():
-    data = media_file("matroska", "pcm_s16le", TONE, 44_100, start_s=2.0)
-    with in_memory(data[: len(data) // 2]) as file:
-        recording = DecodedRecording(file, "a", RATE_HZ, 60.0)
-        samples = np.concatenate([block async for block in recording.blocks()])
-    assert recording.start_s == 2.0
-    assert [remark.code for remark in recording.remarks] == ["cut"]
-    assert abs(recording.remarks[0].start_s - 2.0 - len(samples) / RATE_HZ) < 0.05
-
-
-@pytest.mark.anyio
-async def test_random_bytes_behind_a_header_are_rejected():
-    rng = np.random.default_rng(0)
-    for magic in (b"fLaC", b"OggS", b"ID3", b"\xff\xfb"):
-        with pytest.raises(GatewayError) as error:
-            await decoded(magic + rng.bytes(5000))
-        assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
 @pytest.mark.anyio
@@ -379,7 +351,8 @@ def test_the_process_of_a_recording_is_limited():
         def write_samples(order, data, out):
             out.write(repr([resource.getrlimit(r)[0] for r in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)]).encode())
         decode_worker.write_samples = write_samples
+        decode_worker.time.process_time = lambda: 3.4
         pair = socket.socketpair()
         decode_worker._run({}, os.open("/dev/null", os.O_RDONLY), 1, pair[0])"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == [MAX_QUIET_CPU_S, 0]
+    assert json.loads(done.stdout) == [3 + MAX_QUIET_CPU_S, 0]

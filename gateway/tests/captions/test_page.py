@@ -137,24 +137,6 @@ async def test_speakers_have_colours(captions, recording, streams):
         assert problems(page) == []
 
 
-async def test_a_file_that_is_no_audio(captions, tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("no audio")
-    async with running(captions) as served, browser() as page:
-        await page.open(f"{served.url}/captions")
-        await page.choose("chooser", path)
-        await page.wait("!document.getElementById('message').hidden")
-        assert (await page.text("message-text")).startswith("notes.txt: ")
-        assert await page.text("status") == "Ready"
-
-
-async def test_a_file_without_words(captions, recording):
-    async with running(captions) as served, browser() as page:
-        await page.open(f"{served.url}/captions")
-        await page.choose("chooser", recording(2.0))
-        await page.wait("document.getElementById('message-text').textContent.startsWith('No words')")
-
-
 async def test_a_model_of_files_has_no_microphone(captions, recording, streams):
     streams.groups = (replace(GROUP, context=None, windows=("file",)),)
     async with running(captions) as served, browser() as page:

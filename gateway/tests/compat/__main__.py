@@ -1,10 +1,10 @@
 """Runs the clients of other projects, unchanged, against a real server and gateway: `make client-compat`.
 
-The packages of NVIDIA and OpenAI and the plugins of LiveKit and Pipecat are those of locks/compat.txt, in an
-environment of their own. wyoming_openai, of locks/wyoming.txt, has another one (`--wyoming-python`). NVIDIA's scripts
-come from `--riva-scripts`, the folder scripts/asr of a checkout of github.com/nvidia-riva/python-clients. Rows of what
-is not named are left out. Prints a table and ends with status 1 if the words of a row differ from those of
-`penstock_client`.
+The packages of NVIDIA and OpenAI, the plugins of LiveKit and Pipecat, and Node are those of locks/compat.txt, in an
+environment of their own; JavaScript's packages are beside the examples. wyoming_openai, of locks/wyoming.txt, has
+another environment (`--wyoming-python`). NVIDIA's scripts come from `--riva-scripts`, the folder scripts/asr of a
+checkout of github.com/nvidia-riva/python-clients. Rows of what is not named are left out. Prints a table and ends with
+status 1 if the words of a row differ from those of `penstock_client`.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from gateway.tests.compat.javascript import CERTIFICATES, run_examples
 from gateway.tests.compat.riva_scripts import run_scripts
 from penstock.pipeline.results.figures import figures_of
 from penstock_client import Client
@@ -132,20 +133,22 @@ def _expected(call: str, words: dict[str, str], model: str) -> str:
 
 
 @contextmanager
-def served() -> Iterator[tuple[str, RunningGateway]]:
-    """The address of a server, and a gateway in front of it."""
+def served() -> Iterator[tuple[str, RunningGateway, RunningGateway]]:
+    """The address of a server, and two gateways in front of it, the second with TLS."""
     servers = running_server(MODEL, MAX_STREAMS, 30.0)
     server = next(servers)
+    flags = ("--endpoint-silence-ms", "800", "--idle-seconds", str(IDLE_S))
+    tls = ("--tls-cert", str(CERTIFICATES / "cert.pem"), "--tls-key", str(CERTIFICATES / "key.pem"))
     try:
-        with running_gateway(server, "--endpoint-silence-ms", "800", "--idle-seconds", str(IDLE_S)) as gateway:
-            yield server.url("grpc"), gateway
+        with running_gateway(server, *flags) as gateway, running_gateway(server, *flags, *tls) as secure:
+            yield server.url("grpc"), gateway, secure
     finally:
         servers.close()
 
 
 def rows(python: str, scripts: Path | None, wyoming_python: str | None) -> Iterator[Row]:
     """All calls."""
-    with tempfile.TemporaryDirectory() as name, served() as (url, gateway):
+    with tempfile.TemporaryDirectory() as name, served() as (url, gateway, secure):
         folder = Path(name)
         make_recordings(folder)
         words = direct_words(folder, url)
@@ -154,6 +157,9 @@ def rows(python: str, scripts: Path | None, wyoming_python: str | None) -> Itera
             "openai": run_calls(python, "openai_calls.py", f"http://{gateway.http}", name, mute),
             "riva.client": run_calls(python, "riva_calls.py", gateway.grpc, gateway.http, name, mute),
             "voice agents": run_calls(python, "agent_calls.py", gateway.grpc, gateway.http, name, mute, count),
+            "JavaScript": run_examples(
+                Path(python).with_name("node"), folder / "recording.wav", gateway.http, secure.http
+            ),
         }
         if wyoming_python is not None:
             calls["wyoming_openai"] = run_calls(wyoming_python, "wyoming_calls.py", f"http://{gateway.http}", name)

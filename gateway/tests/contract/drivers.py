@@ -42,6 +42,7 @@ class RivaStream(Call):
     speakers: ClassVar = {"diarization_config": {"enable_speaker_diarization": True}}
     figures: ClassVar = {"verbatim_transcripts": False}
     masks: ClassVar = {"profanity_filter": True}
+    french: ClassVar = {"language_code": "fr"}
 
     async def _run(self) -> None:
         """By threads: gRPC's asyncio client may lose the status of a call that ends while a message is sent."""
@@ -121,6 +122,7 @@ class OpenAIFile(Call):
     protocol, is_live, tells_rest, large_samples = "openai", False, False, 6 << 20
     wrong, unused = ({"include[]": "words"},), {"temperature": "0.2", "surprise": "1"}
     form: ClassVar = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    french: ClassVar = {"language": "fr"}
 
     @classmethod
     def errors(cls, code: GatewayCode) -> set[tuple[str, Any]]:
@@ -189,6 +191,7 @@ class Realtime(Call):
     speakers: ClassVar = {"transcription": {"speakers": 2}}
     figures: ClassVar = {"transcription": {"numbers": "figures"}}
     masks: ClassVar = {"transcription": {"mask_words": True}}
+    french: ClassVar = {"transcription": {"language": "fr"}}
     endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 
     @classmethod

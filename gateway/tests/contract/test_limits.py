@@ -76,8 +76,7 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
 
 
 @pytest.mark.parametrize(
-    ("most", "is_away", "code"),
-    [(0, False, GatewayCode.STREAMS_EXHAUSTED), (8, True, GatewayCode.NO_REPLICA)],
+    ("most", "is_away", "code"), [(0, False, GatewayCode.STREAMS_EXHAUSTED), (8, True, GatewayCode.NO_REPLICA)]
 )
 @pytest.mark.parametrize("driver", ALL)
 async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, until, driver, most, is_away, code):
@@ -103,7 +102,7 @@ async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
             check(driver, await driver.of(served.ports, speech(1)), GatewayCode.STREAMS_EXHAUSTED)
             assert (await driver.of(served.ports, speech(2), key="sk-two")).text == "w2"
         assert (await driver.of(served.ports, speech(1))).text == "w1"
-        await until(lambda: not served.gateway.connections.open(ONE))
+        await until(lambda: not served.gateway.connections.open[ONE.name])
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])

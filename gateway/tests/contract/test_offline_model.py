@@ -12,7 +12,6 @@ from penstock_gateway.config import ReplicaGroup
 pytestmark = pytest.mark.anyio
 SAMPLES = 3 * SEGMENT + 1000
 NOISE = np.random.default_rng(0).uniform(-0.1, 0.1, SAMPLES).astype(np.float32)
-PCM = (NOISE * 32767).astype("<i2").tobytes()
 TEXTS = [text for text, _ in whole(SAMPLES)]
 TEXT = " ".join(TEXTS)
 FILES_ONLY = "live audio is not accepted by model"

@@ -133,3 +133,17 @@ async def test_an_option_without_an_effect_is_named(fleet, serve, driver):
         assert (outcome.text, outcome.code) == ("w1 w2 w3 w4 w5", "")
         assert all(name in outcome.ignored for name in driver.unused), outcome.ignored
         assert not (await driver.of(served.ports, SPEECH)).ignored
+
+
+@pytest.mark.parametrize(("known", "strict"), [("", False), ("", True), ("en", False)])
+@pytest.mark.parametrize("driver", ALL)
+async def test_a_language_that_the_model_does_not_name(fleet, serve, driver, known, strict):
+    server = fleet()
+    server.batch.recognizer.server_parameters["detected_languages"] = known
+    async with serve(server, strict=strict) as served:
+        outcome = await driver.of(served.ports, SPEECH, **driver.french)
+        if known or strict:
+            assert (outcome.code, outcome.status) in driver.errors(GatewayCode.FIELD_INVALID)
+            assert "accepted: en" in outcome.message or not known
+        else:
+            assert (outcome.text, outcome.ignored) == ("w1 w2 w3 w4 w5", "language 'fr'")

@@ -16,7 +16,7 @@ from penstock_common.results import Alternative, Word
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
-from penstock_gateway.stream.events import Event, Final, Partial
+from penstock_gateway.stream.events import Event, Final, Partial, placed
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, upstream_options
 
 FRAME_SAMPLES = 1600
@@ -45,6 +45,7 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
+        self.start_s, self.channel = 0.0, 0
         self.activity = Activity(60.0, parks=True)
         self.remarks: list[Remark] = []
         self.room = asyncio.Event()
@@ -102,7 +103,7 @@ class FakeStream:
         while (event := await self._events.get()) is not None:
             if isinstance(event, GatewayError):
                 raise event
-            yield event
+            yield placed(event, round(1000 * self.start_s), self.channel)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -154,13 +155,13 @@ class FakeStreams:
     def __init__(self, max_streams: int = 64):
         self.opened: list[FakeStream] = []
         self.sessions: set[object] = set()
-        self.groups = (GROUP,)
+        self.groups: tuple[ModelGroup, ...] = (GROUP,)
         self.max_streams = max_streams
         self.open_error: GatewayError | None = None
 
     def group(self, model: str) -> ModelGroup:
         if model in ("", GROUP.name, "whisper-1"):
-            return GROUP
+            return self.groups[0]
         raise GatewayError(GatewayCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
 
     def check(self, options: LiveStreamOptions) -> None:

@@ -94,7 +94,20 @@ async def test_the_rest_of_a_body_that_is_not_read(make_gateway, monkeypatch):
 
 async def test_what_is_not_http(gateway):
     async with running(gateway) as served:
-        assert await answer(served, "\x16\x03\x01 hello") == (400, "field_invalid")
+        assert await answer(served, "hello") == (400, "field_invalid")
+
+
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+async def test_a_client_of_tls_at_a_port_without_it_is_logged(gateway, caplog, scheme):
+    caplog.set_level("INFO")
+    async with running(gateway) as served:
+        with pytest.raises((httpx2.ConnectError, OSError)):
+            if scheme == "wss":
+                await websockets.connect(served.ws_url.replace("ws:", "wss:") + PATH)
+            async with httpx2.AsyncClient(timeout=60) as client:
+                await client.get(served.url.replace("http:", "https:"))
+    (reason,) = (record.fields["reason"] for record in caplog.records if record.message == "rejected")
+    assert reason.startswith("127.0.0.1 uses TLS on a port without TLS; accepted: http:// and ws://")
 
 
 async def test_two_authorizations_are_rejected(make_gateway):
@@ -196,17 +209,17 @@ BROKEN = {
 }
 
 
-async def test_a_large_text_is_audio_in_ascii(gateway):
-    large = "x" * limits.LARGE_FRAME_BYTES
+async def test_a_large_event_is_audio_and_no_message_is_larger_than_the_limit(gateway):
+    large = "x" * limits.MAX_EVENT_BYTES
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await socket.send(f'{{"type": "session.update", "session": {{"instructions": "\\ud83d\\ude00{large}"}}}}')
         while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
             pass
         assert event["error"]["code"] == "too_large"
-        await socket.send(large + "\U0001f600")
+        await socket.send("x" * (limits.MAX_MESSAGE_BYTES + 1))
+        assert "accepted: 4,194,304" in json.loads(await asyncio.wait_for(socket.recv(), 60))["error"]["message"]
         with pytest.raises(websockets.ConnectionClosed) as closed:
-            while True:
-                await asyncio.wait_for(socket.recv(), 60)
+            await asyncio.wait_for(socket.recv(), 60)
     assert closed.value.rcvd.code == 1009
 
 
@@ -239,7 +252,7 @@ async def test_a_websocket_that_is_broken_before_it_is_accepted(gateway, caplog,
         async with running(gateway) as served:
             reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
             writer.write(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n\r\n".encode())
-            while not gateway.connections.open(ANONYMOUS):
+            while not gateway.connections.open[ANONYMOUS.name]:
                 await asyncio.sleep(0)
             writer.write(frame)
             with contextlib.suppress(ConnectionResetError):

@@ -38,8 +38,6 @@ async def post(gateway, *parts: bytes, media_type: str = "multipart/form-data"):
         file_part('name="file"; filename'),
         file_part("name=\"file\"; filename*=UTF-8''%D0%B7%D0%B2%D1%83%D0%BA.wav", LARGE),
         file_part("name=\"file\"; filename*=other''%zz"),
-        file_part("filename*=UTF-8''a.wav; name*=UTF-8''file", LARGE),
-        file_part("name*=us-ascii'en'%66ile; filename=a.wav"),
         file_part('NAME="file"; FileName*=a', head="content-disposition"),
         file_part('name="file"; filename="a\\"b.wav"', head="CONTENT-DISPOSITION"),
     ],
@@ -56,9 +54,10 @@ async def test_the_part_file_is_a_file_with_any_file_name_or_none(gateway, part,
         ([file_part('name="file"'), file_part('name="file"; filename="b"')], "Too many files"),
         ([file_part("name=\"file\"; filename*=UTF-8''a"), file_part('name="file"')], "Too many files"),
         ([file_part('filename="a.wav"')], '"name" must be provided'),
+        ([file_part("filename=a.wav; name*=UTF-8''file")], '"name" must be provided'),
         ([file_part('name="audio"')], "file is missing"),
         ([file_part('name="file"', b"")], "the audio is empty"),
-        ([file_part('name="file"', b"call.wav")], "begins with b'call.wav'"),
+        ([file_part('name="file"', b"call.wav")], "begins with 'call.wav'"),
         ([b"Content-Type: audio/wav\r\n\r\n" + SMALL], '"name" must be provided'),
     ],
 )
@@ -84,12 +83,6 @@ async def test_all_fields_of_a_form_have_a_limit(gateway, parts):
     response = await post(gateway, *parts)
     assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
     assert response.json()["error"]["message"] == "the fields of the form have more than 1,048,576 bytes"
-
-
-async def test_other_fields_may_have_extended_names(gateway):
-    part = b"Content-Disposition: form-data; name*=utf-8''%D1%8F%22%5C\r\n\r\nx"
-    response = await post(gateway, part, file_part('name="file"'))
-    assert response.headers["penstock-ignored"] == '\\u044f"\\\\'
 
 
 async def test_another_media_type_has_no_file(gateway):

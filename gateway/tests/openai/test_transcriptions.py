@@ -127,7 +127,6 @@ async def test_values_that_apps_send(client, fields, ignored):
     [
         ({"response_format": "diarised_json"}, "response_format"),
         ({"speakers": "1"}, "speakers"),
-        ({"speakers": "9"}, "speakers"),
         ({"known_speaker_names[]": list("abcdefghi")}, "known_speaker_names"),
         ({"known_speaker_names[]": ["Ada", "Ada "]}, "known_speaker_names"),
         ({"known_speaker_names[]": ["Ada", "unknown"]}, "known_speaker_names"),
@@ -136,7 +135,6 @@ async def test_values_that_apps_send(client, fields, ignored):
         ({"include[]": "words"}, "include"),
         ({"timestamp_granularities[]": "char"}, "timestamp_granularities"),
         ({"chunking_strategy": "manual"}, "chunking_strategy"),
-        ({"chunking_strategy": "[1]"}, "chunking_strategy"),
         ({"chunking_strategy": '{"type": "server_vad", "a": ' + "[" * 900 + "]" * 900 + "}"}, "chunking_strategy"),
         ({"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 100}'}, None),
         ({"chunking_strategy[silence_duration_ms]": "a"}, "chunking_strategy[silence_duration_ms]"),

@@ -70,20 +70,13 @@ def get(port, path):
             time.sleep(0.02)
 
 
-def test_it_serves_until_a_signal(replica):
+def test_a_signal_that_comes_twice_lets_live_streams_end(replica):
     with started("--replicas", replica) as (process, http_port, metrics_port):
         status, body = get(http_port, "/health/ready")
         assert (status, json.loads(body)) == (200, {"status": "ready", "models": ["fake"]})
         page = get(metrics_port, "/metrics")[1]
         assert "penstock_gateway_replicas_up" in page and "penstock_gateway_build_info{version=" in page
         assert "penstock_gateway_certificate_not_after_timestamp_seconds{" not in page
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-
-
-def test_a_signal_that_comes_twice_lets_live_streams_end(replica):
-    with started("--replicas", replica) as (process, http_port, _):
-        get(http_port, "/health/ready")
         with connect(f"ws://127.0.0.1:{http_port}/v1/realtime") as socket:
             socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(SECOND).decode()}))
             while not json.loads(socket.recv(60))["type"].endswith("speech_started"):
@@ -94,12 +87,6 @@ def test_a_signal_that_comes_twice_lets_live_streams_end(replica):
             while "transcript" not in (event := json.loads(socket.recv(60))):
                 assert event["type"] != "error"
         assert process.wait(60) == 0
-
-
-def test_without_a_replica_it_is_live_but_not_ready():
-    with started("--replicas", "127.0.0.1:1", "--log-format", "text") as (_, http_port, _):
-        assert get(http_port, "/health/live")[0] == 200
-        assert get(http_port, "/health/ready")[0] == 503
 
 
 def test_a_client_writes_no_line_of_its_own_into_the_log(replica):

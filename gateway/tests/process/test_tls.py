@@ -72,9 +72,12 @@ async def test_wss(served, trust):
     assert event["transcript"] == "w0 w1 w2"
 
 
-async def test_plain_connections_are_rejected(served, streams):
+async def test_plain_connections_are_rejected(served, streams, caplog):
+    caplog.set_level("INFO")
     with pytest.raises(httpx2.TransportError):
         await transcribe(served.url)
+    reasons = [record.fields["reason"] for record in caplog.records if record.message == "rejected"]
+    assert reasons == ["127.0.0.1 uses no TLS on a port with TLS; accepted: https:// and wss://"]
     with pytest.raises((OSError, EOFError, websockets.WebSocketException)):
         await websockets.connect(f"{served.ws_url}/v1/realtime")
     async with grpc.aio.insecure_channel(served.grpc_address) as channel:

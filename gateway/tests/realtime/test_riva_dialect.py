@@ -1,6 +1,7 @@
 """Riva's Realtime dialect without a socket."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -37,14 +38,14 @@ def final(text, words=(), is_last=False, forced=False):
 
 
 def test_a_token_of_the_handshake_chooses_the_dialect_and_its_first_event(protocol):
-    (created,) = protocol.opened()
+    (created,) = protocol.dialect.opened()
     assert created["type"] == "conversation.created"
     assert created["conversation"]["object"] == "realtime.conversation"
 
 
 def test_the_first_client_event_chooses_the_dialect():
     protocol = RealtimeProtocol(FakeStreams(), Config())
-    assert protocol.opened()[0]["type"] == "session.created"
+    assert protocol.dialect.opened()[0]["type"] == "session.created"
     configure, updated = update(protocol, input_audio_params={}, turn_detection=None)
     assert (configure.audio, updated["penstock_ignored"]) == (RawFormat("s16le", 16_000), ["turn_detection"])
 
@@ -59,10 +60,19 @@ def test_fields_of_the_beta_have_no_effect_and_are_named():
     assert error(update(strict, **beta))["param"] == "session.turn_detection"
 
 
+def test_a_language_that_the_model_does_not_name_is_not_shown():
+    streams = FakeStreams()
+    streams.groups = (replace(streams.groups[0], detected_languages=()),)
+    protocol = RealtimeProtocol(streams, Config(), is_riva=True)
+    updated = update(protocol, input_audio_transcription={"language": "fr"})[-1]
+    assert updated["penstock_ignored"] == ["language 'fr'"]
+    assert updated["session"]["input_audio_transcription"]["language"] == "en-US"
+
+
 def test_words_have_the_tag_of_their_speaker(protocol):
     configure, _ = update(protocol, speaker_diarization={"enable_speaker_diarization": True, "max_speaker_count": 2})
     assert configure.options.speakers == 2
-    (completed,) = protocol.result(final("one", [Word("one", 120, 480, 0.5, speaker=2)]))
+    (completed,) = protocol.dialect.result(final("one", [Word("one", 120, 480, 0.5, speaker=2)]))
     assert completed["words_info"]["words"][0]["speaker_tag"] == 2
 
 
@@ -123,16 +133,16 @@ def test_a_commit_is_confirmed_and_means_nothing(protocol):
 def test_deltas_have_the_whole_text_and_completed_the_words(protocol):
     append(protocol)
     texts = ["on", "one", "one", "one two"]
-    events = [event for text in texts for event in protocol.result(Partial(0, text, 0, (), 1.0))]
+    events = [event for text in texts for event in protocol.dialect.result(Partial(0, text, 0, (), 1.0))]
     assert [event["delta"] for event in events] == ["on", "one", "one two"]
-    (completed,) = protocol.result(final("one two", [Word("one", 120, 480, 0.5), Word("two", 600, 900, 0.25)]))
+    (completed,) = protocol.dialect.result(final("one two", [Word("one", 120, 480, 0.5), Word("two", 600, 900, 0.25)]))
     assert (completed["type"], completed["transcript"]) == (f"{ITEM}.completed", "one two")
     assert completed["is_last_result"] is False
     assert completed["words_info"]["words"][0] == {
         "word": "one", "start_time": 120, "end_time": 480, "confidence": 0.5, "speaker_tag": 0
     }  # fmt: skip
     assert completed["item_id"] == events[0]["item_id"]
-    assert protocol.result(final("")) == []
+    assert protocol.dialect.result(final("")) == []
 
 
 @pytest.mark.parametrize(("runtime", "is_end"), [
@@ -147,14 +157,14 @@ def test_a_forced_end_behind_the_audio(protocol, runtime, is_end):
 
 def test_a_forced_end_of_silence_is_answered(protocol):
     append(protocol, runtime_config={"force_eou": "true"})
-    (completed,) = protocol.result(final("", forced=True))
+    (completed,) = protocol.dialect.result(final("", forced=True))
     assert (completed["transcript"], completed["is_last_result"]) == ("", False)
 
 
 def test_done_ends_the_stream_with_the_last_result(protocol):
     append(protocol)
     assert send(protocol, "input_audio_buffer.done") == [FINISH]
-    (completed,) = protocol.result(final("one", is_last=True))
+    (completed,) = protocol.dialect.result(final("one", is_last=True))
     assert completed["is_last_result"] is True
     assert error(append(protocol))["param"] == "type"
 
@@ -163,14 +173,14 @@ def test_clear_discards_the_segment(protocol):
     append(protocol)
     ended, cleared = send(protocol, "input_audio_buffer.clear")
     assert (ended, cleared["type"]) == (END_SEGMENT, "input_audio_buffer.cleared")
-    assert protocol.result(Partial(0, "one", 3, (), 1.0)) == []
-    assert protocol.result(final("one", forced=True)) == []
-    assert len(protocol.result(final("two"))) == 1
+    assert protocol.dialect.result(Partial(0, "one", 3, (), 1.0)) == []
+    assert protocol.dialect.result(final("one", forced=True)) == []
+    assert len(protocol.dialect.result(final("two"))) == 1
 
 
 def test_other_settings_before_the_end_are_no_last_result(protocol):
     append(protocol)
-    (completed,) = protocol.result(final("one", is_last=True))
+    (completed,) = protocol.dialect.result(final("one", is_last=True))
     assert completed["is_last_result"] is False
 
 
@@ -182,7 +192,6 @@ def test_other_settings_before_the_end_are_no_last_result(protocol):
         {"input_audio_params": {"sample_rate_hz": "fast"}},
         {"input_audio_params": {"num_channels": 9}},
         {"input_audio_transcription": {"model": "nothing"}},
-        {"input_audio_transcription": {"model": 5}},
         {"input_audio_transcription": {"language": "fr-FR"}},
         {"recognition_config": {"max_alternatives": -1}},
         {"recognition_config": {"custom_configuration": "no colon"}},
@@ -216,6 +225,6 @@ def test_names_of_ignored_fields_are_bounded(protocol):
 
 
 def test_a_lost_stream(protocol):
-    assert protocol.failed(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone")) == []
-    (event,) = protocol.failed(GatewayError(GatewayCode.AUDIO_INVALID, "samples are not finite"))
+    assert protocol.dialect.failed(GatewayError(GatewayCode.STREAM_LOST, "the replica is gone")) == []
+    (event,) = protocol.dialect.failed(GatewayError(GatewayCode.AUDIO_INVALID, "samples are not finite"))
     assert event["error"]["code"] == "audio_invalid"

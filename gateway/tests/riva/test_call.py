@@ -1,7 +1,7 @@
 import pytest
 
 from penstock_common.results import Alternative, Word
-from penstock_gateway.riva.call import final_result, interim_result, is_answer, offline_result
+from penstock_gateway.riva.call import is_answer, offline_result, streaming_result
 from penstock_gateway.riva.request_mapping import ResultFormat
 from penstock_gateway.stream.events import Final, Partial
 
@@ -14,7 +14,7 @@ def final(text="market street", words=WORDS, alternatives=(), forced=False, is_l
 
 
 def test_an_interim_result():
-    result = interim_result(Partial(0, "market str", 7, WORDS[:1], 1.125), FORM)
+    result = streaming_result(Partial(0, "market str", 7, WORDS[:1], 1.125), FORM)
     (alternative,) = result.alternatives
     assert alternative.transcript == "market str"
     assert not alternative.words and not alternative.confidence
@@ -23,7 +23,7 @@ def test_an_interim_result():
 
 
 def test_a_final_result():
-    result = final_result(final(), FORM)
+    result = streaming_result(final(), FORM)
     (alternative,) = result.alternatives
     assert alternative.transcript == "market street "  # clients join them
     assert alternative.confidence == 0.5
@@ -34,12 +34,12 @@ def test_a_final_result():
 
 
 def test_a_transcript_of_a_script_without_spaces_ends_with_none():
-    assert final_result(final("今日は。"), FORM).alternatives[0].transcript == "今日は。"
+    assert streaming_result(final("今日は。"), FORM).alternatives[0].transcript == "今日は。"
 
 
 def test_words_only_where_they_were_asked_for():
     form = ResultFormat("", 1, has_words=False)
-    (alternative,) = final_result(final(), form).alternatives
+    (alternative,) = streaming_result(final(), form).alternatives
     assert not alternative.words and not alternative.language_code
     assert alternative.confidence == 0.5
 
@@ -54,7 +54,7 @@ def test_alternatives_keep_their_order():
 
 
 def test_a_word_whose_server_sends_no_confidence_has_all():
-    (alternative,) = final_result(final("hi", words=(Word("hi", 0, 80),)), FORM).alternatives
+    (alternative,) = streaming_result(final("hi", words=(Word("hi", 0, 80),)), FORM).alternatives
     assert alternative.confidence == alternative.words[0].confidence == 1.0
 
 
@@ -62,4 +62,4 @@ def test_an_empty_segment_is_an_answer_only_to_a_forced_end():
     assert is_answer(final())
     assert is_answer(final(text="", words=(), forced=True))
     assert not is_answer(final(text="", words=(), is_last=True))
-    assert final_result(final(text="", words=(), forced=True), FORM).alternatives[0].transcript == ""
+    assert streaming_result(final(text="", words=(), forced=True), FORM).alternatives[0].transcript == ""

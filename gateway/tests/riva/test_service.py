@@ -120,9 +120,7 @@ async def test_options_change_in_a_running_call(gateway):
     ("form", "subtype", "fields"),
     [
         ("WAV", "PCM_16", {}),
-        ("WAV", "ULAW", {}),
         ("WAV", "PCM_16", {"encoding": "LINEAR_PCM", "sample_rate_hertz": 8000}),  # the header is right
-        ("FLAC", None, {}),
         ("FLAC", None, {"encoding": "FLAC"}),
         ("OGG", "OPUS", {"encoding": "OGGOPUS"}),
         ("RAW", "ULAW", {"encoding": "MULAW", "sample_rate_hertz": 16_000}),
@@ -175,27 +173,6 @@ async def test_a_cut_recording_that_begins_late_gives_its_times_and_a_remark(gat
         assert "penstock-warning" not in dict(await riva_client.recognize(SILENCE).trailing_metadata())
 
 
-@pytest.mark.parametrize("data", [b"", b"hello there" * 20], ids=["empty", "text"])
-async def test_what_is_no_audio_is_rejected(gateway, data):
-    async with client(gateway) as riva_client, rejected(gateway, Code.INVALID_ARGUMENT, "AUDIO_INVALID"):
-        await riva_client.recognize(data)
-
-
-async def test_raw_samples_that_begin_as_mpeg_audio_are_raw(gateway):
-    data = b"\xff\xfb\x90\x64" + b"\xff\xff" * 1600  # the header of a frame, then -1
-    async with client(gateway) as riva_client:
-        await riva_client.recognize(data)
-    assert sum(map(len, gateway.streams.opened[0].pushed)) == len(data) // 2
-
-
-async def test_a_forced_end_after_mulaw_silence_has_its_word(gateway):
-    data = b"\xff" * 100 + sound_file(speech(0.3, rate_hz=8000), 8000, "RAW", "ULAW")
-    async with client(gateway) as riva_client:
-        config = configuration(encoding="MULAW", sample_rate_hertz=8000)
-        found = await finals(riva_client.send_all([config, audio(data, runtime_config={"force_eou": "true"})]))
-    assert found[0] == "w0 w1 w2 "
-
-
 async def test_noise_as_of_another_encoding_is_in_the_trailing_metadata(gateway):
     data = np.random.default_rng(0).bytes(4 * 32_000)
     async with client(gateway) as riva_client:
@@ -223,11 +200,9 @@ async def test_the_models(gateway):
         ([], Code.INVALID_ARGUMENT, "first message has no streaming_config"),
         ([audio(speech(0.1))], Code.INVALID_ARGUMENT, "first message has no streaming_config"),
         ([b"\xff" * 40], Code.INVALID_ARGUMENT, "not a nvidia.riva.asr.StreamingRecognizeRequest"),
-        ([configuration(), b"\xff" * 40], Code.INVALID_ARGUMENT, "not a nvidia.riva.asr.StreamingRecognizeRequest"),
         ([configuration(), configuration()], Code.INVALID_ARGUMENT, "streaming_config"),
         ([configuration(), audio(b"RIFF" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
-        ([configuration(), audio(b"fLaC" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
-        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: WAV; with FFmpeg"),
+        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: WAV, MP3"),
         ([configuration(), audio(b"", runtime_config={"x": "y"})], Code.INVALID_ARGUMENT, "runtime_config"),
         (
             [configuration(), audio(b"fLaC", runtime_config={"force_eou": "1"})],

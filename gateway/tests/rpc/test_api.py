@@ -24,7 +24,7 @@ DIGEST = hashlib.sha256(b"sk-test")
 RING = KeyRing([(ApiKey("test", 4), DIGEST.digest())])
 LOST_STATUS = "Internal error from Core"
 """Errors of gRPC's client, where a write fails before the server's status arrives: another call gets it."""
-CALLS, MESSAGE_BYTES = 8, 60 << 20
+CALLS, MESSAGE_BYTES = 4, 40 << 20
 
 
 def peak_bytes(process_id):

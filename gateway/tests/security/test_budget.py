@@ -39,24 +39,30 @@ async def test_a_request_that_waits_too_long_is_rejected():
 @pytest.mark.anyio
 async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch):
     monkeypatch.setattr(limits, "TICK_S", -2.0)
-    budget, ended = Budget("memory", 400, 60), asyncio.Event()
-    async with budget.taken("b", 100), budget.taken("c", 100):
-        holding = budget.taken("a", 200)
-        await holding.__aenter__()
-        with budget.arriving("b", lambda: pytest.fail("it has less")), budget.arriving("a", ended.set):
-            with budget.growing("b") as resize, pytest.raises(GatewayError, match="there is no memory left"):
-                resize(10)
-            assert not ended.is_set(), "the key has some"
-            waiting = asyncio.create_task(budget.taken("d", 100).__aenter__())
-            await asyncio.wait_for(ended.wait(), 60)
-        await holding.__aexit__(None, None, None)
-        await asyncio.wait_for(waiting, 60)
+    budget = Budget("memory", 400, 60)
+
+    async def hold(key, amount):
+        async with budget.taken(key, amount):
+            await budget.arrival(key, asyncio.Event().wait(), 60)
+
+    async with budget.taken("c", 100):
+        less, most = (asyncio.create_task(hold(key, amount)) for key, amount in (("b", 100), ("a", 200)))
+        await asyncio.sleep(0.01)
+        with budget.growing("b") as resize, pytest.raises(GatewayError, match="there is no memory left"):
+            resize(10)
+        await asyncio.sleep(0.01)
+        assert not most.done(), "the key has some"
+        async with budget.taken("d", 100):
+            with pytest.raises(GatewayError, match="another key needs the memory"):
+                await asyncio.wait_for(most, 60)
+            assert not less.done(), "it has less"
+        less.cancel()
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("keys", "size"), [("aa", 150), ("abc", 160)], ids=["share", "all"])
-async def test_what_grows_until_all_wait_for_each_other_ends_only_the_last(keys, size):
-    budget, ended = Budget("room", 400, 60), []
+async def test_what_grows_until_all_wait_for_each_other_ends_only_one(keys, size):
+    budget, ended = Budget("room", 400, 0.2), []
 
     async def grow(key):
         with budget.growing(key) as resize:

@@ -28,7 +28,7 @@ def test_streams_are_counted_by_key():
     assert rejected(admission.admit, LAB, Servers()).code is GatewayCode.STREAMS_EXHAUSTED
     for _ in range(2):
         one.end()
-    assert (admission.live(SHOP), admission.live(LAB)) == (1, 1)
+    assert (admission._keys[SHOP.name].streams, admission._keys[LAB.name].streams) == (1, 1)
     admission.admit(SHOP, Servers())
 
 
@@ -51,7 +51,7 @@ def test_a_key_holds_half_of_the_audio_of_each_group():
     assert (error.code, error.retry_after_s) == (GatewayCode.TOO_LARGE, None)
     file(many, Servers(memory_s=0.0)).hold(10)  # servers of an earlier version do not say
     file(ANONYMOUS).hold(30)
-    assert admission.live(many) == 3
+    assert admission._keys[many.name].streams == 3
 
 
 def test_requests_per_minute_and_audio_per_day():

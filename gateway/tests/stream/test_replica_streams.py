@@ -42,17 +42,6 @@ async def test_events_have_the_words_of_their_segment(server, open_streams):
     assert events[-1] is finals[1]
 
 
-async def test_a_segment_without_audio_has_a_final(server, open_streams):
-    async with open_streams(server) as streams:
-        stream = await opened(streams)
-        await stream.end_segment()
-        await stream.end_segment()
-        await stream.finish()
-        events = await events_of(stream)
-    assert {(type(event), event.text) for event in events} == {(Final, "")}
-    assert [(event.forced, event.is_last) for event in events] == [(True, False), (True, False), (False, True)]
-
-
 async def test_a_loop_of_words_is_counted_once_and_logged(server, open_streams, metrics, monkeypatch, caplog):
     monkeypatch.setattr("client.tests.helpers.fakes.word", lambda index: "no")
     async with open_streams(server) as streams:
@@ -232,17 +221,6 @@ async def test_a_replica_that_starts_later_is_found(server, open_streams, monkey
         await opened(streams)
 
 
-async def test_a_replica_with_another_model_takes_no_streams(servers, open_streams):
-    first, other = servers(2, context="70,6"), servers(8, context="70,1")
-    async with open_streams(first, other) as streams:
-        await opened(streams)
-        await opened(streams)
-        assert (await rejection(opened(streams))).code is GatewayCode.STREAMS_EXHAUSTED
-        with pytest.raises(GatewayError, match="all replicas are full"):
-            streams.check_room(ANONYMOUS)
-        assert not other.batch.recognizer.received
-
-
 async def test_a_replica_with_another_model_waits_for_the_probe_of_its_sibling(servers, caplog):
     caplog.set_level("INFO", "penstock_gateway.stream.replicas")
     addresses = [f"127.0.0.1:{servers(context=context).port}" for context in ("70,6", "70,1")]
@@ -329,15 +307,3 @@ async def test_metrics_and_the_access_log(server, open_streams, metrics, caplog)
         "protocol": "test", "key": "anonymous", "model": "fake", "audio_s": 0.1, "segments": 2, "words": 2,
         "end": "finished",
     }  # fmt: skip
-
-
-def test_a_replica_rejects_only_for_a_while(monkeypatch):
-    now_s = [0.0]
-    monkeypatch.setattr(replicas.time, "monotonic", lambda: now_s[0])
-    replica = object.__new__(replicas.Replica)
-    replica.live, replica.information, replica._closed_until_s = 0, type("I", (), {"max_streams": 4}), 0.0
-    assert replica.has_room
-    replica.note_full()
-    assert not replica.has_room
-    now_s[0] = 0.6
-    assert replica.has_room

@@ -54,7 +54,7 @@ async def test_addresses_of_one_server_are_one_replica(servers, group_of, caplog
     await group.probe()
     assert {*group.candidates()} == {first, *others}
     one.batch.recognizer.server_parameters["penstock_server_id"] = "3"  # another server at one of the addresses
-    await spare.close()
+    await spare.client.close()
     spare.client = type(spare.client)(spare.address)
     await group.probe()
     assert {*group.candidates()} == {first, spare, *others}

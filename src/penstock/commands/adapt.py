@@ -68,6 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the perplexities before and after. Nothing is written unless the held-out text's is better."""
     _check(args)
+    from penstock.model.card import card_languages, write_languages
     from penstock.model.new_bundle import check_new_bundle, write_new_bundle
     from penstock.runtime import check_device, prepare_device, prepare_process
 
@@ -82,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
     source |= _digests(checkpoint, texts)
 
     def write(scratch: Path) -> Path:
-        return _write(checkpoint, tensors, source, scratch / "bundle")
+        bundle = _write(checkpoint, tensors, source, scratch / "bundle")
+        if languages := card_languages(checkpoint.directory):
+            write_languages(bundle, languages)
+        return bundle
 
     write_new_bundle(args.out, args.force, write, keeps_card=False)  # the card is that of the old weights
     print("\n".join(lines))

@@ -164,7 +164,7 @@ def _normalizer(args: argparse.Namespace, writes_sentences: bool) -> "Normalizer
 
     name = args.normalizer or (BASIC if writes_sentences else NONE)
     if name != NONE:
-        _check_packages(PACKAGE)
+        _check_package(PACKAGE)
     return Normalizer(name, args.numbers or "")
 
 
@@ -228,13 +228,15 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingError("--rttm needs --speakers BUNDLE")
     if args.speakers and args.join:
         raise SettingError("--speakers is given with --join; accepted: recordings as they are")
-    _check_packages("jiwer", *(("matplotlib",) if args.html else ()))
+    _check_package("jiwer")
+    if args.html:
+        _check_package("matplotlib")
+        _check_package("av", "media")
 
 
-def _check_packages(*packages: str) -> None:
-    for package in packages:
-        if find_spec(package.replace("-", "_")) is None:
-            raise PackageError(f"{package} is not installed: {install_command('evaluate')}")
+def _check_package(package: str, extra: str = "evaluate") -> None:
+    if find_spec(package.replace("-", "_")) is None:
+        raise PackageError(f"{package} is not installed: {install_command(extra)}")
 
 
 def _warn_of_durations(utterances: list["Utterance"]) -> None:

@@ -36,6 +36,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="int8: store the large products of the encoder (of a speaker model: of its layers) in int8, for CPUs; "
         "SOURCE may then be a bundle, too",
     )
+    parser.add_argument(
+        "--language",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="a language that the model recognizes, as in `language` of its model card, which it replaces; repeatable; "
+        "SOURCE may then be a bundle, too",
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.set_defaults(run=run)
 
@@ -60,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     contexts = "offline" if encoder.is_offline else f"contexts {' '.join(map(str, encoder.contexts))}"
     prompt = checkpoint.config.prompt
     count = len(prompt.languages if prompt else card_languages(checkpoint.directory))
-    languages = f", {count} languages" if count > 1 else ""
+    languages = f", {count} languages" if count > 1 else "" if count else ", of no known language (--language)"
     end_tokens = ", end tokens" if checkpoint.config.end_tokens else ""
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
@@ -78,7 +86,7 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     from penstock.model.transformers.importer import import_transformers
     from penstock.speakers.importer import convert_to_int8, import_speakers
 
-    path, origin = Path(args.source), {}
+    path, origin, is_changed = Path(args.source), {}, bool(args.language) or args.precision == "int8"
     try:
         exists = path.exists()
     except OSError as error:
@@ -92,29 +100,43 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     elif not exists:
         raise ModelNotFoundError(f"{path}: no such file or directory; accepted: {_ACCEPTED}")
     if all((path / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE)):
-        if args.precision != "int8":
+        if not is_changed:
             raise CheckpointError(f"{path}: is a bundle already; use it with --model {path}")
         if args.half:
             raise SettingError("--half: of a bundle only large products of the encoder change; accepted: with others")
         if read_json(path / CONFIG_FILE).get("format") == SPEAKERS_FORMAT:
+            _check_no_language(args, "a speaker model")
             return convert_to_int8(path, args.directory, args.force)
-        return _import_int8(args, lambda directory: Checkpoint(copytree(Checkpoint(path).directory, directory)))
+        return _import_changed(args, lambda directory: Checkpoint(copytree(Checkpoint(path).directory, directory)))
     if path.is_dir() and model_type(path) == SPEAKER_MODEL_TYPE:
+        _check_no_language(args, "a speaker model")
         is_int8 = args.precision == "int8"
         return import_speakers(path, args.directory, args.half, args.force, origin, is_int8)
     import_checkpoint = partial(
         import_transformers if path.is_dir() else import_nemo, path, half=args.half, origin=origin
     )
-    if args.precision == "int8":
-        return _import_int8(args, lambda directory: import_checkpoint(directory, replace=False))
+    if is_changed:
+        return _import_changed(args, lambda directory: import_checkpoint(directory, replace=False))
     return import_checkpoint(args.directory, replace=args.force)
 
 
-def _import_int8(args: argparse.Namespace, convert: Callable[[Path], "Checkpoint"]) -> "Checkpoint":
+def _import_changed(args: argparse.Namespace, convert: Callable[[Path], "Checkpoint"]) -> "Checkpoint":
     """convert: writes the bundle with floating weights to a new directory."""
     from penstock.encoder.precision import store_int8
+    from penstock.model.card import write_languages
     from penstock.model.new_bundle import write_new_bundle
 
-    return write_new_bundle(
-        args.directory, args.force, lambda scratch: store_int8(convert(scratch / "bundle")).directory
-    )
+    def change(scratch: Path) -> Path:
+        checkpoint = convert(scratch / "bundle")
+        if checkpoint.config.prompt:
+            _check_no_language(args, "a model with language prompts")
+        if args.language:
+            write_languages(checkpoint.directory, args.language)
+        return (store_int8(checkpoint) if args.precision == "int8" else checkpoint).directory
+
+    return write_new_bundle(args.directory, args.force, change)
+
+
+def _check_no_language(args: argparse.Namespace, model: str) -> None:
+    if args.language:
+        raise SettingError(f"--language is {args.language[0]}, but this is {model}; accepted: without it")

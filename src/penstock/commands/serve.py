@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         values = ServeOptions.read(args=args)
         console = Console(values.log_format)
+        console.say("checking the settings and the model")
         _warn_about_variables(console)
         gateway = check_gateway() if values.gateway else None
         server, gateway = _prepare_server(args, values, console, gateway)
@@ -181,11 +182,10 @@ def _check_files(args: argparse.Namespace, values: ServeOptions) -> None:
 
 
 def _warn_about_wheel(console: Console, install: TritonInstall, address: str) -> None:
-    if install.is_wheel:
-        reach = "" if is_loopback(address) else ", and its ports are open to other machines"
+    if install.is_wheel and not is_loopback(address):
         console.say(
-            "the Triton server of the pip wheel is an old version with published vulnerabilities"
-            f"{reach}. Put a current tritonserver on PATH to serve clients that you do not trust.",
+            "the Triton server of the pip wheel is an old version with published vulnerabilities, and its ports are "
+            "open to other machines. Put a current tritonserver on PATH to serve clients that you do not trust.",
             "warning",
         )
 

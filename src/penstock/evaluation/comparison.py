@@ -51,6 +51,8 @@ def read_runs(path: Path) -> list[Run]:
             utterances = [_scored(each) for each in result["utterances"]]
             manifests = ", ".join(document["manifests"])
             runs.append(Run(str(path), variant, document["normalizer"], manifests, utterances))
+        if not runs:
+            raise ValueError("has no results")
         return runs
     except OSError as error:
         raise SettingError(f"{path}: {error.strerror}") from error
@@ -71,8 +73,9 @@ def pair_runs(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Ru
     """A single run with each of the other report, else runs of the same context and decoder; raises SettingError."""
     pairs = [(a, b) for a in first for b in second if 1 in (len(first), len(second)) or a.variant == b.variant]
     if not pairs:
-        names = [", ".join(run.variant for run in runs) or "no run" for runs in (first, second)]
-        raise SettingError(f"no run in common: {first[0].report} has {names[0]}; {second[0].report} has {names[1]}")
+        names = [", ".join(run.variant for run in runs) for runs in (first, second)]
+        found = f"{first[0].report} has {names[0]}; {second[0].report} has {names[1]}"
+        raise SettingError(f"no run in common: {found}; accepted: equal contexts and decoders, or a report of one run")
     for a, b in pairs:
         _check_same_set(a, b)
     return pairs

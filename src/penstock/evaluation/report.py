@@ -81,6 +81,7 @@ def _result(result: RunResult) -> dict:
         "decoder": str(decoder) if decoder else None,
         "elapsed_s": result.elapsed_s,
         "rtfx": result.rtfx,
+        "cpu_rtfx": result.cpu_rtfx,
         "failed_utterances": len(result.failures),
         "speech": _speech(result.score.speech),
         "speech_free": _speech_free(result.score.speech_free),
@@ -235,7 +236,9 @@ def summary_cells(results: Sequence[RunResult]) -> tuple[list[str], list[list[st
             columns.append((f"DER %, collar {collar_s:g} s", partial(_der, number)))
     if any(result.who_spoke.words for result in results):
         columns.append(("cpWER %", lambda run: _percent(run.who_spoke.words.rate if run.who_spoke.words else None)))
-    columns.append(("RTFx", lambda run: "-" if run.rtfx is None else f"{run.rtfx:.{0 if run.rtfx >= 100 else 1}f}"))
+    columns.append(("RTFx", lambda run: _speed(run.rtfx)))
+    if any(result.cpu_rtfx for result in results):
+        columns.append(("RTFx, CPU time", lambda run: _speed(run.cpu_rtfx)))
     if any(result.failures for result in results):
         columns.append(("failed", lambda result: str(len(result.failures))))
     return [title for title, _ in columns], [[value(result) for _, value in columns] for result in results]
@@ -273,6 +276,10 @@ def _counted(name: str, counted: Iterable[tuple[str, int]]) -> list[str]:
 
 def _more(count: int) -> str:
     return f", {count} more" if count > 0 else ""
+
+
+def _speed(rtfx: float | None) -> str:
+    return "-" if rtfx is None else f"{rtfx:.{0 if rtfx >= 100 else 1}f}"
 
 
 def _percent(rate: float | None) -> str:

@@ -17,6 +17,7 @@ from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.runtime import cpu_seconds
 from penstock.transcription.progress import Progress
 from penstock_common import options as stream_options
 from penstock_common.audio.tracks import MIX
@@ -121,18 +122,32 @@ class Variant:
         return " ".join(str(part) for part in (self.context, self.decoder) if part is not None) or "server"
 
 
+class Clocks(NamedTuple):
+    """Readings of two clocks, in seconds."""
+
+    wall_s: float
+    cpu_s: float
+    """CPU time of all processes of the run."""
+
+    @classmethod
+    def read(cls) -> "Clocks":
+        """Reads both."""
+        return cls(time.perf_counter(), cpu_seconds())
+
+
 class FirstStep:
     """The end of a run's first step: before it, processes start and warm up, so RTFx counts from there."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self.clock, self.begin_s = clock, clock()
-        self.end_s: float | None = None
+    def __init__(self, clocks: Callable[[], Clocks] = Clocks.read):
+        self.clocks = clocks
+        self.begin = self.end = clocks()
         self.audio_s = 0.0
+        self._is_over = False
 
     def __call__(self, audio_s: float) -> None:
         """Takes the seconds of audio of every step."""
-        if self.end_s is None:
-            self.end_s, self.audio_s = self.clock(), audio_s
+        if not self._is_over:
+            self.end, self.audio_s, self._is_over = self.clocks(), audio_s, True
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,8 @@ class RunResult:
     """From opening the first utterance to the last text. Includes reading files, excludes loading the model."""
     rtfx: float | None
     """Audio seconds processed per wall-clock second after the first step; None for less than a minute of audio."""
+    cpu_rtfx: float | None
+    """The same per second of CPU time, which other work on the machine hardly changes; also None for a server."""
     outcomes: list[Outcome]
     errors: list[UtteranceErrors | None]
     """None for a failed utterance."""
@@ -184,7 +201,7 @@ def collect(
             collected.append(outcome)
             progress.add_audio(utterances[outcome.number].audio_s)
     collected.sort(key=lambda outcome: outcome.number)
-    end_s = first_step.clock()
+    end = first_step.clocks()
     errors = [
         None if outcome.error else compare(utterance.reference, outcome.text, normalizer)
         for utterance, outcome in zip(utterances, collected, strict=True)
@@ -198,9 +215,13 @@ def collect(
     ]
     score = summarize(*map(list, zip(*recognized, strict=True)))
     measured_audio_s = score.speech.audio_s + score.speech_free.audio_s - first_step.audio_s
-    measured_s = end_s - (first_step.begin_s if first_step.end_s is None else first_step.end_s)
-    rtfx = measured_audio_s / measured_s if measured_audio_s >= _LEAST_AUDIO_S else None
-    return RunResult(variant, utterances, end_s - first_step.begin_s, rtfx, collected, errors, score, by_speaker)
+    elapsed_s = end.wall_s - first_step.begin.wall_s
+    rtfx = cpu_rtfx = None
+    if measured_audio_s >= _LEAST_AUDIO_S:
+        rtfx = measured_audio_s / (end.wall_s - first_step.end.wall_s)
+        if variant.decoder and end.cpu_s > first_step.end.cpu_s:  # else a server computes
+            cpu_rtfx = measured_audio_s / (end.cpu_s - first_step.end.cpu_s)
+    return RunResult(variant, utterances, elapsed_s, rtfx, cpu_rtfx, collected, errors, score, by_speaker)
 
 
 def recognize_in_process(

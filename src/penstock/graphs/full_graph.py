@@ -8,8 +8,8 @@ section 3.2, figure 3).
 import gc
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -35,28 +35,12 @@ extern "C" __global__ void set_condition(cudaGraphConditionalHandle handle, cons
 """
 
 
-class GraphBuilder(Protocol):
-    """Builds one graph after another; tests replace it."""
-
-    def warm_up(self, program: Program) -> None:
-        """Runs every step, so that libraries load and allocate outside of a capture."""
-
-    def graph(self) -> AbstractContextManager[None]:
-        """Captures what is launched inside, without running it."""
-
-    def loop(self, flag: torch.Tensor) -> AbstractContextManager[None]:
-        """Inside `graph` or another loop: repeats what is launched inside while `flag` [] bool is True."""
-
-    def finish(self) -> Runner:
-        """Returns the graph captured last, ready to run."""
-
-
 class FullGraphDriver:
     """Captures a program and its loops as one graph."""
 
     name = "full_graph"
 
-    def __init__(self, builder: GraphBuilder):
+    def __init__(self, builder: "CudaGraphBuilder"):
         self._builder = builder
 
     def prepare(self, program: Program) -> Runner:
@@ -76,7 +60,7 @@ class FullGraphDriver:
 
 
 class CudaGraphBuilder:
-    """Captures graphs on one device with cuda-bindings.
+    """Captures graphs on one device with cuda-bindings, one after another.
 
     All graphs share one memory pool for intermediate tensors, so they must run one after another.
     """
@@ -103,7 +87,7 @@ class CudaGraphBuilder:
 
     @contextmanager
     def graph(self) -> Iterator[None]:
-        """Captures what is launched inside."""
+        """Captures what is launched inside, without running it."""
         if self._is_broken:
             raise CudaGraphError("an earlier capture failed inside a loop, and this process cannot capture again")
         gc.collect()  # freeing memory during a capture could break it
@@ -123,7 +107,7 @@ class CudaGraphBuilder:
 
     @contextmanager
     def loop(self, flag: torch.Tensor) -> Iterator[None]:
-        """Captures what is launched inside as the body of a WHILE node."""
+        """Inside `graph` or another loop: repeats what is launched inside while `flag` [] bool is True."""
         outside = self._streams[self._depth].cuda_stream
         handle = cuda_calls.new_condition(cuda_calls.captured_graph(outside))
         self._set_condition(outside, handle, flag)
@@ -143,7 +127,7 @@ class CudaGraphBuilder:
             self._depth -= 1
 
     def finish(self) -> Runner:
-        """Instantiates the graph captured last."""
+        """Returns the graph captured last, ready to run."""
         if self._graph is None:
             raise CudaGraphError("no graph was captured")
         graph, self._graph = self._graph, None

@@ -5,41 +5,48 @@ only torch.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Union
+from typing import NamedTuple, Union
 
 import torch
 
 from penstock.graphs.program import CapturedProgram, Program, Runner, Step, While, steps_with_depth, warm_up
 
 
-class CapturedSteps(Protocol):
-    """Captured steps."""
+class TorchCapture:
+    """Captures with torch.cuda.CUDAGraph; all graphs share one memory pool and must run one after another."""
 
-    def replay(self) -> Any:
-        """Runs the steps again over the same tensors, in the order of the current stream."""
-
-
-class Capture(Protocol):
-    """Turns steps into something that can be replayed; tests replace it."""
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, program: Program) -> None:
-        """Runs every step, so that libraries load and allocate outside of a capture."""
+        """Runs every step on the stream that captures."""
+        warm_up([step for _, step in steps_with_depth(program.body)], self._stream)
 
-    def record(self, function: Callable[[], None]) -> CapturedSteps:
-        """Captures what `function` launches, without running it."""
+    def record(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Captures what `function` launches into a graph of its own, without running it."""
+        graph = torch.cuda.CUDAGraph()
+        # A capture forbids some calls. thread_local leaves them to other threads, which may be serving.
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with torch.inference_mode(), torch.cuda.device(self._device), capture:
+            function()
+        return graph
 
     def host_flags(self, flags: torch.Tensor) -> torch.Tensor:
-        """Allocates host memory of the shape and dtype of `flags` that a captured copy can write to."""
+        """Allocates pinned memory of the shape and dtype of `flags`, which a captured copy can write to."""
+        return torch.zeros(flags.shape, dtype=flags.dtype, pin_memory=True)
 
     def synchronize(self) -> None:
-        """Waits for everything replayed so far."""
+        """Waits for everything replayed on the current stream, and for no other."""
+        torch.cuda.current_stream(self._device).synchronize()
 
 
 class _HostLoop(NamedTuple):
     """A loop of the program, its steps replaced by captured ones."""
 
     flag: int
-    body: Sequence[Union[CapturedSteps, "_HostLoop"]]
+    body: Sequence[Union[torch.cuda.CUDAGraph, "_HostLoop"]]
 
 
 class NoWhileLoopsDriver:
@@ -47,7 +54,7 @@ class NoWhileLoopsDriver:
 
     name = "no_while_loops"
 
-    def __init__(self, capture: Capture):
+    def __init__(self, capture: TorchCapture):
         self._capture = capture
 
     def prepare(self, program: Program) -> Runner:
@@ -64,9 +71,9 @@ class NoWhileLoopsDriver:
 
     def _record(
         self, body: tuple[Step | While, ...], flags: torch.Tensor, host_flags: torch.Tensor
-    ) -> list[CapturedSteps | _HostLoop]:
+    ) -> list[torch.cuda.CUDAGraph | _HostLoop]:
         """The body with each stretch of steps as one replay."""
-        recorded: list[CapturedSteps | _HostLoop] = []
+        recorded: list[torch.cuda.CUDAGraph | _HostLoop] = []
         for stretch in _stretches(body):
             if isinstance(stretch, While):
                 recorded.append(_HostLoop(stretch.flag, self._record(stretch.body, flags, host_flags)))
@@ -93,40 +100,10 @@ def _stretches(body: tuple[Step | While, ...]) -> list[list[Step] | While]:
     return stretches
 
 
-def _run(body: Sequence[CapturedSteps | _HostLoop], read: Callable[[int], bool]) -> None:
+def _run(body: Sequence[torch.cuda.CUDAGraph | _HostLoop], read: Callable[[int], bool]) -> None:
     for item in body:
         if isinstance(item, _HostLoop):
             while read(item.flag):
                 _run(item.body, read)
         else:
             item.replay()
-
-
-class TorchCapture:
-    """Captures with torch.cuda.CUDAGraph; all graphs share one memory pool and must run one after another."""
-
-    def __init__(self, device: torch.device):
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def warm_up(self, program: Program) -> None:
-        """Runs every step on the stream that captures."""
-        warm_up([step for _, step in steps_with_depth(program.body)], self._stream)
-
-    def record(self, function: Callable[[], None]) -> CapturedSteps:
-        """Captures `function` into a graph of its own."""
-        graph = torch.cuda.CUDAGraph()
-        # A capture forbids some calls. thread_local leaves them to other threads, which may be serving.
-        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
-        with torch.inference_mode(), torch.cuda.device(self._device), capture:
-            function()
-        return graph
-
-    def host_flags(self, flags: torch.Tensor) -> torch.Tensor:
-        """Allocates pinned memory."""
-        return torch.zeros(flags.shape, dtype=flags.dtype, pin_memory=True)
-
-    def synchronize(self) -> None:
-        """Waits for the current stream alone."""
-        torch.cuda.current_stream(self._device).synchronize()

@@ -13,15 +13,13 @@ from penstock.errors import SettingError
 from penstock.graphs import cuda_calls
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver, TorchCapture
-from penstock.graphs.program import CAPTURE_ERRORS, CudaGraphError, Driver, EagerDriver, Program, While
+from penstock.graphs.program import CAPTURE_ERRORS, Driver, EagerDriver
 
 AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS = "auto", "full_graph", "no_while_loops", "no_graphs"
 MODES = (AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS)
 """Values of the setting `cuda_graphs`, with NeMo's names of the modes."""
 MIN_CUDA_FOR_WHILE_NODES = (12, 6)
 """Nested WHILE nodes came with 12.4; since 12.6 their bodies may hold kernels with grid-wide synchronization."""
-
-_OUTER_ROUNDS, _INNER_ROUNDS = 3, 2
 
 _log = logging.getLogger(__name__)
 
@@ -125,40 +123,3 @@ def missing_for_while_nodes() -> str | None:
         minimum = ".".join(map(str, MIN_CUDA_FOR_WHILE_NODES))
         return f"the driver has CUDA {version[0]}.{version[1]}, conditional nodes need {minimum}"
     return None
-
-
-def try_out(driver: Driver, device: torch.device) -> None:
-    """Runs a small program of nested loops twice and checks its counters; waits for the device.
-
-    Raises CudaGraphError if a counter is wrong.
-    """
-    outer, inner, total = torch.zeros(3, dtype=torch.int64, device=device).unbind()
-    flags = torch.zeros(2, dtype=torch.bool, device=device)
-
-    def begin() -> None:
-        outer.zero_()
-        total.zero_()
-        torch.lt(outer, _OUTER_ROUNDS, out=flags[0])
-
-    def begin_inner() -> None:
-        inner.zero_()
-        torch.lt(inner, _INNER_ROUNDS, out=flags[1])
-
-    def count_inner() -> None:
-        inner.add_(1)
-        total.add_(1)
-        torch.lt(inner, _INNER_ROUNDS, out=flags[1])
-
-    def count_outer() -> None:
-        outer.add_(1)
-        torch.lt(outer, _OUTER_ROUNDS, out=flags[0])
-
-    loops = While(0, (begin_inner, While(1, (count_inner,)), count_outer))
-    run = driver.prepare(Program(flags, (begin, loops)))
-    for _ in range(2):
-        run()
-        counted = (int(outer), int(total))
-        if counted != (_OUTER_ROUNDS, _OUTER_ROUNDS * _INNER_ROUNDS):
-            raise CudaGraphError(
-                f"a trial of nested loops counted {counted[0]} and {counted[1]} rounds in `{driver.name}`"
-            )

@@ -30,7 +30,7 @@ BLOCK_LABELS, BLOCK_JOINT = 64, 64
 TARGET_PROGRAMS = 256
 _MERGE_PAIRS = 128
 _FLOATS, _INTEGERS = 4, 2  # numbers per share: see _choose_share
-_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+_ACTIVATIONS = ("relu", "tanh", "sigmoid")
 
 
 class FusedJoint:
@@ -58,7 +58,10 @@ class FusedJoint:
     def __call__(
         self, frames: torch.Tensor, predictions: torch.Tensor, extra: torch.Tensor | None = None
     ) -> JointChoice:
-        """Scores and chooses as `choose_labels` does. Allocates the result; never synchronizes with the host.
+        """The joint of every pair and its maxima. Allocates the result; never synchronizes with the host.
+
+        frames: [N, W, J] or [N, J], projected; predictions: [N, J], projected, one for all W; extra: [N, V] float32,
+        added to the ranking of labels only. Sums are in float32 for all types.
 
         Tensors may be strided, except in their last axis. No score may be NaN or +inf; labels may be -inf. Rows with
         NaN get undefined scores, but valid indices.
@@ -115,40 +118,6 @@ class FusedJoint:
 def pairs_per_block(pairs: int, dtype: torch.dtype) -> int:
     """Pairs of a program; MANY_PAIRS in float32 would need 112 KiB of shared memory, and some devices have 99."""
     return FEW_PAIRS if pairs <= 4 * FEW_PAIRS or dtype == torch.float32 else MANY_PAIRS
-
-
-def choose_labels(
-    weights: JointWeights, frames: torch.Tensor, predictions: torch.Tensor, extra: torch.Tensor | None = None
-) -> JointChoice:
-    """The PyTorch reference: joint(frame, prediction) for every pair, and its maxima.
-
-    frames: [N, W, J] or [N, J], projected; predictions: [N, J], projected, one for all W; extra: [N, V] float32, added
-    to the ranking of labels only. Sums are in float32 for all types, as in the kernels; values are rounded to the
-    weights' type at the same places. Never synchronizes with the host.
-    """
-    blank = weights.vocabulary_size
-    if frames.dim() == 3:
-        predictions = predictions.unsqueeze(1)
-        extra = None if extra is None else extra.unsqueeze(1)
-    # 1) logits of labels, blank and durations
-    hidden = _ACTIVATIONS[weights.activation](frames.float() + predictions.float()).to(weights.weight.dtype)
-    logits = hidden.float() @ weights.weight.float() + weights.bias.float()  # [..., V + 1 + D]
-    total = logits[..., : blank + 1].logsumexp(-1)
-    # 2) best label by acoustic score, best duration
-    label_logits = logits[..., :blank]
-    label_score, label = label_logits.max(-1)
-    choice = JointChoice(logits[..., blank] - total, label, label_score - total, None, None, None, None, None)
-    if weights.durations:
-        duration_score, duration = logits[..., blank + 1 :].log_softmax(-1).max(-1)
-        choice = choice._replace(duration=duration, duration_score=duration_score)
-    # 3) best label with extra scores
-    if extra is not None:
-        fused_total, fused_label = (label_logits + extra).max(-1)
-        fused_score = label_logits.gather(-1, fused_label.unsqueeze(-1)).squeeze(-1)
-        choice = choice._replace(
-            fused_label=fused_label, fused_label_score=fused_score - total, fused_total=fused_total - total
-        )
-    return choice
 
 
 @triton.jit

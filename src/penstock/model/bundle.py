@@ -37,9 +37,9 @@ from penstock.model.int8_tensors import Int8Tensor, StoredBundle, int8_keys, int
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
-FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2, 3
-"""The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
-which earlier versions of Penstock would not understand, the third that of bundles in int8."""
+FORMAT_VERSION = 3
+_READABLE_VERSIONS = (1, 2, FORMAT_VERSION)
+"""1 and 2 leave out the values that have defaults."""
 _FILES = (WEIGHTS_FILE, TOKENIZER_FILE)
 
 
@@ -142,7 +142,7 @@ class Checkpoint(StoredBundle):
 
     def __init__(self, directory: str | Path, is_verified: bool = False):
         directory = Path(directory)
-        document = read_document(directory, FORMAT, (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION))
+        document = read_document(directory, FORMAT, _READABLE_VERSIONS)
         self.config = _config_from_document(document, directory / CONFIG_FILE)
         int8 = int8_names(document, encoder_shapes(self.config.encoder), "encoder", directory / CONFIG_FILE)
         super().__init__(directory, document, _FILES, tensor_shapes(self.config), int8, is_verified)
@@ -183,38 +183,13 @@ def write_checkpoint(
     (directory / TOKENIZER_FILE).write_bytes(tokenizer_model)
     document = {
         "format": FORMAT,
-        "version": _version(config, bool(int8)),
+        "version": FORMAT_VERSION,
         **int8_keys(int8),
         "source": source,
-        "model": _model_document(config),
+        "model": dataclasses.asdict(config),
     }
     write_document(directory, document, _FILES)
     return Checkpoint(directory)
-
-
-def _version(config: ModelConfig, is_int8: bool) -> int:
-    is_factorized = config.transducer is not None and config.transducer.is_factorized
-    is_newer = is_factorized or config.prompt is not None or config.encoder.is_offline or bool(config.end_tokens)
-    return INT8_FORMAT_VERSION if is_int8 else NEWER_FORMAT_VERSION if is_newer else FORMAT_VERSION
-
-
-def _model_document(config: ModelConfig) -> dict[str, Any]:
-    """The configuration as JSON values; a model has no keys of what it lacks."""
-    model = dataclasses.asdict(config)
-    if config.prompt is None:
-        del model["prompt"]
-    if not config.end_tokens:
-        del model["end_tokens"]
-    if not config.encoder.is_offline:
-        del model["features"]["is_normalized"]
-    if config.encoder.attention_band is None:
-        del model["encoder"]["attention_band"]
-    if config.encoder.live_menu is None:
-        del model["encoder"]["live_menu"]
-    if config.transducer is not None and not config.transducer.is_factorized:
-        for key in ("kind", "ilm_beam", "ilm_greedy"):
-            del model["transducer"][key]
-    return model
 
 
 def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
@@ -226,18 +201,11 @@ def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
             features=FeatureConfig(**model["features"]),
             encoder=EncoderConfig(**encoder),
             transducer=None if model["transducer"] is None else TransducerConfig(**model["transducer"]),
-            ctc=_ctc_from_model(model),
-            prompt=PromptConfig(**model["prompt"]) if "prompt" in model else None,
+            ctc=None if model["ctc"] is None else CtcConfig(**model["ctc"]),
+            prompt=None if model.get("prompt") is None else PromptConfig(**model["prompt"]),
             end_tokens=tuple(model.get("end_tokens", ())),
         )
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}") from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise CheckpointError(f'{path}: "model" does not fit the schema: {error}') from error
-
-
-def _ctc_from_model(model: dict[str, Any]) -> CtcConfig | None:
-    """The CTC head; bundles of earlier versions name only whether the transducer is accompanied by one."""
-    if "has_ctc_head" in model:
-        return CtcConfig(model["transducer"]["vocabulary_size"]) if model["has_ctc_head"] else None
-    return None if model["ctc"] is None else CtcConfig(**model["ctc"])

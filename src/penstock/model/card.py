@@ -2,10 +2,13 @@
 
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import CheckpointError
+import yaml
+
+from penstock.errors import CheckpointError, SettingError, shown
 from penstock.model.section import parse_yaml
 
 CARD_FILE = "README.md"
@@ -21,6 +24,17 @@ def card_languages(directory: Path) -> tuple[str, ...]:
     codes = ["no" if code is False else code for code in codes]  # as YAML reads it without quotes
     languages = dict.fromkeys(code for code in codes if isinstance(code, str) and _LANGUAGE.fullmatch(code))
     return tuple(languages)[:_MAX_LANGUAGES]
+
+
+def write_languages(bundle: Path, codes: Sequence[str]) -> None:
+    """Names the codes in the bundle's card, whose other fields and text stay. SettingError for a wrong code."""
+    if wrong := [code for code in codes if not _LANGUAGE.fullmatch(code)]:
+        raise SettingError(f"--language is {shown(wrong[0])}; accepted: codes such as en or pt-BR")
+    path = bundle / CARD_FILE
+    card = path.read_bytes() if path.exists() else b""
+    known, match = _front_matter(bundle), _FRONT_MATTER.match(card)
+    fields = yaml.safe_dump(known | {"language": list(codes)}, allow_unicode=True, sort_keys=False)
+    path.write_bytes(b"---\n" + fields.encode() + b"---\n" + card[match.end() if known and match else 0 :])
 
 
 def copy_card(source: Path, bundle: Path) -> None:

@@ -249,7 +249,7 @@ class TransducerConfig:
         require(fits, "tdt_durations", list(durations), "different numbers of frames, none negative")
         require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
         require(self.kind in (STANDARD, FACTORIZED), "transducer.kind", self.kind,
-                 f"{FACTORIZED}, or no kind for RNN-T and TDT")  # fmt: skip
+                 f"{STANDARD} (RNN-T and TDT), {FACTORIZED}")  # fmt: skip
         self._check_ilm()
 
     def _check_ilm(self) -> None:

@@ -127,8 +127,6 @@ _LOGS = "operations.md#logs"
 class ServeOptions(DecodingConfig, _ProcessOptions):
     """The options of a server, in the order of the help of `penstock serve`. SettingError names a wrong one."""
 
-    replaced: ClassVar[dict[str, str]] = {"listen_on_all_interfaces": "listen"}
-
     http_port: _Port = Field(default=8000, description="HTTP port; 0: any free one")
     grpc_port: _Port = Field(default=8001, description="gRPC port; 0: any free one")
     metrics_port: _Port = Field(default=8002, description="metrics port; 0: any free one")

@@ -21,7 +21,8 @@ from penstock.model.limits import MAX_LAYERS, require, require_integers, require
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
-FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, FORMAT_VERSION)
 _MAX_FRAMES, _MAX_SPEAKERS, _MAX_RATE, _MAX_THETA = 4096, 64, 100.0, 1e9
 """Encoder frames of a chunk, queue or cache; speakers; shares; base of the rotations."""
 _LEAST_PROBABILITY = 1e-9
@@ -172,7 +173,7 @@ class SpeakerCheckpoint(StoredBundle):
 
     def __init__(self, directory: str | Path, is_verified: bool = False):
         directory = Path(directory)
-        document = read_document(directory, SPEAKERS_FORMAT, (FORMAT_VERSION, INT8_FORMAT_VERSION))
+        document = read_document(directory, SPEAKERS_FORMAT, _READABLE_VERSIONS)
         self.config = _config(document.get("model"), directory / CONFIG_FILE)
         int8 = int8_names(document, layer_shapes(self.config), "layers", directory / CONFIG_FILE)
         super().__init__(directory, document, (WEIGHTS_FILE,), speaker_shapes(self.config), int8, is_verified)
@@ -193,7 +194,7 @@ def write_speaker_checkpoint(
     save_tensors(directory / WEIGHTS_FILE, tensors, speaker_shapes(config), int8_parts(int8))
     document = {
         "format": SPEAKERS_FORMAT,
-        "version": INT8_FORMAT_VERSION if int8 else FORMAT_VERSION,
+        "version": FORMAT_VERSION,
         **int8_keys(int8),
         "source": source,
         "model": dataclasses.asdict(config),

@@ -114,8 +114,3 @@ class SpeakerRecording:
         """Returns probabilities as `Diarizer.probabilities`."""
         self._mel.end()
         return self._diarizer.of_mel(self._mel.take() for _ in range(self._mel.pieces_left))
-
-
-def live_rows(slots: torch.Tensor, frames: torch.Tensor, lengths: torch.Tensor, right: torch.Tensor) -> StepRows:
-    """Rows of live streams: frames [B, L, D] of `lengths` [B], of which the last `right` [B] are look-ahead."""
-    return StepRows(slots, frames, torch.zeros_like(lengths), lengths - right, lengths)

@@ -5,15 +5,7 @@ import torch
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.sizes import AesLimits, BeamSizes
-from tests.helpers.beam import (
-    Found,
-    assert_same_beam,
-    from_reference,
-    make,
-    reference,
-    search_whole,
-    start,
-)
+from tests.helpers.beam import Found, assert_same_beam, from_reference, make, reference, search_whole, start
 from tests.helpers.decoding import HEADS, random_streams
 from tests.helpers.reference.beam import AesParameters
 

@@ -144,15 +144,6 @@ def test_long_chunks_are_split(tmp_path):
     assert len(expected[0][0].labels) > 5
 
 
-def test_the_given_state_is_not_modified(tmp_path):
-    network, _, captured = pair(tmp_path, EagerDriver(), max_batch=2)
-    states = start(network, 2, SIZES)
-    before = map_tensors(torch.clone, states)
-    frames = network.project_encoder(torch.stack(random_streams(2, (3, 3))))
-    captured.decode(frames, torch.tensor([3, 2]), torch.tensor([True, False]), states)
-    assert all(map(torch.equal, leaves(states), leaves(before)))
-
-
 def static(algorithm: BeamAlgorithm, network: TransducerNetwork) -> tuple[BeamSearch, BeamWorkspace]:
     search = BeamSearch(network, algorithm, automata(network), max_symbols=3)
     most = search.algorithm.max_labels(11), search.algorithm.max_columns(11)

@@ -136,9 +136,3 @@ def test_gathered_rows_are_copies(network):
     state = GreedyStateStore(network, 2)
     fill_states_(state.gather(torch.tensor([0, 1])), [99, 99])
     assert same(state.gather(torch.tensor([0, 1])), fresh_states(network, 2))
-
-
-def test_memory_of_a_stream_is_counted(network):
-    state = GreedyStateStore(network, 3)
-    total = sum(t.numel() * t.element_size() for t in leaves(state.gather(torch.arange(3))))
-    assert state.bytes_per_slot == total // 3

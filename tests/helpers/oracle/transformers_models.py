@@ -1,6 +1,8 @@
 """Random models of Transformers' own classes, what they compute on a whole signal, and their imported bundles."""
 
+import importlib
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import transformers
+from tokenizers import AddedToken
 from transformers import (
     Nemotron3_5AsrConfig,
     Nemotron3_5AsrForRNNT,
@@ -15,9 +19,9 @@ from transformers import (
     NemotronAsrStreamingForRNNT,
     NemotronAsrStreamingProcessor,
 )
+from transformers.utils import sentencepiece_model_pb2_new
 
 from benchmarks.nemo_specs import SAMPLE_RATE_HZ, float_signals
-from benchmarks.transformers_models import make_processor
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
@@ -65,6 +69,40 @@ WITH_PROMPTS = TransformersSpec(
     languages={"en-US": 0, "en": 0, "de-DE": 4, "no": 7, "auto": 8},
 )  # fmt: skip
 """Spec as nemotron-3.5-asr-streaming; its prompts' width is not twice that of the encoder."""
+
+
+def make_processor(
+    sentencepiece_model: bytes,
+    mel_bins: int,
+    rights: Sequence[int],
+    prompts: Mapping[str, int] | None = None,
+    prompt_count: int = 0,
+) -> NemotronAsrStreamingProcessor:
+    """Front end and tokenizer as Transformers' script for .nemo files makes them.
+
+    rights: contexts, the default first; prompts: of a model with language prompts, of which there are `prompt_count`.
+    """
+    # The module by its name, because the package has a function of the same name. By itself it takes the message
+    # module of sentencepiece, which needs a newer protobuf.
+    converters = importlib.import_module("transformers.convert_slow_tokenizer")
+    converters.import_protobuf = lambda *_: sentencepiece_model_pb2_new
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "tokenizer.model"
+        path.write_bytes(sentencepiece_model)
+        converted = converters.ParakeetConverter(str(path)).converted()
+    tokenizer = transformers.ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
+    special = {text: AddedToken(text, normalized=False, special=True) for text in ("<unk>", "<pad>", "<blank>")}
+    if tokenizer.convert_tokens_to_ids("<pad>") is None:
+        tokenizer.add_tokens([special["<pad>"]])
+    tokenizer.add_tokens([special["<blank>"]])
+    tokenizer.add_special_tokens({"pad_token": special["<pad>"], "unk_token": special["<unk>"]})
+    contexts = {"supported_num_lookahead_tokens": list(rights), "default_num_lookahead_tokens": rights[0]}
+    front_end = transformers.NemotronAsrStreamingFeatureExtractor(feature_size=mel_bins)
+    if prompts is None:
+        return transformers.NemotronAsrStreamingProcessor(front_end, tokenizer, **contexts)
+    return transformers.Nemotron3_5AsrProcessor(
+        front_end, tokenizer, **contexts, prompt_dictionary=prompts, num_prompts=prompt_count
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import NEWER_FORMAT_VERSION, Checkpoint
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import LiveMenu
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.golden import GOLDEN
@@ -23,8 +23,6 @@ def test_the_bundle_is_an_offline_model(tmp_path, case):
     assert config.features.is_normalized
     assert not streaming.config.features.is_normalized
     assert config.head_name == streaming.config.head_name
-    assert f'"version": {NEWER_FORMAT_VERSION}' in (checkpoint.directory / "config.json").read_text()
-    assert "is_normalized" not in (streaming.directory / "config.json").read_text()
     bins = config.encoder.mel_bins // config.encoder.subsampling_factor
     assert config.encoder.subsampled_mel_bins[-1] == bins
 
@@ -105,11 +103,9 @@ def test_a_missing_tensor_that_would_settle_a_size_is_named(tmp_path, name, matc
     [
         ("encoder", "causal_downsampling", True, "causal_downsampling: True .* cannot be mixed"),
         ("encoder", "conv_context_size", "causal", r"conv_context_size: 'causal' .*supported: \[4, 4\].*be mixed"),
-        ("encoder", "conv_context_size", [8, 0], r"conv_context_size: \[8, 0\]"),
         ("encoder", "att_context_size", [[70, 13], [70, 6]], r"att_context_size: \[\[70, 13\], \[70, 6\]\]"),
         ("encoder", "subsampling", "striding", "subsampling: 'striding' .*'dw_striding'"),
         ("encoder", "att_context_size", [128, -1], r"att_context_size: \[128, -1\] .*local attention"),
-        ("encoder", "self_attention_model", "abs_pos", "'abs_pos' .*'rel_pos' or 'rel_pos_local_attn'"),
         ("encoder", "global_tokens", 1, "global_tokens: 1 .*global attention"),
         ("encoder", "conv_kernel_size", 8, "conv_kernel_size: 8"),
         ("preprocessor", "normalize", "all_features", "normalize: 'all_features' .*'per_feature'"),

@@ -72,19 +72,12 @@ def test_a_key_that_matters(whole, file, path, wrong):
     [
         ("config.json", {"model_type": "whisper"}, r"model_type: 'whisper' is not supported; supported: nemotron_asr"),
         ("config.json", {"blank_token_id": 0}, r"blank_token_id: 0 is not supported; supported: 48, the last of"),
-        ("config.json", {"vocab_size": 1}, r"vocab_size: 1 is not supported"),
         ("config.json", {"hidden_act": "gelu"}, r"hidden_act: 'gelu' is not supported; supported: 'relu'"),
         ("config.json", {"quantization_config": {"bits": 4}}, r"quantization_config: .* unknown key"),
         ("config.json", {"encoder_config.hidden_act": "relu"}, r"encoder_config\.hidden_act: 'relu'.*'silu'"),
         ("config.json", {"encoder_config.convolution_bias": False}, r"convolution_bias: False.*equal attention_bias"),
         ("config.json", {"encoder_config.subsampling_conv_stride": 3}, r"subsampling_conv_stride: 3"),
-        ("config.json", {"encoder_config.subsampling_factor": 16}, r"subsampling_factor: 16.*4 or 8"),
         ("config.json", {"encoder_config.num_key_value_heads": 1}, r"num_key_value_heads: 1"),
-        (
-            "config.json",
-            {"encoder_config.num_attention_heads": 5},
-            r"num_attention_heads: 5 .*a divisor of hidden_size 24",
-        ),
         ("config.json", {"encoder_config.head_dim": 2}, r"head_dim: 2"),
         ("config.json", {"encoder_config.sliding_window": 8}, r"sliding_window: 8 .*one more than a multiple of"),
         ("config.json", {"encoder_config.default_num_lookahead_tokens": 3}, r"default_num_lookahead_tokens: 3.*2, 0"),
@@ -96,7 +89,6 @@ def test_a_key_that_matters(whole, file, path, wrong):
         ("config.json", {"encoder_config.num_mel_bins": 64}, r"num_mel_bins: 64 .*must equal feature_size"),
         ("processor_config.json", {"supported_num_lookahead_tokens": []}, r"supported_num_lookahead_tokens: \[\]"),
         ("processor_config.json", {"supported_num_lookahead_tokens": [-1]}, r"right contexts from 0"),
-        ("processor_config.json", {"default_num_lookahead_tokens": 1}, r"default_num_lookahead_tokens: 1.*one of \[2"),
         (
             "processor_config.json",
             {"feature_extractor.mel_filters_dtype": "bfloat16"},

@@ -10,7 +10,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.offers import NO_LANGUAGES, LanguageOffer, offer_decoders, offer_languages
-from penstock.pipeline.options.stream_options import OptionReader, ResolvedOptions
+from penstock.pipeline.options.stream_options import OptionReader
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
@@ -93,37 +93,6 @@ def test_a_stage_builds_what_is_offered_and_starts_streams_with_the_default(tmp_
     assert sum(stage.truncation) == 0
 
 
-@pytest.mark.parametrize("decoder", TRANSDUCER_DECODERS)
-def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, decoder):
-    """Both segments of a stream are as in a stage of the stream alone."""
-    checkpoint = random_checkpoint(tmp_path, 3, kind=FACTORIZED, blank_rate=0.5)
-    pairs = (IlmPair(1.0, 0.0), IlmPair(0.6, 0.6), IlmPair(0.0, 0.8))
-    frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(1))
-
-    def options(alpha: float, beta: float) -> ResolvedOptions:
-        return ResolvedOptions(decoder=decoder, beam_size=4, ilm_alpha=alpha, ilm_beta=beta)
-
-    def segments(chosen: tuple[IlmPair, ...]) -> list[list[list[tuple]]]:
-        """Tokens and times of two segments, the first of which ends with `finalize`, for each stream."""
-        stage = DecoderStage(checkpoint, len(chosen), SlotLedger(len(chosen)))
-        found: list[list[list[tuple]]] = []
-        for is_start in (True, False):
-            results = decode(
-                stage,
-                [
-                    DecoderRequest(Lease(slot, 1), frames, 0, is_start, not is_start, options(*pair), is_start)
-                    for slot, pair in enumerate(chosen)
-                ],
-            )
-            found.append([[(token.id, token.timestamp) for token in result.tokens] for result in results])
-        return found
-
-    together = segments(pairs)
-    assert len({str(tokens) for tokens in together[0]}) == len(pairs)
-    for slot, pair in enumerate(pairs):
-        assert segments((pair,)) == [[segment[slot]] for segment in together]
-
-
 def test_a_model_offers_its_languages(golden_bundle):
     model = golden_bundle("prompt_hybrid").config
     offer = offer_languages(model, DecodingConfig())
@@ -169,21 +138,6 @@ def test_a_default_without_rules_is_rejected_and_another_language_keeps_its_word
             reader.read_change(options, current)
     with pytest.raises(StreamError, match="numbers is 'fi'; accepted: words; figures, by the language"):
         reader.read({"numbers": "fi"})
-
-
-@pytest.mark.parametrize(
-    ("count", "accepted"),
-    [
-        (1, "l0"),
-        (10, "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9"),
-        (12, "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 others"),
-    ],
-)
-def test_at_most_ten_languages_are_named(count, accepted):
-    offer = LanguageOffer({f"l{i}": i for i in range(count)}, "l0")
-    assert offer.problem_with("l0") is None
-    assert offer.problem_with("x") == f"language is 'x'; accepted: {accepted}"
-    assert offer.problem_with(["l0"]) == f"language is ['l0']; accepted: {accepted}"
 
 
 def test_an_unknown_default_is_rejected_before_the_server_starts(golden_bundle):

@@ -58,24 +58,15 @@ def test_unknown_phrases_can_be_left_out(bundled_model):
 
 
 REJECTED = [
-    ({"unknown_phrases": "drop"}, "unknown_phrases is 'drop'; accepted: reject, ignore"),
     ({"langage": "de", "decoder": "alsd"}, "'langage' is not known; accepted: decoder"),
     ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: integers from 1 to 8"),
-    ({"decoder": "aes", "beam_size": True}, "beam_size is True"),
     ({"beam_size": 4}, "beam_size needs decoder alsd, aes or ctc_beam; the stream's is greedy"),
     ({"n_best": 1}, "n_best needs decoder"),
-    ({"decoder": "alsd", "beam_size": 2, "n_best": 3}, "n_best is 3; accepted: integers from 0 to 2"),
-    ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
     ({"speakers": 1}, "speakers is 1; accepted: off, on, or the most speakers"),
-    ({"speakers": "off", "speaker_mode": "file"}, "speaker_mode is given without speakers"),
-    ({"speakers": "on", "speaker_mode": "fast"}, "speaker_mode is 'fast'; accepted: low_latency"),
-    ({"endpoint_state": "soft"}, "endpoint_state is 'soft'; accepted: reset, carry"),
     ({"boost": 2.0}, "boost is given without boosted_phrases"),
     ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),
     ({"boosted_phrases": "[" * 100_000}, "boosted_phrases is not JSON"),
-    ({"boosted_phrases": '{"a": 1}'}, "boosted_phrases is {'a': 1}; accepted: a list"),
-    ({"boosted_phrases": '[["a", 1, 2]]'}, "entry 1 is"),
     ({"decoder": "x" * 100_000}, "decoder 'x{59}[.]{3} is not known"),
     ({"x" * 100_000: 1}, "'x{59}[.]{3} is not known"),
     ({"decoder": "alsd", "beam_size": 10**5000}, "beam_size is a value too long to write"),
@@ -84,11 +75,7 @@ REJECTED = [
     ({"boosted_phrases": '["a", ""]'}, r"phrase 2 \(''\) is empty"),
     ({"boosted_phrases": '[["a", NaN]]'}, r"phrase 1 \('a'\) has boost nan"),
     ({"boosted_phrases": '["a"]', "boost": math.nan}, "boost is nan; accepted: numbers from -100 to 100"),
-    ({"boosted_phrases": "[]", "boost": math.inf}, "boost is inf; accepted: numbers from -100 to 100"),
-    ({"boosted_phrases": '["a"]', "boost": 10**400}, "boost is 1000"),
     ({7: 1}, "'7' is not known"),
-    ({"boosted_phrases": ["x" * 201]}, "has 201 characters"),
-    ({"boosted_phrases": [f"word {i}" for i in range(2001)]}, "more than 2000 phrases"),
 ]
 
 
@@ -144,7 +131,6 @@ def test_weights_of_the_internal_language_model_are_the_servers_or_the_streams()
     [
         ({"ilm_beta": 10.5}, "ilm_beta is 10.5; accepted: numbers from 0 to 10"),
         ({"ilm_alpha": 2.5}, "ilm_alpha is 2.5; accepted: numbers from 0 to 2"),
-        ({"ilm_alpha": True}, "ilm_alpha is True"),
         ({"ilm_beta": 10**400}, "ilm_beta is 1000"),
         ({"decoder": "ctc", "ilm_beta": 0}, "ilm_beta needs decoder greedy, alsd or aes; the stream's is ctc"),
     ],
@@ -171,8 +157,6 @@ def test_a_weight_without_an_internal_language_model():
     [
         ({"ilm_alpha": 2.1}, "ilm_alpha is 2.1; accepted: numbers from 0 to 2"),
         ({"beam_size": 33}, "beam_size is 33; accepted: integers from 1 to 32"),
-        ({"beam_size": True}, "beam_size is True"),
-        ({"beam_size": None}, "beam_size is None"),
         ({"lm": ""}, "lm is ''; accepted: a file"),
         ({"lm_weight": 0.5}, "lm_weight is 0.5, but there is no language model"),
         ({"kernels": "triton"}, "kernels is 'triton'; accepted: auto, torch, fused"),

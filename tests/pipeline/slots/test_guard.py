@@ -46,7 +46,7 @@ def rig() -> Rig:
 )
 def test_only_the_slots_own_stream_and_a_newer_start_are_admitted(rig, generation, is_start, is_admitted):
     assert rig.is_admitted(generation, is_start) == is_admitted
-    assert rig.ledger.failed_generation(SLOT) == (0 if is_admitted else generation)
+    assert rig.ledger.failed_generations(SLOT) == (0 if is_admitted else generation)
 
 
 def test_a_lost_stream_is_not_admitted_again(rig):
@@ -54,7 +54,7 @@ def test_a_lost_stream_is_not_admitted_again(rig):
     error = rig.guard.reject(SLOT, 20, "the encoder failed")
     assert (error.kind, str(error)) == (StreamErrorKind.INTERNAL, "STREAM_LOST: the encoder failed")
     assert not rig.is_admitted(20)
-    assert rig.ledger.failed_generation(SLOT) == 20
+    assert rig.ledger.failed_generations(SLOT) == 20
     assert rig.is_admitted(21, is_start=True)
     assert rig.is_admitted(21)
 
@@ -123,7 +123,7 @@ def test_an_ended_stream_is_not_admitted_again(rig):
     assert admit(rig.guard, (20, 1, END)) == [None]
     (error,) = admit(rig.guard, (20, 2, 0))
     assert error.code is ErrorCode.STREAM_NOT_OPEN
-    assert rig.ledger.failed_generation(SLOT) == 0  # its last reply may be on its way to the decoder
+    assert rig.ledger.failed_generations(SLOT) == 0  # its last reply may be on its way to the decoder
     assert rig.is_admitted(21, is_start=True)
     assert rig.is_admitted(21)
 

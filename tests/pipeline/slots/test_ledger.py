@@ -43,7 +43,7 @@ def test_other_processes_are_seen_at_once(tmp_path):
     others = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "slots"), stage]) for stage in STAGES]
     assert [other.wait(60) for other in others] == [0, 0, 0]
     assert settled(ledger, 3) == [0, 3000, 0, 0]
-    assert ledger.failed_generation(2) == 5
+    assert ledger.failed_generations(2) == 5
 
 
 def test_only_the_owner_may_read_the_file(tmp_path):

@@ -53,7 +53,6 @@ def test_a_packed_ticket_is_read_back(tmp_path):
         ResolvedOptions(ilm_alpha=0.0, ilm_beta=1 / 3),
         ResolvedOptions(phrases=(TokenPhrase((5,), 2.0),), prompt=16_383, language="de-DE", language_tags="keep"),
         ResolvedOptions(endpoint_silence_ms=10_000, endpoint_no_speech_ms=200, endpoint_longest_s=120),
-        ResolvedOptions(endpoint_state="carry", lm_weight=1e-300),
         ResolvedOptions(phrases=(TokenPhrase((5,), -0.1), TokenPhrase((7, 0, 13_086), 1 / 3))),
     ],
 )

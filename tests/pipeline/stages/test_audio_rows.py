@@ -2,18 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.options.stream_options import ResolvedOptions
-from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.slots.ticket import START, Ticket
 from penstock.pipeline.stages.audio_rows import StreamNumber, read_parameters, read_rows, read_samples
-from penstock.pipeline.stages.decoder import DecodedRows, DecoderStage
 from penstock.pipeline.stages.features import FeatureStage
-from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
+from tests.helpers.random_models import random_ctc_checkpoint
 
 LARGEST = 2**63 - 1
 
@@ -147,29 +142,3 @@ def test_samples_come_in_one_of_two_types():
         ((no_audio, samples[0]), "samples are [4]; accepted: [1, n]"),
     ):
         assert message in rejection(read_samples, *arrays).message
-
-
-def test_an_endpoint_at_the_end_of_a_request_is_an_answer_without_anything_else(tmp_path):
-    checkpoint = random_ctc_checkpoint(tmp_path, 3)
-    chunk = checkpoint.config.encoder.select_context(None).chunk_encoder_frames
-    silence = silent_frame(checkpoint).expand(8 * chunk, -1)
-    frames = torch.cat([frames_of(checkpoint, 1, chunk), silence, frames_of(checkpoint, 2, chunk)])
-    options = ResolvedOptions(decoder="ctc", endpoint_silence_ms=400)
-
-    def answers(is_batched: bool) -> list[StreamResult | None]:
-        """The answer to a request per chunk; None where nothing is new."""
-        stage, found = DecoderStage(checkpoint, 1, SlotLedger(1)), []
-        for number, part in enumerate(frames.split(chunk)):
-            row = (0, 1, number, START * (number == 0), 1, 0, (number + 1) * 1000, len(part))
-            starts = {0: options} if number == 0 else {}
-            (reply,) = stage.process_tickets([Ticket(np.array([row]), 0, is_batched, starts)], [part])
-            assert isinstance(reply, DecodedRows)
-            found.append(reply.answers.get(0))
-        return found
-
-    direct, batched = answers(False), answers(True)
-    (ended,) = [number for number, answer in enumerate(direct) if answer.is_final]
-    assert direct[ended].text == direct[0].text and not direct[ended].tokens, "nothing else is new"
-    answered = [number for number, answer in enumerate(batched) if answer]
-    assert answered == [0, 1, ended, len(direct) - 1], "the first silent frame ends the last token"
-    assert all(answer is None or answer == direct[number] for number, answer in enumerate(batched))

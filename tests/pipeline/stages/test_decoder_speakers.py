@@ -100,9 +100,7 @@ def test_labels_and_words_do_not_depend_on_requests_nor_on_other_streams(bundled
     """From 20 ms to 30 s; segments end by endpoints, by the client before the look-ahead, twice in a row, at once."""
     server, ends = SpeakerServer(Checkpoint(bundled_model), bundle), (640, 50_000, 50_640, 52_000, 100_000)
     options = {**SPEAKERS, **ENDPOINTS}
-    found = {
-        size: run(server, f"{size}", cut(samples, size, ends), options) for size in (320, 1600, 7777, 48_000, 480_000)
-    }
+    found = {size: run(server, f"{size}", cut(samples, size, ends), options) for size in (320, 7777, 480_000)}
     plain = run(server, "plain", cut(samples, 1600, ends), ENDPOINTS, has_speakers=False)
     silent = run(server, "silent", cut(samples, 1600, ends), ENDPOINTS)
     assert plain.texts == silent.texts and len(plain.finals) > 6
@@ -183,7 +181,7 @@ def test_offline_models_have_speakers_too(bundle, samples, window):
     options = {"window": window, **ENDPOINTS}
     ends = (50_000, 50_640) if window == "live" else ()
     found = {}
-    for size in (1600, 16_000, 100_000):
+    for size in (1600, 100_000):
         server = SpeakerServer(Checkpoint(OFFLINE), bundle)
         mode = {"speaker_mode": "file"} if window == "file" else {}
         found[size] = run(server, "a", cut(samples, size, ends), {**options, **SPEAKERS, **mode}, polls=500)

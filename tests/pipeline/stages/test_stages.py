@@ -95,7 +95,7 @@ def test_a_request_behind_a_failed_one_is_rejected(rig, monkeypatch, stage):
     (behind,) = process([make(lease, slice(4, 6))])
     assert str(lost) == f"STREAM_LOST: the {stage} failed: out of memory"
     assert str(behind) == f"STREAM_LOST: the {stage} no longer has this stream's state; start the stream again"
-    assert rig.ledger.failed_generation(2) == 7
+    assert rig.ledger.failed_generations(2) == 7
     (answer,) = process([make(Lease(2, 8), slice(2), True)])
     assert not isinstance(answer, StreamError)
 

@@ -21,7 +21,6 @@ from tests.helpers.golden import golden_samples
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.recognition import Transcription, recognize_together
 from tests.helpers.stage_requests import DecoderRequest, decode
-from tests.helpers.streaming import cut
 
 
 @pytest.fixture
@@ -85,18 +84,6 @@ def recognized(recognizer, samples, options, parts=(slice(None),)) -> Transcript
 def outcome(one: Transcription) -> tuple:
     last = one.results[-1]
     return one.outcome, [alternative.text for alternative in last.alternatives]
-
-
-@pytest.mark.parametrize("options", CHOICES, ids=str)
-def test_any_requests_give_the_whole(recognizer, options):
-    samples = golden_samples("medium").numpy()
-    whole = recognized(recognizer, samples, options)
-    most = (1000, 9000)[CHOICES.index(options) % 2]
-    found = recognized(recognizer, samples, options, cut(len(samples), random.Random(5), most))
-    assert outcome(found) == outcome(whole)
-    assert whole.tokens
-    assert [word.text for word in whole.words] == whole.text.split()
-    assert all(0 <= word.confidence <= 1 for word in whole.words)
 
 
 def test_streams_of_a_batch_choose_for_themselves(recognizer):

@@ -174,26 +174,6 @@ def test_alternatives_have_different_words_and_come_best_first(streams, checkpoi
         assert alternative.acoustic_score - graph_score == pytest.approx(alternative.score, abs=1e-3)
 
 
-def test_alternatives_depend_on_no_chunk_and_no_other_stream(streams, checkpoint):
-    """Some differ in words that were reported long before the end; a stream without them is what it is alone."""
-    rows = {slot: frames_of(checkpoint, slot, 80 if slot == 1 else 30 + slot) for slot in range(SLOTS)}
-    options = dict.fromkeys(rows, streams.options()) | {1: streams.options(n_best=8), 2: streams.options(n_best=2)}
-    options[3] = streams.options(n_best=8, boosted_phrases=["dad be"])
-    together = streams.decode(rows, options, 5)
-    for slot, chunk in ((0, 5), (1, 80), (2, 1), (3, 7)):
-        (alone,) = streams.decode({0: rows[slot]}, {0: options[slot]}, chunk).values()
-        assert outcome(alone) == outcome(together[slot])
-        alternatives = [
-            [(one.text, [word[:3] for word in one.words]) for one in results[-1].alternatives]
-            for results in (alone, together[slot])
-        ]
-        assert alternatives[0] == alternatives[1]
-    reported = sum(len(result.words) for result in together[1][:-1])
-    found = together[1][-1].alternatives
-    assert len(found) == 8 and reported > 1
-    assert any(one.text.split()[:reported] != found[0].text.split()[:reported] for one in found)
-
-
 def test_a_lexicon_writes_words_that_tokens_do_not(streams, checkpoint, tmp_path):
     """The same graph with other names of the words: same tokens and times, other texts."""
     names = {f"{word.upper()}." if word != "a" else "a": word for word in WORDS}

@@ -131,21 +131,6 @@ def test_a_state_with_many_transitions_is_exact():
     torch.testing.assert_close(totals_along(cache.automaton, [start] * size, labels), expected, rtol=0, atol=1e-5)
 
 
-def test_64_streams_with_64_lists_score_as_each_alone():
-    generator = random.Random(0)
-    tokenizer = random_tokenizer(generator, 40)
-    lists = [random_boosts(generator, 40) for _ in range(63)] + [{}]
-    labels = [random_labels(generator, 40, boosts) for boosts in lists]
-    together = PhraseCache(tokenizer, 4 * MEMORY)
-    starts = [together.acquire(as_list(boosts)) for boosts in lists]
-    assert len(set(starts)) == 64
-    found = totals_along(together.automaton, starts, labels)
-    for row, boosts in enumerate(lists):
-        alone = PhraseCache(tokenizer, MEMORY)
-        same = totals_along(alone.automaton, [alone.acquire(as_list(boosts))], [labels[row]])
-        assert torch.equal(found[row], same[0])
-
-
 def test_streams_without_phrases_score_nothing():
     cache = PhraseCache(WORDS, MEMORY)
     start = cache.acquire(as_list({(NEW, YORK): 2.0}))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.scoring.ngram.io import TokenNames, load_ngram_lm
-from penstock.scoring.ngram.lm import NgramLm, measure_perplexity, score_sentences
+from penstock.scoring.ngram.lm import NgramLm
 from tests.helpers.ngram_golden import GOLDEN, NAMES, SCORED, arpa_path, golden_lm, to_labels
 from tests.helpers.reference.ngram import NgramReference, write_random_arpa
 
@@ -91,20 +91,6 @@ def test_scores_follow_a_path_of_states(name):
         assert lm.final_scores(state).item() == pytest.approx(reference.score(tuple(history), "</s>") * LN10, abs=1e-4)
         state = lm.advance(state, torch.tensor([label])).next_states
         history.append(NAMES.pieces[label])
-
-
-def test_sentences_in_a_batch_score_as_alone():
-    lm = golden_lm("4_pruned")
-    sentences = [to_labels(entry["tokens"]) for entry in GOLDEN["scores"]["4_pruned"]]
-    totals = [sum(entry["log10"]) * LN10 for entry in GOLDEN["scores"]["4_pruned"]]
-    assert score_sentences(lm, sentences) == pytest.approx(totals, abs=1e-3)
-    assert score_sentences(lm, []) == []
-    perplexity = measure_perplexity(lm, iter(sentences))
-    assert perplexity.log_probability == pytest.approx(sum(totals), rel=1e-5)
-    assert (perplexity.sentences, perplexity.tokens) == (len(sentences), sum(map(len, sentences)))
-    events = perplexity.tokens + perplexity.sentences
-    assert perplexity.per_token == pytest.approx(2.718281828 ** (-sum(totals) / events), rel=1e-4)
-    assert measure_perplexity(lm, []).per_token == float("inf")
 
 
 @pytest.mark.gpu

@@ -177,7 +177,7 @@ class _Bytes:
         minimum = min(minimum, maximum)
         while len(self._buffer) < maximum and not self._is_end:
             has_enough = len(self._buffer) >= minimum
-            if not self._is_ready(0.0 if has_enough else _QUIET_S):
+            if not select.select([self._descriptor], [], [], 0.0 if has_enough else _QUIET_S)[0]:  # a read would block
                 if not has_enough:
                     return _Taken(b"", False)
                 break
@@ -206,10 +206,6 @@ class _Bytes:
         if not self._is_stdin:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
-
-    def _is_ready(self, wait_s: float) -> bool:
-        """True where a read does not block."""
-        return bool(select.select([self._descriptor], [], [], wait_s)[0])
 
     def _read(self) -> None:
         try:

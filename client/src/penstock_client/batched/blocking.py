@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock_client.batched.engine import EngineStream
-from penstock_client.batched.server import Server
 from penstock_common.results import Result
 
 T = TypeVar("T")
@@ -62,29 +61,6 @@ def event_loop_thread() -> EventLoopThread:
         if not _shared or not _shared[-1].is_running:
             _shared[:] = [EventLoopThread()]
         return _shared[-1]
-
-
-class ThreadedServer:
-    """A server whose streams run in the event loop of the process: made again by `make` in a forked one."""
-
-    def __init__(self, make: Callable[[], Server]):
-        self._make = make
-        self._server = make()
-        self._thread: EventLoopThread | None = None
-
-    def here(self) -> tuple[Server, EventLoopThread]:
-        """The server of this process, and the event loop that its streams run in."""
-        thread = event_loop_thread()
-        if self._thread not in (None, thread):
-            self._inherited = self._server  # kept: its sockets are the other process's, and must not be closed
-            self._server = self._make()
-        self._thread = thread
-        return self._server, thread
-
-    def close(self) -> None:
-        """Ends the remaining streams and the connection."""
-        if self._thread is not None and self._thread.is_running:
-            self._thread.finish(self._server.close())
 
 
 class _End(NamedTuple):

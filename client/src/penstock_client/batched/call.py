@@ -3,11 +3,17 @@
 The library of a protocol is imported when it is used.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from penstock_client.batched.rows import Row
 from penstock_client.connection import Endpoint
+
+if TYPE_CHECKING:
+    from penstock_client.batched.grpc_call import GrpcCall
+    from penstock_client.batched.http_call import HttpCall
+
+BatchCall: TypeAlias = "GrpcCall | HttpCall"
+"""Carries requests and their replies, in order. Made in a running event loop."""
 
 Values = Callable[[str], list[Any] | None]
 """Returns an output's values by its name, None for a missing one."""
@@ -29,25 +35,6 @@ class UnreadableReplyError(Exception):
     """The server's reply is too large or no reply of Triton; the text says why."""
 
 
-class BatchCall(Protocol):
-    """Carries requests and their replies, in order. Made in a running event loop."""
-
-    max_unanswered: int
-    """Requests on their way; rows beyond them wait, and share a later request."""
-
-    async def write(self, client_id: str, rows: Sequence[Row]) -> None:
-        """Sends a request. Raises nothing where the call is lost: `replies` does."""
-
-    def replies(self) -> AsyncIterator[RawReply]:
-        """The replies as they come. Raises CallLostError and UnreadableReplyError."""
-
-    def cancel(self) -> None:
-        """Ends the call without waiting."""
-
-    async def close(self) -> None:
-        """Ends the call and its connection."""
-
-
 def check_certificates(endpoint: Endpoint) -> None:
     """Raises ValueError for certificate files that cannot be used."""
     if endpoint.is_grpc and endpoint.is_secure:
@@ -60,7 +47,7 @@ def check_certificates(endpoint: Endpoint) -> None:
         tls_context(endpoint)
 
 
-def open_call(endpoint: Endpoint, beside: BatchCall | None = None) -> BatchCall:
+def open_call(endpoint: Endpoint, beside: "BatchCall | None" = None) -> BatchCall:
     """A call of the endpoint's model, over gRPC on the channel of the call `beside`.
 
     Raises ServerUnreachableError in a process that was forked from one that uses gRPC.

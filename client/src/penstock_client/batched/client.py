@@ -19,16 +19,13 @@ from penstock_common.samples import SAMPLE_RATE_HZ
 class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
-    When replies slow down, it sends fewer, larger requests: rows of more streams share one. The gap between requests is
-    half of the extra delay, at most 250 ms. The extra delay is the newest round trip, or the age of the oldest
-    unanswered request if that is longer, minus the shortest round trip so far.
-    Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
-    connects anew. With several urls, streams start on the server with the fewest of them, and go on at another one of
-    the same model where theirs is lost: their current segment is sent again, and nothing that was received is repeated.
-    A server that leaves requests unanswered, but answers an empty stream, has `slow_s`, if that is longer.
-    `max_replay_s` of audio are kept per stream for a move: by default 120 with several urls, else 0; any other value is
-    at least `max_unanswered_s`. Raises ValueError for an invalid url, protocol, certificate file, number or connection
-    option.
+    When replies slow down, it sends fewer, larger requests: rows of more streams share one. Where the server is lost,
+    or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. With several
+    urls, streams start on the server with the fewest of them, and go on at another one of the same model where theirs
+    is lost: their current segment is sent again, and nothing that was received is repeated. A server that leaves
+    requests unanswered, but answers an empty stream, has `slow_s`, if that is longer. `max_replay_s` of audio are kept
+    per stream for a move: by default 120 with several urls, else 0; any other value is at least `max_unanswered_s`.
+    Raises ValueError for an invalid url, protocol, certificate file, number or connection option.
     """
 
     def __init__(
@@ -106,6 +103,7 @@ class BatchedClient:
     async def close(self) -> None:
         """Ends the remaining streams and the connections."""
         self._is_closed = True
+        # A copy: each task that ends takes itself out.
         moves = dict(self._moves)
         for task in moves:
             task.cancel()
@@ -134,6 +132,7 @@ class BatchedClient:
     def _note_lost(self, server: Server, stream: BatchedStream, error: ClientError) -> bool:
         if error.code in LOST and not error.of_speakers:
             server.note_down()
+        # A move would open a link that nothing closes.
         if self._is_closed:
             return False
         task = asyncio.create_task(self._move(stream, error))
@@ -150,11 +149,8 @@ class BatchedClient:
 async def _started(server: Server, options: StreamOptions | None, on_answer: OnAnswer | None) -> BatchedStream:
     """A stream that has sent its start; one with speakers once it is accepted: else another server is tried."""
     stream = await server.open(parameters_of(options), on_answer)
-    stream.start()
     if stream.has_speakers:
-        try:
-            await stream.accepted()
-        except BaseException:
-            stream.cancel()
-            raise
+        await stream.started()
+    else:
+        stream.start()
     return stream

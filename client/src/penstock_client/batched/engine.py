@@ -7,16 +7,15 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock_client import limits
 from penstock_client.alignment import Samples
-from penstock_client.batched.probe import NOT_A_SERVER, explain
 from penstock_client.batched.rows import END, FINALIZE, MOVABLE
 from penstock_client.batched.server import Server, StreamSettings, move_to_any
+from penstock_client.batched.server_offer import not_a_server
 from penstock_client.batched.signal import AsyncSignal
 from penstock_client.batched.stream import BatchedStream
-from penstock_client.batched.thread import in_thread
 from penstock_client.connection import Endpoint, retry_pauses_s
 from penstock_common.errors import (
     ClientError,
@@ -72,7 +71,7 @@ class EngineStream:
         self._stream: BatchedStream | None = None
         self._requests: deque[Request] = deque()
         self._sending: asyncio.Task[None] | None = None
-        self._moving: asyncio.Task[None] | None = None
+        self._moving: asyncio.Task[object] | None = None
         self._results: deque[Result] = deque()
         self._latest = Result(0, "", False, 0.0, (), (), ())
         """The last one that has come."""
@@ -104,9 +103,11 @@ class EngineStream:
         """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError."""
         while True:
             self._check_open()
+            # Only once all that waited for the stream is sent: requests keep their order.
             if self._stream is not None and self._sending is not None and self._sending.done():
                 await self._send(self._stream, request)
                 return
+            # The end always has room: what its caller waits for next are results.
             if request.flags & END or self._has_room(request):
                 break
             await self._changed.wait(math.inf)  # afterwards the task that sends the others may have ended
@@ -167,9 +168,10 @@ class EngineStream:
     async def close(self) -> None:
         """Cancels, and waits until the server has taken the end, at most `limits.CLOSE_S`."""
         self.cancel()
-        tasks = [task for task in (self._sending, self._moving) if task is not None]
+        tasks: list[asyncio.Task[Any]] = [task for task in (self._sending, self._moving) if task is not None]
         for task in tasks:
             task.cancel()
+        # Before the end is sent: the task could still open the stream.
         if tasks:
             await asyncio.wait(tasks)
         if self._stream is not None:
@@ -203,6 +205,7 @@ class EngineStream:
             while self._requests:
                 self._changed.give()
                 await self._send(stream, self._requests[0])
+                # Only now: until it is sent it counts in `held_samples`.
                 self._requests.popleft()
             self._changed.give()
         except ClientError as error:
@@ -224,14 +227,15 @@ class EngineStream:
             await stream.push(request.samples)
 
     async def _opened(self) -> BatchedStream:
-        """The stream; with `wait_for_slot_s` once the server has accepted its first requests."""
+        """The stream; with `wait_for_slot_s` once the server has accepted it, before any audio."""
         pauses = retry_pauses_s(self._options.wait_for_slot_s)
         is_rejected = False  # then it may be gone for a while, too: it starts again
         while True:
             try:
                 stream = await self._server.open(self._parameters)
                 if self._options.wait_for_slot_s:
-                    await self._accept(stream)
+                    await stream.started()
+                    await stream.next_answer()  # no request of the caller, which gets no result for it
                 return stream
             except (
                 ServerFullError, ServerDrainingError, ServerUnreachableError, ConnectionLostError, ServerReplyError,
@@ -240,32 +244,9 @@ class EngineStream:
                 pause_s = next(pauses, None) if is_rejected else None
                 if pause_s is None:
                     if isinstance(error, ServerReplyError):
-                        raise await self._explained(error) from error
+                        raise not_a_server(self._server.endpoint, str(error.__cause__ or error.text)) from error
                     raise
                 await asyncio.sleep(pause_s)
-
-    async def _accept(self, stream: BatchedStream) -> None:
-        """Sends the first requests, up to one that makes a row. They wait until the server has accepted that."""
-        sent = 0
-        try:
-            while not stream.rows:
-                while len(self._requests) == sent:
-                    await self._changed.wait(math.inf)
-                await self._send(stream, self._requests[sent])
-                sent += 1
-            await stream.accepted()
-        except BaseException:
-            stream.cancel()
-            raise
-        for _ in range(sent):
-            self._requests.popleft()
-
-    async def _explained(self, error: ServerReplyError) -> ServerUnreachableError:
-        """Names what answers at the address in place of a server with this model."""
-        endpoint, reason = self._server.endpoint, str(error.__cause__ or error.text)
-        if reason == "HTTP status 404":
-            reason = NOT_A_SERVER["http"]
-        return ServerUnreachableError(endpoint.url, await in_thread(explain, endpoint, reason))
 
     def _note_loss(self, stream: BatchedStream, error: ClientError) -> bool:
         """Reconnects a stream that has had results."""
@@ -277,12 +258,11 @@ class EngineStream:
         if self._lost_s is None:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, reconnect_s)
+        # Another server may be at the address by now, where the stream cannot go on.
         self._server.forget_offer()
-        self._moving = asyncio.create_task(self._move(stream, error, self._lost_s + reconnect_s - now_s))
+        limit_s = self._lost_s + reconnect_s - now_s
+        self._moving = asyncio.create_task(move_to_any(stream, error, lambda: [self._server], limit_s))
         return True
-
-    async def _move(self, stream: BatchedStream, error: ClientError, limit_s: float) -> None:
-        await move_to_any(stream, error, lambda: [self._server], limit_s)
 
     def _note_success(self) -> None:
         assert self._lost_s is not None and self._stream is not None

@@ -16,10 +16,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client import limits
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError, Values
-from penstock_client.batched.probe import NOT_A_SERVER
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
-from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.protocol import MAX_REPLY_BYTES, NOT_A_SERVER
 from penstock_common.errors import ServerUnreachableError
 
 _CHANNEL_OPTIONS = (
@@ -81,6 +80,7 @@ class GrpcCall:
     """One ModelStreamInfer call."""
 
     max_unanswered = 64
+    """Requests on their way; rows beyond them wait, and share a later request."""
 
     def __init__(self, endpoint: Endpoint, channel: Channel):
         self._model, self.channel = endpoint.model, channel
@@ -89,12 +89,12 @@ class GrpcCall:
         self._call = stub.ModelStreamInfer(metadata=tuple(endpoint.options.headers.items()))
 
     async def write(self, client_id: str, rows: Sequence[Row]) -> None:
-        """Sends a request."""
+        """Sends a request. Raises nothing where the call is lost: `replies` does."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader reports why
             await self._call.write(infer_message(self._model, rows_message(client_id, rows)))
 
     async def replies(self) -> AsyncIterator[RawReply]:
-        """The replies as they come."""
+        """The replies as they come. Raises CallLostError and UnreadableReplyError."""
         try:
             async for reply in self._call:
                 yield RawReply(output_values(reply.infer_response), reply.error_message)
@@ -138,7 +138,7 @@ def output_values(response: service_pb2.ModelInferResponse) -> Values:
 def reason(error: grpc.RpcError) -> str:
     """The reason why a call ended, as gRPC gives it, unless the server does not know the call."""
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return NOT_A_SERVER["grpc"]
+        return NOT_A_SERVER
     return str(error.details() or error.code().name)
 
 

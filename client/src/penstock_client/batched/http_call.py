@@ -20,10 +20,9 @@ from tritonclient.utils import InferenceServerException
 from yarl import URL
 
 from penstock_client.batched.call import CallLostError, RawReply, UnreadableReplyError
-from penstock_client.batched.probe import NOT_A_SERVER
 from penstock_client.batched.rows import Row, RowsMessage, rows_message
 from penstock_client.connection import Endpoint, read_pem
-from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.protocol import MAX_REPLY_BYTES, NOT_A_SERVER
 from penstock_client.replies import UNREADABLE, stream_error
 from penstock_common.errors import ConnectionLostError, ServerFullError, StreamError
 
@@ -84,13 +83,13 @@ class HttpCall:
             is_full = status == http.HTTPStatus.SERVICE_UNAVAILABLE
             if is_full and stream_error(0, message).code == StreamError.code:  # Triton's own error has no code
                 message = f"{ServerFullError.code}: {message}"
-            return _rejected(message)
+            return RawReply(lambda name: None, message)
         is_unknown = status == http.HTTPStatus.NOT_FOUND
-        other = NOT_A_SERVER["http"] if is_unknown else f"HTTP status {status} without an error message of Triton"
+        other = NOT_A_SERVER if is_unknown else f"HTTP status {status} without an error message of Triton"
         if not self._is_reached:
             raise CallLostError(other)
         # A proxy answers in the server's place, and other requests may succeed.
-        return _rejected(f"{ConnectionLostError.code}: lost the connection to the server: {other}")
+        return RawReply(lambda name: None, f"{ConnectionLostError.code}: lost the connection to the server: {other}")
 
     def cancel(self) -> None:
         """Ends the call without waiting."""
@@ -166,10 +165,6 @@ def _read_outputs(header_length: str | None, body: bytes) -> RawReply:
         return None if output is None else np.asarray(output).ravel().tolist()
 
     return RawReply(values)
-
-
-def _rejected(message: str) -> RawReply:
-    return RawReply(lambda name: None, message)
 
 
 def _error_text(error: Exception) -> str:

@@ -16,17 +16,7 @@ from operator import or_
 
 from penstock_client import limits
 from penstock_client.batched.call import BatchCall, CallLostError, RawReply, UnreadableReplyError, open_call
-from penstock_client.batched.rows import (
-    END,
-    MAX_ROWS,
-    NO_SAMPLES,
-    START,
-    Part,
-    Pushed,
-    Receiver,
-    Row,
-    decode_reply,
-)
+from penstock_client.batched.rows import END, MAX_ROWS, NO_SAMPLES, START, Part, Pushed, Receiver, Row, decode_reply
 from penstock_client.batched.signal import AsyncSignal
 from penstock_client.connection import Endpoint
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SPEAKERS_MODEL_NAME
@@ -69,10 +59,12 @@ class Link:
 
         beside: a link to the same server, which shares its channel.
         """
-        self._endpoint = endpoint
+        self.endpoint, self._is_of_speakers = endpoint, endpoint.model == SPEAKERS_MODEL_NAME
         self._is_alive, self._slow_s = is_alive, slow_s
+        # Random, so that streams of a link that was lost are none of the next one's on the server.
         self.client_id = secrets.token_hex(16)
         self._numbers = 0
+        # A dictionary and no set: streams fail in the order in which they came.
         self._streams: dict[Receiver, None] = {}
         self._outbox: deque[Pushed] = deque()
         self._in_flight: deque[tuple[float, list[Pushed]]] = deque()
@@ -105,11 +97,6 @@ class Link:
         """Number of its streams."""
         return len(self._streams)
 
-    @property
-    def url(self) -> str:
-        """The server's address."""
-        return self._endpoint.url
-
     def next_number(self) -> int:
         """A number for a new stream of this link."""
         self._numbers += 1
@@ -128,6 +115,7 @@ class Link:
 
     def forget(self, stream: Receiver) -> int:
         """Drops the stream and its unsent rows; returns all flags of these."""
+        # Its rows on their way stay: replies are matched to requests by their order, so none may be skipped.
         self._streams.pop(stream, None)
         unsent = [pushed for pushed in self._outbox if pushed.stream is stream]
         if unsent:
@@ -149,6 +137,7 @@ class Link:
         """Ends its streams, on the server too unless it is `at_once`, and the call."""
         for stream in list(self._streams):
             stream.cancel()
+        # The ends that `cancel` has put into the outbox are to reach the server, or its slots stay taken.
         deadline_s = self.now_s() + (0.0 if at_once else limits.CLOSE_S)
         while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
             await asyncio.sleep(limits.POLL_S)
@@ -168,16 +157,19 @@ class Link:
             await asyncio.sleep(max(0.0, self._last_sent_s + self._spacing_s() - self.now_s()))
             are_left = True
             while are_left:
+                # Rows stay in the outbox while the server is full: there those of more streams share the next request.
                 while len(self._in_flight) >= self._call.max_unanswered:
                     await self._wake.wait(math.inf)
                 if not (rows := self._next_rows()):
                     break  # their streams were cancelled meanwhile
                 are_left = bool(self._outbox)  # those that come while it is written wait for the next one
+                # Before the write, which may wait: the reply could be there when it returns.
                 self._note_sent(rows)
                 await self._call.write(self.client_id, [pushed.row for pushed in rows])
 
     def _spacing_s(self) -> float:
         """A server that is behind gets fewer and larger requests: each row of many streams takes less of its time."""
+        # A stream alone has no others to share a request with: to wait would only make it later.
         if len(self._streams) == 1:
             return 0.0
         waited_s = self.now_s() - self._in_flight[0][0] if self._in_flight else 0.0
@@ -186,6 +178,7 @@ class Link:
 
     def _note_sent(self, rows: list[Pushed]) -> None:
         now_s = self.now_s()
+        # The time without a reply counts from the first request that has none, not from the last reply.
         if not self._in_flight:
             self._last_activity_s = now_s
         self._in_flight.append((now_s, rows))
@@ -197,8 +190,10 @@ class Link:
         samples, of_stream = 0, Counter[int]()
         while self._outbox and len(taken) < MAX_ROWS:
             row = self._outbox[0].row
+            # Options count by their bytes: four are as many as a sample of float32.
             samples += len(row.samples) + len(row.options or "") // 4
             of_stream[row.number] += len(row.samples)
+            # The first row always goes, however large: it would wait for ever.
             if taken and (samples > MAX_SAMPLES or of_stream[row.number] > MAX_REQUEST_SAMPLES):
                 break
             taken.append(self._outbox.popleft())
@@ -207,8 +202,10 @@ class Link:
     async def _receive(self) -> None:
         try:
             async for reply in self._call.replies():
+                # Before the answers: the round trip is measured from it.
                 self._last_activity_s = self.now_s()
                 self._deliver(reply)
+                # After them: a stream that had to wait for this answer adds its next row to the next request.
                 self._wake.give()
         except UnreadableReplyError as error:
             self._fail_all(ProtocolError, f"the server's reply cannot be read: {error}")
@@ -218,6 +215,7 @@ class Link:
     def _deliver(self, reply: RawReply) -> None:
         """Gives each row's answer to its stream."""
         if not self._in_flight:
+            # Replies have no names: after one too many, each would be taken for the answer to another request.
             self._lose("it sent a reply without a request")
             return
         sent_s, rows = self._in_flight.popleft()
@@ -228,12 +226,13 @@ class Link:
         except StreamError as error:
             self._reject(rows, error)
             return
+        # In the order of the request: a stream may have several rows in it, whose results follow one another.
         for i, pushed in enumerate(rows):
             pushed.stream.answer(pushed, results.get(i, ()), errors.get(i))
 
     async def _watch(self) -> None:
         """Fails the streams if the server leaves a request unanswered for the timeout."""
-        timeout_s = limit_s = self._endpoint.timeout_s
+        timeout_s = limit_s = self.endpoint.timeout_s
         is_asked, lives, ask_s = False, False, math.inf
         if self._is_alive is not None and (self._slow_s > timeout_s or self._is_of_speakers):
             ask_s = max(timeout_s - limits.ALIVE_S, timeout_s / 2)  # so that its answer is there at the timeout
@@ -243,17 +242,21 @@ class Link:
                 limit_s, is_asked, lives = timeout_s, False, False
             elif not is_asked and self._is_alive is not None:
                 is_asked = True
+                # Over another connection: this one is silent either way, where the server is slow and where it is dead.
                 lives = await self._is_alive()
                 limit_s = max(self._slow_s, timeout_s) if lives else timeout_s
+                # The question has taken its time: what has come meanwhile counts.
                 continue
             if waited_s >= limit_s:
-                message = f"no reply from the server at {self._endpoint.url} for {limit_s:g} s"
+                message = f"no reply from the server at {self.endpoint.url} for {limit_s:g} s"
                 self._fail_all(ReplyTimeoutError, message, of_speakers=self._is_of_speakers and lives)
                 self._call.cancel()
                 return
             next_s = limit_s if is_asked else min(ask_s, limit_s)
+            # Never longer than a quarter: a first request may be sent meanwhile, whose time runs from then on.
             due_s = self.now_s() + min(next_s - waited_s, timeout_s / 4)
             await asyncio.sleep(due_s - self.now_s())
+            # This process was stalled: replies may wait in the socket, unread, so the time begins anew.
             if self.now_s() - due_s > limits.STALL_S:
                 self._last_activity_s = self.now_s()
 
@@ -262,21 +265,21 @@ class Link:
             self._lose(f"{type(error).__name__}: {error}")
 
     def _lose(self, why: str) -> None:
-        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self._endpoint.url}: {why}")
+        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self.endpoint.url}: {why}")
 
     def _fail_all(self, kind: type[StreamError], message: str, of_speakers: bool = False) -> None:
+        # First: the ends that failing streams would still send on this link go nowhere.
         self.is_lost = True
+        # All at once: each stream that fails would search it for its own rows.
         self._outbox.clear()
         if self._streams and self._ending is None:
             self._ending = asyncio.create_task(self._end_all([stream.stream_id for stream in self._streams]))
+        # Streams in the middle of a sentence first: they get the room that other servers have.
         for stream in sorted(self._streams, key=lambda each: not each.has_words):
             error = kind(stream.stream_id, message)
             error.of_speakers = of_speakers
+            # Not open: `_end_all` ends all streams of the link at once.
             stream.fail(error, is_open=False)
-
-    @property
-    def _is_of_speakers(self) -> bool:
-        return self._endpoint.model == SPEAKERS_MODEL_NAME
 
     def _reject(self, rows: Sequence[Pushed], error: StreamError) -> None:
         """Fails the streams of a request that was rejected whole, and ends them.
@@ -295,7 +298,7 @@ class Link:
         """Ends the streams over another call, so that their slots are free: the server may be alive."""
         rows = [Row(number, NO_SAMPLES, END) for number in numbers]
         with suppress(ClientError, CallLostError, UnreadableReplyError, asyncio.TimeoutError):
-            call = open_call(self._endpoint)
+            call = open_call(self.endpoint)
             try:
                 for start in range(0, len(rows), MAX_ROWS):
                     await call.write(self.client_id, rows[start : start + MAX_ROWS])
@@ -311,6 +314,7 @@ def send_end(stream: Receiver, link: Link, begins_work: bool) -> None:
 
     A second end drops the work that the first one begins.
     """
+    # No state of the stream goes with it: the answer to this end is dropped when it comes.
     row = Row(stream.stream_id, NO_SAMPLES, END)
     for _ in range(2 if begins_work else 1):
         link.enqueue(Pushed(stream, row, 0, link.now_s()))
@@ -341,6 +345,7 @@ class Arrival:
 
         max_in_flight_samples: on their way at a time.
         """
+        # The start alone first: where the server rejects it, no audio was sent for nothing.
         await self._wait_until(lambda: bool(self._answers))
         for part in parts:
             self._send(part)
@@ -352,6 +357,7 @@ class Arrival:
         """Takes the answer to a row. Called by the link."""
         if error is not None:
             failure = stream_error(self.stream_id, error)
+            # A rejected start, or a stream that the server does not know, leaves nothing to end there.
             self.fail(failure, is_open=not (pushed.flags & START or isinstance(failure, StreamNotOpenError)))
             return
         self._answered_samples += len(pushed.row.samples)
@@ -360,6 +366,7 @@ class Arrival:
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's request. Called by the link."""
+        # A later model may have rejected the request: then the first one holds the stream open.
         self.fail(error, is_open=True)
 
     def fail(self, error: ClientError, is_open: bool | None = None) -> None:
@@ -373,6 +380,7 @@ class Arrival:
         if self._is_cancelled:
             return
         self._is_cancelled = True
+        # First: its rows in the outbox are not to reach the server, and where its start is among them none is open.
         unsent = self._link.forget(self)
         if self._is_open and not unsent & START:
             send_end(self, self._link, begins_work=self._polls and bool(self._sent_samples))

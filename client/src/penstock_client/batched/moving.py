@@ -55,6 +55,7 @@ class StreamMoves:
 
     def note_new_result(self) -> None:
         """The moves so far have brought something."""
+        # Not `_unreadable_replies`: such a server may answer others in between.
         self._fruitless = self._speaker_losses = 0
 
     @property
@@ -64,6 +65,7 @@ class StreamMoves:
 
     def begin(self, parts: Sequence[Part]) -> int:
         """The stream is on another server, which receives these parts. Returns their samples."""
+        # Fruitless until a result comes that the caller does not have.
         self._fruitless += 1
         self.backlog = deque(parts)
         samples = sum(part.samples for part in parts)
@@ -76,17 +78,13 @@ class StreamMoves:
         self._speaker_losses += error.of_speakers
         return max(self._fruitless, self._unreadable_replies - 1) < _MAX_FRUITLESS_MOVES
 
-    def cancel(self) -> None:
-        """The stream is over: it moves no more."""
-        if self.arrival is not None:
-            self.arrival.cancel()
-
 
 def repeated(replay: Replay, geometry: ChunkGeometry | None) -> tuple[Mapping[str, Parameter], list[Part]]:
     """The parameters of a start on another server, and what that has to receive after it."""
     parts = replay.requests(geometry)
     if not parts:
-        return replay.parameters, []
+        return replay.kept.parameters, []
+    # The start goes alone, before any audio: a server that rejects it has cost nothing.
     return parts[0].parameters, [parts[0].again(parts[0].samples), *parts[1:]]
 
 

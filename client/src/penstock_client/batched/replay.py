@@ -74,6 +74,7 @@ class _Kept:
 
     def _forget_oldest(self) -> None:
         oldest = self.sent.popleft().part
+        # A replay begins behind it, with the options that it has set.
         self.parameters = {**self.parameters, **oldest.changes}
         self.samples -= oldest.samples
         self.forgotten_samples = oldest.end_samples
@@ -127,12 +128,13 @@ class Replay:
     ):
         """has_speakers: audio of earlier segments is repeated, too, in which they are known again."""
         self.has_results = False
-        self._speakers = SpeakerNumbers() if has_speakers else None
+        self.speakers = SpeakerNumbers() if has_speakers else None
+        """None once the stream goes on without speakers."""
         self._context_samples = round(limits.SPEAKER_CONTEXT_S * SAMPLE_RATE_HZ) if has_speakers else 0
         """Audio before the segment that is repeated, also once the stream has no speakers any more."""
         self._now_s = clock
-        self._kept = _Kept(max_samples)
-        self._server = _ServerStream()
+        self.kept = _Kept(max_samples)
+        self.server = _ServerStream()
         self._endpoints = deque([_Endpoint(0, 0, 0)])
         """The one that a replay begins with, and those after it. Without speakers only the last one."""
         self._ends = 0
@@ -148,37 +150,17 @@ class Replay:
         self._covered_s = 0.0  # as it was reported
 
     @property
-    def held_samples(self) -> int:
-        """Samples that are kept."""
-        return self._kept.samples
-
-    @property
-    def offset_samples(self) -> int:
-        """The position in the caller's stream where the server's begins."""
-        return self._server.offset_samples
-
-    @property
-    def start_s(self) -> float:
-        """Words from here on are recognized again."""
-        return self.segment_start_samples / SAMPLE_RATE_HZ
-
-    @property
     def has_words(self) -> bool:
         """True if the caller has words of the current segment."""
         return self._words > 0
 
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """Options of the stream's start, with changes whose parts are not kept."""
-        return self._kept.parameters
-
     def add(self, part: Part) -> None:
         """Notes a part before it is sent."""
-        self._kept.add(part, self._now_s())
+        self.kept.add(part, self._now_s())
 
     def is_whole(self, geometry: ChunkGeometry | None = None) -> bool:
         """True if `restart` has all that a new stream needs."""
-        return self._kept.forgotten_samples <= self._begin(geometry)[0]
+        return self.kept.forgotten_samples <= self._begin(geometry)[0]
 
     def restart(self, geometry: ChunkGeometry | None = None) -> list[Part]:
         """The parts to send to a new stream, whose first takes the options of the caller's.
@@ -186,27 +168,30 @@ class Replay:
         Without a geometry nothing before the segment is repeated: a server that publishes none has no `warm_up_chunks`.
         """
         offset_samples, warm_up_chunks = self._begin(geometry)
-        server = self._server = _ServerStream(offset_samples, None, self._now_s())
+        server = self.server = _ServerStream(offset_samples, None, self._now_s())
         server.words, server.tokens = self._words, self._tokens
-        if self._speakers is not None:
-            self._speakers.restart()
+        if self.speakers is not None:
+            self.speakers.restart()
+        # Without a warm-up the server counts frames from its own begin, and the caller from the segment's.
         if geometry is not None and offset_samples and not warm_up_chunks:
             chunks = offset_samples // geometry.chunk_samples - geometry.chunks(self._endpoints[0].samples)
             server.shift_frames = chunks * geometry.chunk_frames
         parts = self.requests(geometry)
-        unsent = sum(sent.part.is_final for sent in self._kept.sent) - sum(part.is_final for part in parts)
-        server.ends = max(0, self._kept.reported_ends - unsent)
+        # Ends before the replay's begin are not sent again, so their results do not come again.
+        unsent = sum(sent.part.is_final for sent in self.kept.sent) - sum(part.is_final for part in parts)
+        server.ends = max(0, self.kept.reported_ends - unsent)
         return parts
 
     def requests(self, geometry: ChunkGeometry | None = None) -> list[Part]:
         """The parts that `restart` would return now."""
         start_samples, warm_up_chunks = self._begin(geometry)
         repeated: list[tuple[Part, int, bool]] = []
-        old_ends = self._kept.old_ends
-        parameters = dict(self._kept.parameters)
-        for part, _ in self._kept.sent:
+        old_ends = self.kept.old_ends
+        parameters = dict(self.kept.parameters)
+        for part, _ in self.kept.sent:
             is_old = part.is_final and old_ends > 0
             old_ends -= is_old
+            # A part without samples at the border belongs to what follows: it may end a segment or change options.
             is_repeated = part.end_samples > start_samples or (part.end_samples == start_samples and not part.samples)
             if is_repeated:
                 repeated.append((part, min(part.samples, part.end_samples - start_samples), not is_old))
@@ -235,13 +220,15 @@ class Replay:
 
     def new_result(self, result: T) -> T | None:
         """The server's result as the caller's next, or None where the caller has it already."""
-        server, words = self._server, list[Word]()
-        if self._speakers is not None:
-            words = self._speakers.words(result, server.offset_ms)
+        server, words = self.server, list[Word]()
+        if self.speakers is not None:
+            words = self.speakers.words(result, server.offset_ms)
         if server.ends:
+            # Segments that the caller has ended come again before the present one: they are only counted.
             server.ends -= result.is_final and not result.is_endpoint
             self._match(words)
             return None
+        # A server may count the segments of a stream from any number.
         if self._segment is None:
             self._endpoints[0] = self._endpoints[0]._replace(segment=result.segment)
         if server.segment_shift is None:
@@ -269,15 +256,15 @@ class Replay:
         server.is_repeating, self._covered_samples, self._segment = is_behind, covered_samples, result.segment
         self._covered_s = result.audio_processed_s
         if result.is_final:
-            if self._speakers is not None:
-                result = self._speakers.renumbered(result, words)
+            if self.speakers is not None:
+                result = self.speakers.renumbered(result, words)
             self._segment += 1
             self._end_segment(result.is_endpoint, covered_samples)
         return result
 
     def _samples_after_border(self, result: Result) -> float:
         """Samples that a result covers beyond the current segment's begin; inf where nothing before is repeated."""
-        server = self._server
+        server = self.server
         if not server.is_repeating or server.offset_samples >= self.segment_start_samples:
             return math.inf
         covered_samples = server.offset_samples + round(result.audio_processed_s * SAMPLE_RATE_HZ)
@@ -285,12 +272,8 @@ class Replay:
 
     def _match(self, words: Sequence[Word]) -> None:
         """The caller has these words of the present server."""
-        if self._speakers is not None:
-            self._speakers.match(words)
-
-    def forget_speakers(self) -> None:
-        """The stream goes on without them."""
-        self._speakers = None
+        if self.speakers is not None:
+            self.speakers.match(words)
 
     def skip_segment(self) -> int:
         """The next segment is empty and needs no server: returns its index."""
@@ -300,7 +283,7 @@ class Replay:
 
     def _without_repeated(self, result: T) -> T:
         """The result without words and tokens that the caller has."""
-        server, words, tokens = self._server, self._server.words, self._server.tokens
+        server, words, tokens = self.server, self.server.words, self.server.tokens
         if not words and not tokens:
             return result
         server.words = max(0, words - len(result.new_words))
@@ -314,7 +297,7 @@ class Replay:
 
     def _end_segment(self, is_endpoint: bool, covered_samples: int) -> None:
         """The next segment begins; what no new stream would need is forgotten."""
-        kept, server = self._kept, self._server
+        kept, server = self.kept, self.server
         self._words = self._tokens = server.words = server.tokens = 0
         if is_endpoint and kept.sent and kept.sent[-1].part.is_end:
             return  # the results of an offline model, whose context is the whole stream, come after its end
@@ -332,6 +315,7 @@ class Replay:
     def _forget(self, kept: _Kept) -> None:
         """Forgets what no replay would begin with any more."""
         start_samples, context_samples = self.segment_start_samples, self._context_samples
+        # One that a replay can begin with stays: a decoder starts anew only at an endpoint.
         while len(self._endpoints) > 1 and self._endpoints[0].samples < start_samples - context_samples:
             self._endpoints.popleft()
         kept.note_base(sum(each.ends for each in islice(self._endpoints, 1, None)) + self._ends)
@@ -342,7 +326,7 @@ class Replay:
         kept.forget(first - round(limits.WARM_UP_MARGIN_S * SAMPLE_RATE_HZ))
 
     def _shifted(self, result: T, segment: int) -> T:
-        server = self._server
+        server = self.server
         delay_s = self._delay_s(result) if server.is_repeating else 0.0
         if not server.offset_samples and segment == result.segment and not delay_s:  # then there is no other shift
             return result
@@ -356,7 +340,7 @@ class Replay:
 
     def _delay_s(self, result: Result) -> float:
         """Time from sending the audio of a result until it was sent again."""
-        server = self._server
+        server = self.server
         covered_samples = server.offset_samples + round(result.audio_processed_s * SAMPLE_RATE_HZ)
-        sent = (sent_s for part, sent_s in self._kept.sent if part.end_samples >= covered_samples)
+        sent = (sent_s for part, sent_s in self.kept.sent if part.end_samples >= covered_samples)
         return max(0.0, server.restarted_s - next(sent, server.restarted_s))

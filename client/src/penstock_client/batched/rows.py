@@ -181,6 +181,7 @@ class Answers:
         """Adds the answer to the row with this number, from 0. False where that is a repeated row."""
         self.have_begun = True
         if row < self.rows:
+            # The caller has an answer to this row: what is new in it goes with the next one.
             self._withheld += answer.results
             return False
         if answer.is_whole:
@@ -239,7 +240,9 @@ class Part:
         """With its last samples only: as a start with these parameters, or not as a start; where not `ends`, no end."""
         flags = self.flags & ~START if parameters is None else self.flags | START
         flags &= -1 if ends else ~(END | FINALIZE)
+        # Not [-samples:], which is all of it for 0.
         audio = self.audio[len(self.audio) - samples :]
+        # Changes go with the end that makes them; without it the start has them.
         own = self.changes if ends and parameters is None else parameters
         return replace(self, audio=audio, flags=flags, parameters=own or {})
 

@@ -63,7 +63,7 @@ class ServedStream:
         self.fingerprint = ""  # of the server's model: the stream moves to no other
         self.on_lost: OnLost = lambda stream, error: False
         self._at = OnServer(link, link.next_number())
-        self._moves = StreamMoves(self._at.stream_id)
+        self.moves = StreamMoves(self._at.stream_id)
         self.parameters = parameters
         self._aligner = ChunkAligner(geometry)
         self._replay = replay
@@ -119,7 +119,7 @@ class ServedStream:
     @property
     def server_url(self) -> str:
         """The address of its server, or of the last one."""
-        return self._at.link.url
+        return self._at.link.endpoint.url
 
     @property
     def has_results(self) -> bool:
@@ -155,9 +155,11 @@ class ServedStream:
         if error is not None:
             failure = stream_error(self.stream_id, error)
             failure.of_speakers |= self.has_speakers and (isinstance(failure, ServerFullError) or failure.code == _LOST)
+            # After a rejected start or end, or where the server does not know the stream, nothing is open there.
             is_closed = flags & (START | END) or isinstance(failure, StreamNotOpenError)
             self.fail(failure, is_open=False if is_closed else None)
             return
+        # Before any of it counts: words of a segment that is skipped would be lost without an error.
         if (problem := self._at.order.problem(results, self._end_samples - self._offset_samples)) is not None:
             self.fail(ProtocolError(self.stream_id, problem))
             return
@@ -165,10 +167,13 @@ class ServedStream:
         samples = pushed.end_samples - self._offset_samples
         is_whole = not flags & (END | FINALIZE) or not self._polls or ends_stream(results, samples)
         new_results = self._new_results(pushed, results, round_trip_s, flags if is_whole else 0)
+        # The answer to a repeated row is kept for the next new one: each row of the caller has exactly one answer.
         is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, new_results, is_whole), round_trip_s)
+        # A repeated answer shows nothing: the same audio may end this server, too.
         if is_new and (is_whole or new_results):
-            self._moves.note_new_result()
+            self.moves.note_new_result()
         if not is_whole:
+            # An offline model answers an end in parts: the next one has to be asked for.
             self._at.link.enqueue(pushed.poll())
         elif flags & END:
             self._is_complete = True
@@ -176,7 +181,8 @@ class ServedStream:
             self._at.link.forget(self)
         else:
             parks = self._soft_ends.pop(self._answers.rows, False)
-            if parks and self.is_answered and not self._moves.are_under_way:
+            # Not where audio was pushed since, or a move is under way: it would have no server.
+            if parks and self.is_answered and not self.moves.are_under_way:
                 self._leave(is_open=True)
                 self._is_without_server = self.is_parked = True
         self._changed.give()
@@ -189,6 +195,7 @@ class ServedStream:
         found = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
             found = [one for one in map(self._new_result, found) if one is not None]
+        # A soft end is to look like an endpoint of the server: it answers no `end_segment`.
         if pushed.number + 1 in self._soft_ends:
             found = [replace(one, is_endpoint=one.is_final, answers_finalize=False) for one in found]
         return found
@@ -196,7 +203,7 @@ class ServedStream:
     @property
     def _offset_samples(self) -> int:
         """Begin of its present server's stream in it."""
-        return self._replay.offset_samples if self._replay is not None else 0
+        return self._replay.server.offset_samples if self._replay is not None else 0
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
@@ -218,11 +225,14 @@ class ServedStream:
         """
         if self.failure or self._is_complete:
             return
+        # First: its rows in the outbox would reach a server whose answers no longer count.
         if not self._is_without_server:
             self._leave(is_open)
         self._is_without_server = True
-        self._moves.backlog.clear()
+        # The next server gets all of it from the replay.
+        self.moves.backlog.clear()
         if error.code not in MOVABLE or not self._may_move(error):
+            # Only where nothing moves it: with `failure` all calls that wait end.
             self.failure = error
             self._drop_replay()
         self._changed.give()
@@ -230,26 +240,31 @@ class ServedStream:
     def _drop_replay(self) -> None:
         """The stream is over: it moves no more."""
         self._replay = None
-        self._moves.cancel()
+        # Now, not when the task that moves it wakes: the slot on the other server is another stream's meanwhile.
+        if self.moves.arrival is not None:
+            self.moves.arrival.cancel()
 
     def give_up(self, error: ClientError) -> None:
         """Fails the stream for good."""
+        # So that `fail` neither asks those that have tried to move it, nor leaves it to a move that has ended.
         self.on_lost = lambda stream, error: False
-        self._moves.are_under_way = False
+        self.moves.are_under_way = False
         self.fail(error)
 
     def _may_move(self, error: ClientError) -> bool:
         """Leaves the stream to those that move it, if there are any."""
-        if not self._moves.may_follow(error) or self._replay is None:
+        if not self.moves.may_follow(error) or self._replay is None:
             return False
-        if self._moves.are_under_way:
-            self._moves.error = error
+        # The move under way goes on, or fails with this error: a second one would run beside it.
+        if self.moves.are_under_way:
+            self.moves.error = error
             return True
         return self.on_lost(self, error)
 
     def _leave(self, is_open: bool | None) -> None:
         """Leaves its server; its end is sent there as `fail` says."""
         at = self._at
+        # Before the end is sent: the rows that were not sent show whether the server knows of its start and its end.
         unsent = at.link.forget(self)
         if is_open is None:  # that of an offline model is, until its last result
             is_open = self._polls or not at.is_ended or bool(unsent & END)
@@ -267,37 +282,46 @@ class ServedStream:
         """
         if self._replay is None:
             raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")
-        self._moves.are_under_way = True
+        # From here on a loss is for this move to handle: `on_lost` would begin another one.
+        self.moves.are_under_way = True
         try:
             await self._go_to(link, self._replay, geometry, keeps_speakers)
         finally:
-            self._moves.are_under_way = False
+            self.moves.are_under_way = False
 
     async def _go_to(self, link: Link, replay: Replay, geometry: ChunkGeometry | None, keeps_speakers: bool) -> None:
         arrival, answers = await self._arrived(link, replay, geometry, keeps_speakers)
+        # Until here the old server has the stream: where the other one does not take it, nothing has changed.
         if not keeps_speakers:
             self.has_speakers = False
-            replay.forget_speakers()
+            replay.speakers = None
+        # No await from here to `link.add`: a result of the old server in between would be reported twice.
         if not self._is_without_server:
             self._leave(is_open=None)
         link.forget(arrival)
         self._at = OnServer(link, arrival.stream_id)
         self._is_without_server = False
+        # A stream that sends its audio at once goes on doing so.
         if self._aligner.geometry is not None:
             self._aligner.geometry = geometry
+        # Before the answers: from here on results are compared with what the caller has.
         replay.restart(geometry)
-        samples = self._moves.begin(repeated(replay, geometry)[1])
+        # All parts are a backlog: rows that the caller pushes meanwhile come after them.
+        samples = self.moves.begin(repeated(replay, geometry)[1])
         link.add(self)
-        backlog = self._moves.backlog
+        backlog = self.moves.backlog
+        # These were answered while the old server still had the stream: their rows are not sent again.
         for results in answers:
             if backlog:  # else one of them could not be
                 self.answer(self._at.pushed(self, backlog.popleft()), results, None)
+        # Some seconds at a time: other streams of this server are not to wait for all of it.
         while backlog:
             self._send(backlog.popleft())
             await self._wait_for_answers(self._at.sent_samples - _MAX_REPEATED_SAMPLES)
         await self._wait_for_answers(samples)
         if self._is_without_server:
-            raise self._moves.error
+            # Lost again before it has caught up: those that move it try the next server.
+            raise self.moves.error
 
     async def _arrived(
         self, link: Link, replay: Replay, geometry: ChunkGeometry | None, keeps_speakers: bool
@@ -309,22 +333,26 @@ class ServedStream:
         while True:
             self._check_whole(replay, geometry)
             parameters, parts = repeated(replay, geometry)
+            # On no server there is no result to wait for: all parts go once the stream is there.
             again = [] if self._is_without_server else reported(parts, replay.segment_start_samples)
             options = parameters if keeps_speakers else without_speakers(parameters)
-            arrival = self._moves.arrival = Arrival(link, options, self._polls)
+            arrival = self.moves.arrival = Arrival(link, options, self._polls)
             try:
                 answers = await arrival.catch_up(again, _MAX_REPEATED_SAMPLES)
+                # Once more: the oldest audio may be forgotten by now, or the stream be over.
                 self._check_whole(replay, geometry)
+                # A lost link fails its streams once: one that comes later would wait for ever.
                 if link.is_lost:
                     raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
                 same_parameters, same_parts = repeated(replay, geometry)
+                # Else a segment has ended, and the answers are to audio that a replay no longer has.
                 if same_parameters == parameters and begins_with(same_parts, again):
                     return arrival, answers
             except BaseException:
                 arrival.cancel()
                 raise
             finally:
-                self._moves.arrival = None
+                self.moves.arrival = None
             arrival.cancel()  # a segment has ended meanwhile
 
     async def _wait_for_answers(self, samples: int) -> None:
@@ -353,15 +381,19 @@ class ServedStream:
         self._end_samples += len(samples)
         part = Part(samples, flags, self._end_samples, self.rows, parameters)
         self.rows += 1
+        # Not kept for a replay: it has no audio, and its segment is over with the answer.
         if self.is_parked and not len(samples) and not parameters:
             return self._answer_parked(part)
         if self._replay is not None:
+            # Before it is sent: where the server is lost in between, the next one gets this part, too.
             self._replay.add(part)
         if self.is_parked:
+            # Still parked while `on_lost` is called, which gives back the slot of a parked stream.
             self.fail(ServerFullError(self.stream_id, "no server has a slot for the stream, which was idle"))
             self.is_parked = False
-        elif self._moves.backlog:
-            self._moves.backlog.append(part)
+        elif self.moves.backlog:
+            # Behind the parts that are repeated: a server has to get all rows in their order.
+            self.moves.backlog.append(part)
         elif not self._is_without_server:
             self._send(part)
         return None

@@ -143,6 +143,7 @@ class Server:
         SpeakersNotServedError where the stream keeps its speakers, and there are none here.
         """
         keeps_speakers = stream.keeps_speakers
+        # Before the fingerprints are compared: it reads what the server that is there now offers.
         link = await self._link(_route(stream.parameters) if keeps_speakers else _PLAIN)
         is_known = bool(stream.fingerprint) or stream.server_url == self.endpoint.url
         if not is_known or self.parameters.get(FINGERPRINT, "") != stream.fingerprint:
@@ -192,6 +193,7 @@ class Server:
 
     async def close(self) -> None:
         """Ends the remaining streams and the connection."""
+        # First: tasks that wait for a link end, and open no other one.
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -204,6 +206,7 @@ class Server:
     async def _link(self, route: _Route) -> Link:
         """The link of a route, to a server whose offer is known. SpeakersNotServedError where that has none."""
         while not self._is_closed:
+            # After each wait again: the attempt may have failed, or its link be lost by now.
             link = self._links.get(route)
             if self._is_offer_known and (link is None or not link.is_lost):
                 if route is not _PLAIN and SPEAKERS not in self.parameters:
@@ -227,10 +230,12 @@ class Server:
 
     async def _connect(self) -> None:
         """Closes what is lost, and reads the server's offer again."""
+        # Until it is read again no stream may start: another server may be at the address.
         self._is_offer_known = False
         for route, link in list(self._links.items()):
             if link.is_lost:
                 del self._links[route]
+                # Returns when the slots of its streams are free, if the server is alive: the next ones may need them.
                 await link.close()
         self.parameters = await read_parameters_soon(self.endpoint)
         self.geometry, self._is_offer_known = read_geometry(self.parameters), True
@@ -284,21 +289,25 @@ async def move_to_any(
     pause_s = limits.FIRST_PAUSE_S
     try:
         while stream.is_without_server:
+            # Before the attempt: one is made after the limit, too, so that the shortest limit has one.
             is_last = time.monotonic() >= deadline_s
             target, is_full = await _move_once(stream, targets())
             if target is None and stream.keeps_speakers and (is_last or not is_full):
-                with stream.letting_speakers_go():
-                    target, _ = await _move_once(stream, targets())
+                stream.moves.may_lose_speakers = True
+                target, _ = await _move_once(stream, targets())
+                stream.moves.may_lose_speakers = False
                 if target is not None:
                     log.warning("stream %s goes on without speakers: %s", stream.name, lost)
             if target is not None or is_last:
                 return target
             if stream.is_without_server:
+                # At random: all streams of a lost server look for another one at the same time.
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, limits.LONGEST_PAUSE_S)
     except StreamClosedError:  # it is over, or too long since its last border: nowhere
         pass
     finally:
+        stream.moves.may_lose_speakers = False  # also where the attempt was cancelled
         if stream.is_without_server:
             stream.give_up(lost)
     return None
@@ -308,6 +317,7 @@ async def _move_once(stream: BatchedStream, targets: Iterable[T]) -> tuple[T | N
     """The first target that takes the stream, and whether one may do so once it has room. Raises StreamClosedError."""
     is_full = False
     for target in targets:
+        # It may have ended while the target before was tried.
         if not stream.is_without_server:
             break
         try:

@@ -1,18 +1,19 @@
 """Reads a server's offer, its model's parameters, over gRPC or HTTP."""
 
+import asyncio
 import http.client
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import quote
 
 from penstock_client import limits
-from penstock_client.batched.probe import explain
-from penstock_client.batched.thread import in_thread
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.protocol import MAX_REPLY_BYTES
+from penstock_client.protocol import MAX_REPLY_BYTES, NOT_A_SERVER
 from penstock_client.replies import STOPPING, UNREADABLE
 from penstock_common.errors import FilesOnlyError, ServerDrainingError, ServerReplyError, ServerUnreachableError
 from penstock_common.options import StreamOptions, is_live_window
@@ -50,11 +51,36 @@ def read_parameters(endpoint: Endpoint, is_over: threading.Event | None = None) 
 
 
 async def read_parameters_soon(endpoint: Endpoint) -> Mapping[str, str]:
-    """Reads them as `read_parameters`, without blocking the event loop."""
-    is_over = threading.Event()
+    """Reads them as `read_parameters`, in a daemon thread of its own.
+
+    Unlike `asyncio.to_thread` it waits for no other call, delays no exit of the process, and works after the main
+    thread has ended.
+    """
+    loop, is_over = asyncio.get_running_loop(), threading.Event()
+    done: asyncio.Future[Mapping[str, str]] = loop.create_future()
+
+    def settle(found: Mapping[str, str] | BaseException) -> None:
+        if done.done():  # its task was cancelled
+            return
+        if isinstance(found, BaseException):
+            done.set_exception(found)
+        else:
+            done.set_result(found)
+
+    def read() -> None:
+        found: Mapping[str, str] | BaseException
+        try:
+            found = read_parameters(endpoint, is_over)
+        except BaseException as error:  # noqa: BLE001  # the task gets it
+            found = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=read, daemon=True, name="penstock-client reader").start()
     try:
-        return await in_thread(read_parameters, endpoint, is_over)
+        return await done
     finally:
+        # The thread tries no more to connect: its result is not awaited.
         is_over.set()
 
 
@@ -86,10 +112,24 @@ def _retried(endpoint: Endpoint, is_over: threading.Event) -> Mapping[str, str]:
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
-    reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, TimeoutError):
-        reason = f"no connection for {endpoint.timeout_s:g} s"
-    return ServerUnreachableError(endpoint.url, explain(endpoint, reason))
+        return ServerUnreachableError(endpoint.url, f"no connection for {endpoint.timeout_s:g} s")
+    host, _, port = endpoint.url.rpartition(":")
+    try:  # gRPC's texts are long, and do not always have the reason
+        socket.create_connection((host.strip("[]"), int(port)), min(limits.OFFER_S, endpoint.timeout_s)).close()
+    except (ConnectionRefusedError, socket.gaierror) as found:
+        return ServerUnreachableError(endpoint.url, (found.strerror or str(found)).lower())
+    except OSError:
+        pass
+    return not_a_server(endpoint, getattr(error, "strerror", None) or str(error))
+
+
+def not_a_server(endpoint: Endpoint, reason: str) -> ServerUnreachableError:
+    """The error where something answers that is no server in the endpoint's protocol."""
+    port = "gRPC port (8001 by default)" if endpoint.is_grpc else "HTTP port (8000 by default)"
+    tls = "with" if endpoint.is_secure else "without"
+    expected = f"protocol {endpoint.protocol!r} needs a server's {port}, {tls} TLS"
+    return ServerUnreachableError(endpoint.url, f"{reason}; {expected}")
 
 
 def _read(endpoint: Endpoint) -> Mapping[str, str]:
@@ -133,11 +173,13 @@ def _read_http(endpoint: Endpoint) -> Mapping[str, str]:
     except ssl.SSLError as error:  # another attempt meets the same certificate
         raise OSError(str(error)) from error
     except http.client.HTTPException as error:
-        raise ConnectionError(str(error) or type(error).__name__) from error
+        is_other = type(error) is http.client.BadStatusLine
+        raise ConnectionError("the reply is not HTTP" if is_other else str(error) or type(error).__name__) from error
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        raise _NoModelError(server_message(body) or f"HTTP status {response.status}")
+        other = NOT_A_SERVER if response.status == http.HTTPStatus.NOT_FOUND else f"HTTP status {response.status}"
+        raise _NoModelError(server_message(body) or other)
     if len(body) > MAX_REPLY_BYTES:
         raise ValueError(f"its reply is larger than {MAX_REPLY_BYTES} bytes")
     try:

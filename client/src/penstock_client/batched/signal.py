@@ -15,6 +15,7 @@ class AsyncSignal:
 
     def give(self) -> None:
         """Wakes the waiting tasks."""
+        # Taken first: a task that wakes may wait again, and is not to be woken by this signal a second time.
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             _resolve(future)
@@ -30,6 +31,7 @@ class AsyncSignal:
         finally:
             if timer:
                 timer.cancel()
+            # Also where the task was cancelled: the list would grow with each wait.
             if future in self._waiting:
                 self._waiting.remove(future)
 

@@ -28,6 +28,7 @@ class SpeakerNumbers:
 
     def restart(self) -> None:
         """The next result is of another server."""
+        # Not None: from here on the server's numbers are not the caller's.
         self._segment, self._numbers = [], {}
         self._overlaps_ms.clear()
 
@@ -79,6 +80,7 @@ class SpeakerNumbers:
         if self._numbers is None:
             self._highest = max(self._highest, who)
             return who
+        # The longest overlap first: each number of the caller stands for one speaker.
         for (new, old), _ in self._overlaps_ms.most_common():
             if new not in self._numbers and old not in self._numbers.values():
                 self._numbers[new] = old

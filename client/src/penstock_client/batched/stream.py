@@ -2,8 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from penstock_client.batched.rows import END, FINALIZE, NO_SAMPLES, Answer, OnAn
 from penstock_client.batched.served import ServedStream
 from penstock_common.errors import StreamClosedError
 from penstock_common.options import Parameter, changes_of
-from penstock_common.samples import as_samples
+from penstock_common.samples import SAMPLE_RATE_HZ, as_samples
 
 _MAX_UNANSWERED_ENDS = 4
 """Ends of segments on their way: each takes a step of the encoder of its own, for which other streams wait."""
@@ -64,31 +63,17 @@ class BatchedStream(ServedStream):
     @property
     def replay_samples(self) -> int:
         """Samples that are kept for a move."""
-        return self._replay.held_samples if self._replay is not None else 0
-
-    @property
-    def replayed_samples(self) -> int:
-        """Samples that its moves have sent again."""
-        return self._moves.replayed_samples
+        return self._replay.kept.samples if self._replay is not None else 0
 
     @property
     def restarted_from_s(self) -> float:
         """Begin of the segment that a move sends again."""
-        return self._replay.start_s if self._replay is not None else 0.0
+        return self._replay.segment_start_samples / SAMPLE_RATE_HZ if self._replay is not None else 0.0
 
     @property
     def keeps_speakers(self) -> bool:
         """True while a move has to find a speaker model."""
-        return self.has_speakers and self._moves.keep_speakers
-
-    @contextmanager
-    def letting_speakers_go(self) -> Iterator[None]:
-        """Inside it a move takes the stream to where it has no speakers, if need be."""
-        self._moves.may_lose_speakers = True
-        try:
-            yield
-        finally:
-            self._moves.may_lose_speakers = False
+        return self.has_speakers and self.moves.keep_speakers
 
     def start(self) -> None:
         """Sends its start without audio; else that goes with the first row."""
@@ -103,6 +88,15 @@ class BatchedStream(ServedStream):
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
         await self._wait_until(lambda: self.is_accepted)
 
+    async def started(self) -> None:
+        """Sends its start without audio, and returns once the server has accepted it; else the stream is cancelled."""
+        self.start()
+        try:
+            await self.accepted()
+        except BaseException:
+            self.cancel()
+            raise
+
     async def push(self, samples: npt.ArrayLike) -> None:
         """Takes mono audio [n] at the model's rate, floats in -1 .. 1 or int16, and copies it.
 
@@ -115,9 +109,11 @@ class BatchedStream(ServedStream):
         step = self._max_unanswered_samples
         for start in range(0, max(1, len(array)), step):
             await self._wait_until(lambda: self._end_samples - self._answers.samples <= step)
+            # After the wait: the stream may be over or finished by now.
             self._check_open()
             part = array[start : start + step]
             ready = self._aligner.add(part)
+            # No samples go at once: they keep an idle stream open on the server.
             if ready is not None or not len(part):
                 self._enqueue_all(NO_SAMPLES if ready is None else ready)
 
@@ -157,7 +153,7 @@ class BatchedStream(ServedStream):
 
     @property
     def _may_end_softly(self) -> bool:
-        return not (not self.is_answered or self._is_without_server or self._moves.are_under_way or self._is_finished)
+        return not (not self.is_answered or self._is_without_server or self.moves.are_under_way or self._is_finished)
 
     async def change(self, options: Mapping[str, Any]) -> None:
         """Ends the segment softly; from here on the stream has these options (of `options.CHANGEABLE`).
@@ -172,6 +168,7 @@ class BatchedStream(ServedStream):
 
     def _enqueue_soft_end(self, changes: Mapping[str, Parameter] | None = None, parks: bool = False) -> None:
         self._enqueue_end(NO_SAMPLES, FINALIZE, changes)
+        # After the row was made, whose number this is.
         self._soft_ends[self.rows] = parks
 
     def _enqueue_end(self, samples: Samples, flags: int, changes: Mapping[str, Parameter] | None) -> None:
@@ -210,6 +207,7 @@ class BatchedStream(ServedStream):
     ) -> None:
         array = self._copied(samples)
         if (more := len(array) - self._max_unanswered_samples) > 0:
+            # By `push`, which waits: an end takes no more audio with it than may be on its way.
             await self.push(array[:more])
             array = array[more:]
         await self._wait_for_end()

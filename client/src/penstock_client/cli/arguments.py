@@ -3,7 +3,6 @@
 import argparse
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -48,7 +47,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {CHANNELS} (mix)")
     add("--finalize-every", type=_number(0.1), metavar="S", help="end a segment every S seconds of audio")
-    add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--info", action="store_true", help="print what the server offers instead; with --format json as JSON")
     add("--version", action="version", version=f"penstock-client {__version__}")
     _add_raw_arguments(parser)
@@ -81,12 +79,6 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError("--info prints what the server offers, and takes no audio")
     if not args.info and bool(args.audio) == is_live:
         raise ValueError("expected one or more AUDIO files, or --microphone")
-    if args.finalize_on_enter and not is_live:
-        raise ValueError("--finalize-on-enter requires --microphone; for files there is --finalize-every")
-    if args.finalize_on_enter and sys.platform == "win32":
-        raise ValueError("--finalize-on-enter does not work on Windows")
-    if args.finalize_on_enter:
-        input_descriptor()  # its error names the option
     if args.interim and args.format in ("srt", "vtt"):
         raise ValueError(f"--interim requires --format text or json, not {args.format}, which is written at the end")
     if args.format in ("srt", "vtt") and len(args.audio) > 1:
@@ -109,16 +101,6 @@ def _read_raw_format(args: argparse.Namespace) -> RawFormat | None:
     if args.sample_rate is None:
         raise ValueError("--raw-format requires --sample-rate, for example --sample-rate 8000")
     return RawFormat(args.raw_format, args.sample_rate, 1 if args.channels is None else args.channels)
-
-
-def input_descriptor() -> int:
-    """The descriptor of standard input. Raises ValueError if it is closed or has no descriptor."""
-    try:
-        if sys.stdin is not None:
-            return sys.stdin.fileno()
-    except ValueError:  # closed, or replaced by an object without a descriptor
-        pass
-    raise ValueError("--finalize-on-enter reads standard input, which is closed: use a terminal or a pipe")
 
 
 def read_url(args: argparse.Namespace) -> str:
@@ -173,13 +155,7 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     address = f"address of the server (the variable {_URL_VARIABLE}, else {_GRPC_URL}, for HTTP {_HTTP_URL})"
     add("--url", metavar="HOST:PORT", help=address)
     add("--protocol", choices=get_args(ProtocolName), default="grpc", help="grpcs and https use TLS (grpc)")
-    add(
-        "--timeout",
-        type=_number(0.001),
-        default=10.0,
-        metavar="S",
-        help="maximum seconds to wait for a response (10)",
-    )
+    add("--timeout", type=_number(0.001), default=10.0, metavar="S", help="maximum seconds to wait for a response (10)")
     add(
         "--connect-retry",
         type=_number(0),

@@ -11,13 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from penstock_client.audio.audio_pipe import AudioPipe, is_pipe
-from penstock_client.cli.arguments import (
-    build_parser,
-    check,
-    read_connection_options,
-    read_options,
-    read_url,
-)
+from penstock_client.cli.arguments import build_parser, check, read_connection_options, read_options, read_url
 from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Report, Streamed, SubtitleReport
 from penstock_client.cli.streaming import Streamer
 from penstock_client.client import Client

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TextIO, get_args
 
 from penstock_common.audio.pcm import Remark
-from penstock_common.results import Alternative, Result, Word
+from penstock_common.results import Result
 from penstock_common.subtitles import Cue, cues, spoken_parts, srt, vtt
 from penstock_common.transcript import Transcript, alternative_documents, segment_document, word_document
 from penstock_common.writing import cells, join_texts, printable, wrap
@@ -113,9 +113,9 @@ class PlainReport(Report):
         for text in spoken_lines(transcript):
             print_line(self._out, f"{name}: {text}" if self._names else text)
         for word in transcript.words if self._word_times else ():
-            print_line(self._out, word_line(word))
+            print_line(self._out, f"{word.start_ms / 1000:9.2f} {word.end_ms / 1000:9.2f}  {printable(word.text)}")
         for alternative in (each for segment in transcript.segments for each in segment.alternatives):
-            print_line(self._out, alternative_line(alternative))
+            print_line(self._out, f"{alternative.score:9.2f}  {printable(alternative.text)}")
         if streamed.missing_from_s is None:
             print_line(self._notes, f"{name}: {timing(streamed)}")
 
@@ -229,16 +229,6 @@ def spoken_lines(transcript: Transcript) -> list[str]:
         printable((f"{who}: " if who else "") + join_texts(word.text for word in words))
         for who, words in spoken_parts([transcript.words])
     ]
-
-
-def word_line(word: Word) -> str:
-    """A word with its times in seconds."""
-    return f"{word.start_ms / 1000:9.2f} {word.end_ms / 1000:9.2f}  {printable(word.text)}"
-
-
-def alternative_line(alternative: Alternative) -> str:
-    """An alternative with its score."""
-    return f"{alternative.score:9.2f}  {printable(alternative.text)}"
 
 
 def is_terminal(out: TextIO) -> bool:

@@ -1,24 +1,13 @@
-"""Streams one source of audio to the server: a track of a file, a pipe or the microphone. Prints nothing.
-
-And the Enter key, which may end segments meanwhile.
-"""
+"""Streams one source of audio to the server: a track of a file, a pipe or the microphone. Prints nothing."""
 
 import argparse
 import contextlib
-import os
-import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock_client.audio.audio_pipe import AudioPipe
 from penstock_client.audio.microphone import Microphone
-from penstock_client.cli.arguments import input_descriptor
 from penstock_client.cli.output import Streamed
 from penstock_client.client import Client
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, play
@@ -26,11 +15,6 @@ from penstock_client.stream import Stream
 from penstock_common.audio.tracks import Audio, Track
 from penstock_common.options import StreamOptions, check_live_options, for_file
 from penstock_common.samples import SAMPLE_RATE_HZ
-
-try:
-    import termios
-except ImportError:  # Windows
-    termios: ModuleType | None = None  # type: ignore[no-redef]  # the import has given it a type
 
 _MAX_OFFLINE_SHARE = 0.8
 """A pipe that took a larger share of its audio's duration was live: it is reported with its latency."""
@@ -50,7 +34,7 @@ class Streamer:
         recording = Recording(track.samples, self.args.request_ms)
         start_s = time.monotonic()
         with self._open(audio.start_s) as stream:
-            play(stream, recording, self._pacer(), on_progress, self._segment_ends())
+            play(stream, recording, self._pacer(), on_progress, SegmentEnds(self.args.finalize_every))
         elapsed_s = None if self.args.simulate_realtime else time.monotonic() - start_s
         audio_s = track.samples.size / SAMPLE_RATE_HZ
         return Streamed(stream.transcript, audio_s, elapsed_s, audio.remarks, audio.start_s + audio_s)
@@ -62,7 +46,8 @@ class Streamer:
         with contextlib.ExitStack() as opened:
             streams = [opened.enter_context(self._open(pipe.start_s, is_live=True)) for _ in on_progress]
             voices = [
-                Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
+                Voice(stream, report, SegmentEnds(self.args.finalize_every))
+                for stream, report in zip(streams, on_progress, strict=True)
             ]
             audio_s = dictate(voices, pipe.blocks(), self._pacer())
         elapsed_s = time.monotonic() - start_s
@@ -73,20 +58,9 @@ class Streamer:
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
         self._check_live(True)
-        ends = self._segment_ends()
-
-        def blocks() -> Iterator[Sequence[npt.NDArray[np.float32]]]:
-            for block in microphone:
-                if is_segment_over():
-                    ends.end_now()
-                yield [block]
-
-        with (
-            self._segment_end_key() as is_segment_over,
-            Microphone(self.args.microphone, self.args.request_ms) as microphone,
-            self._open(is_live=True) as stream,
-        ):
-            audio_s = dictate([Voice(stream, on_progress, ends)], blocks())
+        with Microphone(self.args.microphone, self.args.request_ms) as microphone, self._open(is_live=True) as stream:
+            voice = Voice(stream, on_progress, SegmentEnds(self.args.finalize_every))
+            audio_s = dictate([voice], ([block] for block in microphone))
         return Streamed(stream.transcript, audio_s, end_s=audio_s)
 
     def _check_live(self, is_live: bool) -> None:
@@ -104,49 +78,3 @@ class Streamer:
 
     def _pacer(self) -> Pacer | None:
         return Pacer() if self.args.simulate_realtime else None
-
-    def _segment_ends(self) -> SegmentEnds:
-        return SegmentEnds(self.args.finalize_every)
-
-    @contextlib.contextmanager
-    def _segment_end_key(self) -> Iterator[Callable[[], bool]]:
-        """A function that returns True after the Enter key, with --finalize-on-enter."""
-        if not self.args.finalize_on_enter:
-            yield lambda: False
-            return
-        with EnterKey(input_descriptor()) as enter_key:
-            yield enter_key.was_pressed
-
-
-class EnterKey:
-    """The Enter key of a terminal, or the lines of another input. Use as a context manager.
-
-    Inside it the terminal does not echo: a line break would break up the text that is redrawn in place.
-    """
-
-    def __init__(self, descriptor: int):
-        self._descriptor = descriptor
-        self._has_ended = False
-        self._settings: list[Any] | None = None
-
-    def was_pressed(self) -> bool:
-        """True where a line, also an empty one, has arrived since the last call. Does not wait."""
-        pressed = False
-        while not self._has_ended and select.select([self._descriptor], [], [], 0)[0]:
-            typed = os.read(self._descriptor, 4096)
-            self._has_ended = not typed
-            pressed |= b"\n" in typed
-        return pressed
-
-    def __enter__(self) -> "EnterKey":
-        if termios and os.isatty(self._descriptor):
-            self._settings = termios.tcgetattr(self._descriptor)
-            silent = termios.tcgetattr(self._descriptor)
-            silent[3] &= ~termios.ECHO
-            termios.tcsetattr(self._descriptor, termios.TCSANOW, silent)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._settings is not None:
-            termios.tcsetattr(self._descriptor, termios.TCSANOW, self._settings)
-            self._settings = None

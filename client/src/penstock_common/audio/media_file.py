@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_common.audio.formats import DEMUXERS, FilePart, is_mp3_tag, mp3_seconds, ogg_end
+from penstock_common.audio.formats import DEMUXERS, is_mp3_tag, mp3_seconds, ogg_end
 from penstock_common.audio.pcm import CUT, DAMAGED, GAP, MIN_LOST_S, UNREAD, Block, Remarks, check_form
 
 NEEDED = "has a format that needs FFmpeg, which is not installed: pip install av (the extra `media`)"
@@ -79,9 +79,8 @@ class MediaReader:
     Raises ValueError with the reason why the file is unusable, and ImportError without FFmpeg.
     """
 
-    def __init__(self, file: BinaryIO, part: FilePart | None = None):
-        """part: what is read, if it is not the whole file."""
-        self._whole, self._file = file, part or file
+    def __init__(self, file: BinaryIO):
+        self._file = file
         self._av = _av()
         self._media: Any = None
         self.remarks = Remarks()
@@ -143,7 +142,7 @@ class MediaReader:
     def close(self) -> None:
         """Closes the file."""
         self.close_media()
-        self._whole.close()
+        self._file.close()
 
     def close_media(self) -> None:
         """Closes FFmpeg's side of the file."""
@@ -346,6 +345,12 @@ class MediaReader:
 def has_ffmpeg() -> bool:
     """True if the package `av` is installed."""
     return find_spec("av") is not None
+
+
+def accepted_formats() -> str:
+    """The formats that can be read here, for errors."""
+    first = "WAV, " if has_ffmpeg() else "WAV, AIFF, AU, CAF, FLAC; with FFmpeg (the extra `media`) "
+    return f"accepted: {first}MP3, AAC, m4a, MP4, Ogg, Opus, WebM, FLAC and other formats"
 
 
 @contextmanager

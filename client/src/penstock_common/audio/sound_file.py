@@ -2,15 +2,15 @@
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from penstock_common.audio.formats import ACCEPTED, HEAD_BYTES, MPEG_BYTES, FilePart, is_container, is_stream, ogg_links
-from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, has_ffmpeg
+from penstock_common.audio.formats import HEAD_BYTES, MPEG_BYTES, is_container, is_stream, no_audio
+from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader, accepted_formats, has_ffmpeg
 from penstock_common.audio.pcm import DAMAGED, UNREAD, Block, PcmStream, Remarks, check_form, read_wav_header
 
 STDIN = "-"
@@ -21,8 +21,6 @@ _HALF_READ = ("MP3", "MPEG", "OGG")
 _UNREAD_BYTES = 1 << 14
 _UNKNOWN_FRAMES = 1 << 62
 """libsndfile counts at least this many in a FLAC file that was written to a pipe: its header has no length."""
-_BAD_SEEK = 39
-"""libsndfile's error where soundfile seeks to the end of such a file, after it has read the last samples."""
 
 
 def open_audio(source: str | Path | bytes | BinaryIO) -> "Reader":
@@ -56,9 +54,8 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
             raise
     try:
         if head.startswith(b".snd") and head[8:12] == bytes(4):  # FFmpeg takes 0 for no samples, not for unknown
-            return MediaReader(file, FilePart(file, head=head[:8] + b"\xff" * 4))
-        if head.startswith(b"OggS") and len(begins := ogg_links(file)) > 1:
-            return ChainedReader(file, begins)
+            file.seek(12)
+            return MediaReader(io.BytesIO(head[:8] + b"\xff" * 4 + file.read()))
         file.seek(0)
         return MediaReader(file)
     except ValueError as error:
@@ -67,7 +64,7 @@ def _open(file: BinaryIO, head: bytes) -> "Reader":
             return SoundReader(file)
         if is_container(head[:HEAD_BYTES]) or is_stream(head):
             raise
-        raise ValueError(f"not a readable audio file: it begins with {head[:8]!r}; accepted: {ACCEPTED}") from error
+        raise ValueError(f"not a readable audio file: {no_audio(head)}; {accepted_formats()}") from error
 
 
 class _BlockReader:
@@ -93,34 +90,6 @@ class _BlockReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class ChainedReader(_BlockReader):
-    """Reads the links of a chained Ogg file: FFmpeg takes no other rate or channels in a later one."""
-
-    def __init__(self, file: BinaryIO, begins: Sequence[int]):
-        """begins: the places of the links."""
-        self._parts = [FilePart(file, begin, end) for begin, end in zip(begins, (*begins[1:], None), strict=True)]
-        self._first = MediaReader(file, self._parts[0])
-        super().__init__(file, self._first.rate_hz, self._first.channels, None)
-        self.start_s = self._first.start_s
-
-    def blocks(self) -> Iterator[Block]:
-        """The samples of all links."""
-        done_s, reader = self.start_s, self._first
-        for number in range(len(self._parts)):
-            begin_s = done_s
-            try:
-                reader = reader if number == 0 else MediaReader(self._file, self._parts[number])
-            except ValueError:
-                self.remarks.note(DAMAGED, done_s)
-                continue
-            for block in reader.blocks():
-                done_s += len(block.samples) / block.rate_hz
-                yield block
-            for code, start_s, lost_s in reader.remarks:
-                self.remarks.note(code, begin_s + start_s - reader.start_s, lost_s)
-            reader.close_media()
 
 
 class WavReader(_BlockReader):
@@ -163,11 +132,10 @@ class SoundReader(_BlockReader):
             self._sound = self._soundfile.SoundFile(file)
         except (OSError, RuntimeError, TypeError) as error:
             raise ValueError(_reason(error)) from error
-        if self._sound.format in _HALF_READ:
+        if self._sound.format in _HALF_READ or self._sound.frames >= _UNKNOWN_FRAMES:
             raise ImportError(NEEDED)
-        self._is_stated = self._sound.frames < _UNKNOWN_FRAMES
         rate_hz = self._sound.samplerate
-        super().__init__(file, rate_hz, self._sound.channels, self._sound.frames / rate_hz if self._is_stated else None)
+        super().__init__(file, rate_hz, self._sound.channels, self._sound.frames / rate_hz)
 
     def blocks(self) -> Iterator[Block]:
         """The samples, up to the end of the file or its damage."""
@@ -180,14 +148,13 @@ class SoundReader(_BlockReader):
                     break
                 frames += count
                 yield Block(self.rate_hz, buffer[:count].copy())
-        except self._soundfile.LibsndfileError as error:
+        except self._soundfile.LibsndfileError:
             count = int(np.isfinite(buffer).all(axis=1).sum())
             frames += count
             if count:
                 yield Block(self.rate_hz, buffer[:count])
-            if self._is_stated or error.code != _BAD_SEEK:
-                self.remarks.note(DAMAGED, frames / self.rate_hz, max(0.0, (self.seconds or 0) - frames / self.rate_hz))
-                return
+            self.remarks.note(DAMAGED, frames / self.rate_hz, max(0.0, (self.seconds or 0) - frames / self.rate_hz))
+            return
         except (OSError, RuntimeError) as error:
             raise ValueError(_reason(error)) from error
         position = self._file.tell()
@@ -200,7 +167,7 @@ class SoundReader(_BlockReader):
         super().close()
 
 
-Reader = WavReader | MediaReader | ChainedReader | SoundReader
+Reader = WavReader | MediaReader | SoundReader
 
 
 def _open_file(source: str | Path | bytes | BinaryIO) -> BinaryIO:
@@ -230,7 +197,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     reason = " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
-    return f"not a readable audio file: {reason}; accepted: {ACCEPTED}"
+    return f"not a readable audio file: {reason}; {accepted_formats()}"
 
 
 def _soundfile() -> ModuleType:

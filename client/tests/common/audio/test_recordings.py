@@ -10,6 +10,17 @@ from client.tests.helpers.recordings import RATE_HZ, RECORDINGS, decode, likenes
 from penstock_common.audio.tracks import load
 
 TALK = "tests/data/an4/flac/an406-fcaw-b.flac"
+LIKE_OTHERS = {
+    "u8.wav", "s24.wav", "f64.wav", "alaw.wav", "surround.wav", "size+2.wav", "unknown.wav", "zero-list.wav",
+    "id3v1.wav", "mp3.wav", "g722.wav", "g726.wav", "ima.wav", "tagged.mp3", "abr.mp3", "joined.mp3", "torn.mp3",
+    "layer2.mp2", "info.mp3", "joined.aac", "eight.m4a", "stereo.m4b", "a.3gp", "a.mov", "fast.mov", "half.mov",
+    "damaged.mp4", "ff.opus", "joined.ogg", "changing.opus", "offset.opus", "half.ogg", "speex.ogg", "flac.ogg",
+    "vorbis.webm", "damaged.webm", "joined.webm", "pcm.mkv", "a.mka", "id3v1.flac", "id3v2.flac", "zeros.flac",
+    "half.flac", "a.aifc", "unknown.au", "mulaw.au", "a.caf", "pipe.caf", "alac.caf", "opus.caf", "a.rf64", "half.rf64",
+    "a.w64", "a.sph", "a.sox", "a.ac3", "a.wma", "a.avi", "a.flv", "a.ts", "half.ts", "a.mpg", "six.tta", "a.tta",
+    "a.wv", "a.voc", "late.mkv", "changing.mp3",
+}  # fmt: skip
+"""Others of the table are read by the same readers."""
 MOST_LOST_S = 0.15
 """Encodings begin or end with some silence of their own, and versions of FFmpeg differ in it."""
 
@@ -27,7 +38,10 @@ def files():
     return {}
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "recording",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.nightly] * (each.name in LIKE_OTHERS)) for each in RECORDINGS],
+)
 def test_a_recording_is_read_whole(recording, files, talk, tmp_path):
     pytest.importorskip("av")
     if missing := [tool for tool in sorted({"ffmpeg", *recording.tools}) if shutil.which(tool) is None]:

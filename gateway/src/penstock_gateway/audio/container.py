@@ -47,7 +47,7 @@ class DecodedRecording:
         self.remarks: list[Remark] = []
         """Gaps in the samples; known after the last block."""
         self._recording, self._key = recording, key
-        self._order = {"rate_hz": rate_hz, "max_seconds": max_seconds, "channel": channel}
+        self.rate_hz, self._max_seconds, self._channel = rate_hz, max_seconds, channel
 
     async def blocks(self) -> AsyncGenerator[Samples, None]:
         """Blocks [n] of a few seconds; of each channel [channels, n].
@@ -60,14 +60,15 @@ class DecodedRecording:
         await processes.acquire(self._key, 1)
         fork = _Fork(partial(processes.release, self._key, 1))
         try:
-            reader = await fork.start(self._recording, json.dumps(self._order).encode())
+            order = {"rate_hz": self.rate_hz, "max_seconds": self._max_seconds, "channel": self._channel}
+            reader = await fork.start(self._recording, json.dumps(order).encode())
             while True:
                 size, tracks, start_s = struct.unpack("<IId", await reader.readexactly(16))
                 if not size:
                     break
                 self.start_s = start_s
                 samples = np.frombuffer(await reader.readexactly(size * tracks * 4), np.float32)
-                yield samples if self._order["channel"] == MIX else samples.reshape(tracks, size)
+                yield samples if self._channel == MIX else samples.reshape(tracks, size)
             end = json.loads(await reader.read())
             failure, self.remarks = end["failure"], [Remark(*each) for each in end["remarks"]]
         except OSError as error:

@@ -68,33 +68,26 @@ def authorization(connection: HTTPConnection) -> str | None:
     return only_authorization(connection.headers.getlist("authorization"))
 
 
-def know(connection: HTTPConnection, key: ApiKey) -> None:
+def know(connection: HTTPConnection) -> None:
     """The client has shown a key: its connection counts no longer for its address."""
     known = connection.scope.get("state", {}).get(CONNECTION)
     if known is not None:
         known.know()
-        known.key = key.name
 
 
-async def _key(
-    request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
-) -> AsyncIterator[ApiKey]:
-    key = access.authenticate_header(authorization(request))
-    know(request, key)
-    with gateway.connections.taken(key):
-        yield key
+def _counted(authenticate: Callable[[Access, str | None], ApiKey]) -> Any:
+    async def key_of(
+        request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
+    ) -> AsyncIterator[ApiKey]:
+        key = authenticate(access, authorization(request))
+        know(request)
+        with gateway.connections.taken(key):
+            yield key
+
+    return Depends(key_of)
 
 
-async def _own_key(
-    request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
-) -> AsyncIterator[ApiKey]:
-    key = access.authenticate_key_header(authorization(request))
-    know(request, key)
-    with gateway.connections.taken(key):
-        yield key
-
-
-KeyOf = Annotated[ApiKey, Depends(_key)]
+KeyOf = Annotated[ApiKey, _counted(Access.authenticate_header)]
 """The key of a request, checked before its body is read."""
 
 
@@ -106,22 +99,16 @@ async def _upload_key(gateway: GatewayOf, key: KeyOf) -> AsyncIterator[ApiKey]:
 
 UploadKeyOf = Annotated[ApiKey, Depends(_upload_key)]
 """The key of an upload, which counts from here to the end of the reply."""
-OwnKeyOf = Annotated[ApiKey, Depends(_own_key)]
+OwnKeyOf = Annotated[ApiKey, _counted(Access.authenticate_key_header)]
 """The same for a key only, not for a client secret."""
 
 
 def body_schema(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself: FastAPI would read it before it checks the key."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
+    """`openapi_extra` of a route that reads its body itself: FastAPI would read it before it checks the key.
 
-    def inline(node: Any) -> Any:
-        if isinstance(node, dict):
-            node = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
-            return {name: inline(value) for name, value in node.items()}
-        return [inline(value) for value in node] if isinstance(node, list) else node
-
-    return {"requestBody": {"content": {media_type: {"schema": inline(schema)}}}}
+    A field of the model is no other model: a schema within another would be referred to by a name.
+    """
+    return {"requestBody": {"content": {media_type: {"schema": model.model_json_schema()}}}}
 
 
 def limited(

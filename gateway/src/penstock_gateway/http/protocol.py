@@ -4,8 +4,7 @@ import asyncio
 import json
 import math
 from asyncio import Transport
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import Coroutine
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -26,10 +25,20 @@ from penstock_gateway.security.budget import Connections, OpenConnection, TokenB
 
 _PROTOCOL = "http"
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
+_TLS_HANDSHAKE = b"\x16\x03"
+"""The first bytes of a client of TLS: a record's type, and its version's first byte."""
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
 _HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 32 << 10
 """Bytes that are parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
+
+
+def wrong_scheme(address: str, is_tls: bool) -> GatewayError:
+    """The error of a client that uses TLS where the port does not, or does not where the port does (`is_tls`)."""
+    problem = "TLS on a port without TLS; accepted: http:// and ws://, or a gateway with --tls-cert and --tls-key"
+    if is_tls:
+        problem = "no TLS on a port with TLS; accepted: https:// and wss://"
+    return GatewayError(GatewayCode.FIELD_INVALID, f"{address} uses {problem}")
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -72,6 +81,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses in pieces, so that a header above a limit costs no more than one within it."""
+        if self._connection and data.startswith(_TLS_HANDSHAKE) and self.cycle is None and not self._unused_bytes:
+            return self._reject(wrong_scheme(self._connection.address, is_tls=False), HTTPStatus.BAD_REQUEST)
         for start in range(0, len(data), _HTTP_PIECE_BYTES):
             if self.transport.is_closing():
                 return
@@ -191,38 +202,27 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._gateway, self._connection = gateway, connection
         self._bucket = TokenBucket(limits.MESSAGES_PER_S, limits.MAX_MESSAGE_BURST, self.loop.time())
         self._held = bytearray()
+        """Received, and not parsed yet."""
         self._wait: asyncio.TimerHandle | None = None
-        self.conn = _FrameParser(max_size=limits.MAX_FRAME_BYTES, logger=self.logger)
-        self._room = ExitStack()
-        """Room of a large message, until the application asks for the next one."""
-        self._grow: Callable[[int], None] | None = None
-        self._arriving = ExitStack()
-        """While a large message arrives."""
-        self._deadline: asyncio.TimerHandle | None = None
-        """The end of the time for a large message, which holds room that others wait for."""
-        self._room_until_s = math.inf
         self._received_s = self.loop.time()
-        self._is_dropping = False
+        self.conn = _FrameParser(max_size=limits.MAX_MESSAGE_BYTES, logger=self.logger)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._held.clear()
-        self._end_deadline()
-        self._arriving.close()
-        self._room.close()
         if self._wait is not None:
             self._wait.cancel()
         self._connection.close()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what the client has sent, or keeps it until there is room."""
+        """Takes what the client has sent, or keeps it until the application has read what came before."""
         self._received_s = self.loop.time()
-        if self._is_dropping:
-            return None
-        is_small = not self._held and self._wait is None and len(data) <= _WEBSOCKET_PIECE_BYTES
-        if (is_small and self._has_room()) or not self.handshake_initiated:
-            return super().data_received(data)
+        if self.conn.parser_exc is not None:
+            return  # its client is told already
+        if not self.handshake_initiated:
+            super().data_received(data)
+            return
         self._held += data
         self._parse_held()
 
@@ -254,13 +254,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """A message is complete. uvicorn reports a text that is not UTF-8 as its own failure, with a traceback."""
-        self._arriving.close()
         if self.curr_msg_data_type == "text" and not self.close_sent:
-            data = b"".join(self.frames)
-            if len(data) > limits.LARGE_FRAME_BYTES and not data.isascii():  # its characters would take 4 bytes each
-                return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message of {len(data):,} bytes is not ASCII"))
             try:
-                data.decode()
+                b"".join(self.frames).decode()
             except UnicodeDecodeError as error:
                 self.conn.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
                 return self.handle_parser_exception()
@@ -269,10 +265,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_parser_exception(self) -> None:
         """The client has sent what is no WebSocket, which is an error as others are."""
         close = self.conn.close_sent
+        self._held.clear()
         if isinstance(self.conn.parser_exc, PayloadTooBig) and not close:
-            accepted = f"accepted: {limits.MAX_FRAME_BYTES:,}, with up to 15 MiB of audio"
             self.handle_events()  # those before it
-            return self._drop(GatewayError(GatewayCode.TOO_LARGE, f"a message has more bytes; {accepted}"))
+            message = f"a message has more bytes; accepted: {limits.MAX_MESSAGE_BYTES:,}, with 3 MiB of audio"
+            too_large = {"type": "websocket.receive", "error": GatewayError(GatewayCode.TOO_LARGE, message)}
+            self.queue.put_nowait(too_large)  # type: ignore[arg-type]
+            return
         reason = close.reason if close else "frames before the answer to the handshake"
         self._gateway.note_rejection(
             "realtime", GatewayError(GatewayCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
@@ -284,10 +283,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         """The next message for the application. As uvicorn's, without another coroutine for each message."""
-        if self._grow is not None and self._partial_bytes <= limits.LARGE_FRAME_BYTES:
-            self._room.close()
-            self._grow = None
-            self._end_deadline()
         message = await self.queue.get()
         if self._held:
             self.read_paused = self.read_paused and not self.queue.empty()
@@ -304,56 +299,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def _close(self, message: Any) -> None:
         await super().send(message)
         # the client's answer comes after all this, which is dropped
-        if self._held or self._wait is not None or self._is_dropping:
+        if self._held or self._wait is not None or self.conn.parser_exc is not None:
             self._held.clear()
             while not self.queue.empty():
                 self.queue.get_nowait()
             if self.close_timer is not None:
                 self.close_timer.cancel()
                 self.close_timer = self.loop.call_later(limits.CLOSE_S, self.transport.close)
-
-    @property
-    def _partial_bytes(self) -> int:
-        """Bytes of a message that is not complete."""
-        return len(self.conn.reader.buffer) + sum(map(len, self.frames))
-
-    def _has_room(self) -> bool:
-        """True if more may be read: a large message waits until there is room for it."""
-        if self._partial_bytes <= limits.LARGE_FRAME_BYTES:
-            return True
-        if self._grow is None:
-            self._grow = self._room.enter_context(self._gateway.messages.growing(self._connection.key))
-            self._room_until_s = self.loop.time() + limits.MAX_WAIT_S
-        try:
-            self._grow(3 * limits.MAX_FRAME_BYTES)
-            if self._deadline is None:
-                late = GatewayError(GatewayCode.STREAM_IDLE, f"a message took {limits.MAX_SILENT_S:.0f} s")
-                self._deadline = self.loop.call_later(limits.MAX_SILENT_S, self._drop, late)
-                end = partial(self._drop, self._gateway.messages.needed_by_others())
-                self._arriving.enter_context(self._gateway.messages.arriving(self._connection.key, end))
-            return True
-        except GatewayError as error:
-            if self.loop.time() > self._room_until_s:
-                self._drop(error)
-            elif self._wait is None:
-                self._wait = self.loop.call_later(limits.POLL_S, self._go_on)
-            return False
-
-    def _end_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _drop(self, error: GatewayError) -> None:
-        """Tells the application this end of the messages, and takes no more."""
-        self._end_deadline()
-        self._arriving.close()
-        self._is_dropping = True
-        self._held.clear()
-        self.frames.clear()
-        self.conn.reader.buffer.clear()
-        self._room.close()
-        self.queue.put_nowait({"type": "websocket.receive", "error": error})  # type: ignore[arg-type]
 
     def _go_on(self) -> None:
         self._wait = None
@@ -362,14 +314,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _parse_held(self) -> None:
         """Parses what is held, in pieces. Reads no more as long as anything is left."""
         while self._held and not self.read_paused and self._wait is None and not self.transport.is_closing():
-            if not self._has_room():
-                break
             piece = bytes(self._held[:_WEBSOCKET_PIECE_BYTES])
             del self._held[: len(piece)]
             super().data_received(piece)
         if self.transport.is_closing():
             return
-        if self._held or self._wait is not None:
+        if self.conn.parser_exc is None and (self._held or self._wait is not None):
             self.transport.pause_reading()
         elif not self.read_paused:
             self.transport.resume_reading()

@@ -30,7 +30,7 @@ from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.channels import CallStreams
-from penstock_gateway.stream.events import Event, Final, shifted
+from penstock_gateway.stream.events import Event, Final
 
 PROTOCOL = "openai"
 WARNING_HEADER = "penstock-warning"
@@ -40,29 +40,22 @@ class TranscriptionJob:
     """Decodes a recording and sends it as fast as the server takes it. Close it."""
 
     def __init__(
-        self,
-        streams: CallStreams,
-        recording: DecodedRecording,
-        blocks: AsyncGenerator[Samples, None],
-        first: Samples,
-        sample_rate_hz: int,
+        self, streams: CallStreams, recording: DecodedRecording, blocks: AsyncGenerator[Samples, None], first: Samples
     ):
-        self._streams = streams
-        self._recording = recording
-        self._blocks = blocks
-        self._first = first
-        self._sample_rate_hz = sample_rate_hz
+        """`blocks`: those after the first one."""
+        self._streams, self._recording, self._blocks = streams, recording, blocks
+        self.channels: Sequence[str] = channel_names(len(first)) if first.ndim > 1 else ()
+        """Names of the channels that are recognized each by itself."""
         self._samples = 0
-        self._feeding = asyncio.create_task(self._feed())
+        self._feeding = asyncio.create_task(self._feed(first))
 
     @classmethod
     async def start(
         cls, gateway: Gateway, wanted: TranscriptionRequest, recording: BinaryIO, key: ApiKey
     ) -> "TranscriptionJob":
         """Opens the streams for a file that begins with audio, and closes the file. GatewayError, also of the file."""
-        rate_hz = wanted.group.sample_rate_hz
         max_seconds, channel = gateway.config.max_file_minutes * 60, wanted.form.channels
-        decoded = DecodedRecording(recording, key.name, rate_hz, max_seconds, channel)
+        decoded = DecodedRecording(recording, key.name, wanted.group.sample_rate_hz, max_seconds, channel)
         blocks = decoded.blocks()
         try:
             gateway.streams.check_room(key)  # decoding takes longer than a rejection should
@@ -75,12 +68,12 @@ class TranscriptionJob:
         finally:
             recording.close()
         streams.start_at(decoded.start_s)
-        return cls(streams, decoded, blocks, first, rate_hz)
+        return cls(streams, decoded, blocks, first)
 
     @property
     def duration_s(self) -> float:
         """The audio sent so far."""
-        return self._samples / self._sample_rate_hz
+        return self._samples / self._recording.rate_hz
 
     @property
     def end_s(self) -> float:
@@ -92,26 +85,17 @@ class TranscriptionJob:
         """On the file and its text; known after the events."""
         return self._streams.note(self._recording.remarks)
 
-    @property
-    def channels(self) -> Sequence[str]:
-        """Names of the channels that are recognized each by itself."""
-        return channel_names(len(self._first)) if self._first.ndim > 1 else ()
-
     async def events(self) -> AsyncIterator[Event]:
         """The events of a mix. GatewayError, also of the file."""
         async for event in self._streams.streams[0].events():
-            yield shifted(event, self._start_ms)
+            yield event
         await self._feeding
 
     async def finals(self) -> list[Final]:
         """All segments in the order of their times. GatewayError, also of the file."""
-        finals = [shifted(final, self._start_ms) for final in await self._streams.finals()]
+        finals = await self._streams.finals()
         await self._feeding
         return finals
-
-    @property
-    def _start_ms(self) -> int:
-        return round(1000 * self._recording.start_s)
 
     async def close(self) -> None:
         """Ends the stream and the decoding, if they have not ended."""
@@ -121,19 +105,17 @@ class TranscriptionJob:
             await self._feeding
         await self._blocks.aclose()
 
-    async def _feed(self) -> None:
+    async def _feed(self, first: Samples) -> None:
+        block: Samples | None = first
         try:
-            await self._push(self._first)
-            async for block in self._blocks:
-                await self._push(block)
+            while block is not None:
+                self._samples += block.shape[-1]
+                await self._streams.push(block)
+                block = await anext(self._blocks, None)
             await self._streams.finish()
         except GatewayError:
             await self._streams.cancel()  # no more events, if it was the file that failed
             raise
-
-    async def _push(self, block: Samples) -> None:
-        self._samples += block.shape[-1]
-        await self._streams.push(block)
 
 
 Start = Callable[[], Coroutine[Any, Any, TranscriptionJob]]

@@ -3,8 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.message import Message
-from email.utils import collapse_rfc2231_value
 from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -30,7 +28,7 @@ from penstock_gateway.stream.options import (
     unused_model,
 )
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import accepted, invalid, parse_object, problem, read_speakers
+from penstock_gateway.validation import NO_EFFECT, accepted, invalid, parse_object, problem, read_speakers
 
 _CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
 MAX_FIELDS = 2200
@@ -78,13 +76,9 @@ class TranscriptionForm(BaseModel):
         description="the recording; its content decides the format, not its name",
         json_schema_extra={"format": "binary"},
     )
-    model: str = Field(
-        "",
-        description="a replica group, or an OpenAI name for the first one",
-    )
+    model: str = Field("", description="a replica group, or an OpenAI name for the first one")
     language: str = Field(
-        "",
-        description="`auto`, or a language of the model by code or English name; no effect where it names none",
+        "", description="`auto`, or a language of the model by code or English name; no effect where it names none"
     )
     languages: list[str] = Field([], alias="languages[]", description="the same; several leave the choice to the model")
     keywords: list[str] = Field(
@@ -114,8 +108,7 @@ class TranscriptionForm(BaseModel):
         False, description="`true`, `1`: server-sent events with stable text"
     )
     speakers: Annotated[str | int, BeforeValidator(_speakers)] = Field(
-        "off",
-        description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect",
+        "off", description="`on`, or the most speakers, 2 to 8; diarized_json: always; json, text: no effect"
     )
     known_speaker_names: Annotated[list[str], AfterValidator(_different)] = Field(
         [],
@@ -183,8 +176,6 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     ignored += ["mask_words"] * (form.mask_words and config.mask_words is None)
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
-    if ignored and config.strict:
-        raise GatewayError(GatewayCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
     if form.stream and form.response_format not in ("json", "text", "diarized_json"):
         message = f"is {form.response_format!r}; accepted: json, text or diarized_json, with stream"
         raise invalid("response_format", message)
@@ -196,7 +187,10 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         chosen = {each: choose_language(each, group, "language") for each in codes if each}
         if len(chosen) == 1:
             ((code, language),) = chosen.items()
-    ignored += unused_language(code, group, config.language)
+    named = dict.fromkeys((form.language, *form.languages))
+    ignored += [unused for each in named for unused in unused_language(each, group, config.language)]
+    if ignored and config.strict:
+        raise invalid(ignored[0].partition(" ")[0], NO_EFFECT)
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]
@@ -272,21 +266,9 @@ class _FormParser(MultiPartParser):
         part = self._current_part
         header = part.content_disposition or b""
         _, options = parse_options_header(header)
-        name = options.get(b"name")
-        if name is None and (name := _extended_name(header)) is not None:
-            header += b'; name="' + name.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
-        if name == b"file" and b"filename" not in options:
-            header += b'; filename=""'
-        part.content_disposition = header
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            part.content_disposition = header + b'; filename=""'
         super().on_headers_finished()
-
-
-def _extended_name(header: bytes) -> bytes | None:
-    """The parameter `name*`."""
-    message = Message()
-    message["content-disposition"] = header.decode("latin-1")
-    value = message.get_param("name", header="content-disposition")
-    return None if value is None else collapse_rfc2231_value(value).encode()
 
 
 async def read_form(

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel
@@ -14,10 +14,10 @@ from penstock_gateway.errors import shown_names
 from penstock_gateway.http.api import ERRORS, GatewayOf, KeyOf, UploadKeyOf, body_schema, limited
 from penstock_gateway.openai.replies import TranscriptionJob, reply_to
 from penstock_gateway.openai.request import TranscriptionForm, read_form
-from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.options import ModelGroup
 
 IGNORED_HEADER = "penstock-ignored"
+_Upload = tuple[Request, Callable[[int], None]]
 _CONTENTS = ("application/json", "text/plain", "text/vtt", "text/event-stream")
 router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=ERRORS)
 
@@ -56,16 +56,8 @@ def _model(group: ModelGroup) -> Model:
     return Model(id=group.name, live=group.takes_live)
 
 
-class _Upload(NamedTuple):
-    """The body of a request, for which there is room until the reply has ended."""
-
-    request: Request
-    key: ApiKey
-    reduce: Callable[[int], None]
-    """Call it with the bytes that are kept."""
-
-
 async def _upload(request: Request, gateway: GatewayOf, key: UploadKeyOf) -> AsyncIterator[_Upload]:
+    """The body of a request, for which there is room until the reply has ended, and what takes the bytes to keep."""
     taken, max_bytes = 0, gateway.config.max_upload_bytes + limits.MAX_FIELDS_BYTES
     with gateway.recordings.growing(key.name) as resize:
 
@@ -75,10 +67,7 @@ async def _upload(request: Request, gateway: GatewayOf, key: UploadKeyOf) -> Asy
             taken = size
 
         arrival = partial(gateway.recordings.arrival, key.name)
-        yield _Upload(limited(request, max_bytes, "file", "--max-upload-mb", take, arrival), key, resize)
-
-
-_UploadOf = Annotated[_Upload, Depends(_upload)]
+        yield limited(request, max_bytes, "file", "--max-upload-mb", take, arrival), resize
 
 
 @router.post(
@@ -87,9 +76,11 @@ _UploadOf = Annotated[_Upload, Depends(_upload)]
     responses={200: {"content": {name: {} for name in _CONTENTS}}},
     openapi_extra=body_schema("multipart/form-data", TranscriptionForm),
 )
-async def transcribe(request: Request, gateway: GatewayOf, upload: _UploadOf) -> Response:
+async def transcribe(
+    request: Request, gateway: GatewayOf, key: UploadKeyOf, upload: Annotated[_Upload, Depends(_upload)]
+) -> Response:
     """Transcribes the uploaded file, in the format that the form asks for. Stops where the client disconnects."""
-    wanted, recording = await read_form(gateway, upload.request, upload.reduce)
+    wanted, recording = await read_form(gateway, *upload)
     headers = {IGNORED_HEADER: ",".join(shown_names(wanted.ignored))} if wanted.ignored else {}
-    start = partial(TranscriptionJob.start, gateway, wanted, recording, upload.key)
+    start = partial(TranscriptionJob.start, gateway, wanted, recording, key)
     return await reply_to(request, gateway, wanted, start, headers)

@@ -26,7 +26,7 @@ from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http.protocol import HttpProtocol
+from penstock_gateway.http.protocol import HttpProtocol, wrong_scheme
 from penstock_gateway.process.startup import PORT_UNAVAILABLE, Certificate, Files, StartError
 from penstock_gateway.security.access import Access, ClientSecrets, Origins
 from penstock_gateway.security.budget import Connections, OpenConnection
@@ -251,9 +251,14 @@ class HttpServer(uvicorn.Server):
         with ExitStack() as on_error, suppress(OSError):
             on_error.callback(connection.close)
             on_error.callback(client.close)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                make, client, ssl=context, ssl_handshake_timeout=limits.UNRESPONSIVE_S
-            )
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    make, client, ssl=context, ssl_handshake_timeout=limits.UNRESPONSIVE_S
+                )
+            except ssl.SSLError as error:
+                if error.reason == "HTTP_REQUEST":
+                    self._gateway.note_rejection("http", wrong_scheme(connection.address, is_tls=True))
+                raise
             on_error.pop_all()  # the protocol does it
 
     @contextmanager
@@ -269,7 +274,7 @@ def http_server(app: FastAPI, config: Config) -> HttpServer:
         loop="none",
         http=HttpProtocol,
         ws="websockets-sansio",
-        ws_max_size=limits.MAX_FRAME_BYTES,
+        ws_max_size=limits.MAX_MESSAGE_BYTES,
         ws_per_message_deflate=False,
         ws_ping_interval=limits.KEEP_ALIVE_S,
         ws_ping_timeout=limits.UNRESPONSIVE_S,

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock_common.audio.tracks import Samples
 from penstock_gateway import limits
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -22,9 +21,9 @@ from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security.budget import OpenConnection
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
+_T = TypeVar("_T")
 _log = logging.getLogger("penstock_gateway.realtime")
 PROTOCOL = "realtime"
 _PIECE_BYTES = 256 << 10
@@ -107,7 +106,7 @@ class RealtimeConnection:
 
     async def _read(self) -> None:
         """Messages of the client, one after another; a stream that cannot take more audio stops the reading."""
-        for action in self._protocol.opened():
+        for action in self._protocol.dialect.opened():
             await self._apply(action)
         count = errors = 0
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
@@ -147,15 +146,10 @@ class RealtimeConnection:
         before, self._configured = self._configured, configured
         if self._stream is not None and before is not None:
             is_same_audio = (before.audio, before.has_header) == (configured.audio, configured.has_header)
-            if is_same_audio and await self._changed(self._stream, configured.options):
+            change = self._gateway.streams.change
+            if is_same_audio and await self._on_stream(change(self._stream, configured.options)) is not None:
                 return
         await self._finish()
-
-    async def _changed(self, stream: ReplicaStream, options: LiveStreamOptions) -> bool:
-        try:
-            return await self._gateway.streams.change(stream, options) is not None
-        except GatewayError:
-            raise _StreamLostError from None
 
     async def _push(self, data: bytes) -> None:
         if self._stream is None and not data:
@@ -165,7 +159,7 @@ class RealtimeConnection:
         assert self._stream is not None and self._decoder is not None
         data = self._decoder.message(data)
         for start in range(0, len(data) or 1, _PIECE_BYTES):  # also without samples: the client is not idle
-            await self._on_stream(self._stream.push, self._decoder.push(data[start : start + _PIECE_BYTES]))
+            await self._on_stream(self._stream.push(self._decoder.push(data[start : start + _PIECE_BYTES])))
         self._stream.note(self._decoder.remarks)
         await self._send_remarks()
 
@@ -185,8 +179,8 @@ class RealtimeConnection:
             return await self._answer_without_audio(is_last=False)
         assert self._decoder is not None
         if len(rest := self._decoder.flush()):
-            await self._on_stream(self._stream.push, rest)
-        await self._on_stream(self._stream.end_segment)
+            await self._on_stream(self._stream.push(rest))
+        await self._on_stream(self._stream.end_segment())
 
     async def _finish(self) -> bool:
         """Finishes the stream and waits for its last result. False if there is none."""
@@ -196,34 +190,34 @@ class RealtimeConnection:
         assert self._decoder is not None
         rest = self._decoder.flush()
         if len(rest):
-            await self._on_stream(stream.push, rest)
-        await self._on_stream(stream.finish)
+            await self._on_stream(stream.push(rest))
+        await self._on_stream(stream.finish())
         await results
         await self._send_remarks()
         self._stream = self._results = self._decoder = None
         return True
 
-    async def _on_stream(self, method: Callable[..., Awaitable[None]], *samples: Samples) -> None:
+    async def _on_stream(self, call: Awaitable[_T]) -> _T:
         try:
-            await method(*samples)
+            return await call
         except GatewayError:
             raise _StreamLostError from None
 
     async def _answer_without_audio(self, is_last: bool) -> None:
         """The end of a segment before any audio."""
         empty = Final(0, "", (), (), 0.0, 0.0, is_last=is_last, forced=not is_last)
-        for event in self._protocol.result(empty):
+        for event in self._protocol.dialect.result(empty):
             await self._send(event)
 
     async def _read_results(self, stream: ReplicaStream) -> None:
         """Results of one stream, until its last one."""
         try:
             async for event in stream.events():
-                for server_event in self._protocol.result(event):
+                for server_event in self._protocol.dialect.result(event):
                     await self._send(server_event)
         except GatewayError as error:
             self._has_reported = True
-            for server_event in self._protocol.failed(error):
+            for server_event in self._protocol.dialect.failed(error):
                 await self._send(server_event)
             raise
 
@@ -252,7 +246,7 @@ class RealtimeConnection:
                 raise GatewayError(GatewayCode.RESULTS_UNREAD, "the client did not read its results")
             last_message_s = max(self._last_message_s, self._known.last_ping_s if self._known is not None else 0.0)
             if self._stream is not None:
-                self._stream.activity.note_heard(last_message_s)
+                self._stream.activity.heard_s = last_message_s
             if now_s - last_message_s > limits.MAX_IDLE_S:
                 raise GatewayError(GatewayCode.STREAM_IDLE, f"nothing arrived for {limits.MAX_IDLE_S:.0f} s")
             if now_s - self._opened_s > limits.MAX_AGE_S:

@@ -3,17 +3,19 @@
 import binascii
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pybase64
 
 from penstock_common.audio.pcm import RawFormat
-from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.stream.events import Event
+from penstock_gateway.config import Config
+from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.stream.options import LiveStreamOptions
+from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import Fields, invalid
 
 _FORM = re.compile("format|rate|encoding|channel", re.IGNORECASE)
@@ -52,23 +54,29 @@ Action = ServerEvent | Configure | AppendAudio | EndSegment | Finish
 END_SEGMENT, FINISH = EndSegment(), Finish()
 
 
-class Dialect(Protocol):
-    """The dialect of a connection."""
+class Dialect:
+    """The dialect of a connection: what both have."""
 
-    def opened(self) -> Sequence[Action]:
-        """The first event of the connection."""
+    accepted = ""
+    """The client events, for errors."""
+
+    def __init__(self, streams: ReplicaStreams, config: Config):
+        self._streams, self._config = streams, config
+        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], Sequence[Action]]] = {}
+        """By the type of a client event."""
+        self._rejected = Rejected()
+        self._forced: deque[bool] = deque()
+        """Ends of segments that are not answered yet: True discards the segment."""
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
         """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
+        kind = event.get("type")
+        if (handler := self._handlers.get(str(kind))) is None:
+            raise invalid("type", f"is {shown(kind)}; accepted: {self.accepted}")
+        return handler(event)
 
-    def result(self, event: Event) -> list[ServerEvent]:
-        """The server events for an event of the stream."""
-
-    def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The server events for the loss of the stream; an `error` only where that does not pass."""
-
-    def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
-        """The `error` event for a client event; `client_event` is that event's own id."""
+    def _event(self, kind: str, **fields: Any) -> ServerEvent:
+        return {"type": kind, "event_id": new_name("event"), **fields}
 
 
 class SessionUpdate(Fields):
@@ -77,17 +85,9 @@ class SessionUpdate(Fields):
     session: dict[str, Any] | None = None
 
 
-class Names:
-    """Names that are unique in this process and cheap: a random prefix of the connection and a count."""
-
-    def __init__(self) -> None:
-        self._prefix = secrets.token_hex(8)
-        self._count = 0
-
-    def new(self, kind: str) -> str:
-        """A name such as `item_0f3a...1`."""
-        self._count += 1
-        return f"{kind}_{self._prefix}{self._count}"
+def new_name(kind: str) -> str:
+    """A random name, such as `item_0f3a...`."""
+    return f"{kind}_{secrets.token_hex(12)}"
 
 
 class Rejected:

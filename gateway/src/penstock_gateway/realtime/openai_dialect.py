@@ -3,32 +3,37 @@
 Knows no socket. An item is a segment: its deltas come while it is spoken, `committed` and `completed` at its end.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_common.results import Word
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayCode, GatewayError, shown, shown_names
+from penstock_gateway.errors import GatewayCode, GatewayError, shown_names
 from penstock_gateway.http.openai_objects import error_body, logprobs, speaker_name
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,
     Action,
     AppendAudio,
     Configure,
-    Names,
-    Rejected,
+    Dialect,
     ServerEvent,
     SessionUpdate,
+    new_name,
     read_audio,
     retired,
 )
-from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession, SessionTranscription
+from penstock_gateway.realtime.openai_session import (
+    INTERIM,
+    LOGPROBS,
+    WORDS,
+    OpenAISession,
+    SessionModel,
+    SessionTranscription,
+)
 from penstock_gateway.stream.events import Event, Final, Partial, confidence, speaker_turns
-from penstock_gateway.stream.options import ModelGroup
 from penstock_gateway.stream.replica_streams import ReplicaStreams
-from penstock_gateway.validation import invalid, read_fields
+from penstock_gateway.validation import read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
@@ -53,28 +58,28 @@ class Item:
         return delta
 
 
-class OpenAIDialect:
+class OpenAIDialect(Dialect):
     """One connection."""
 
-    def __init__(
-        self,
-        streams: ReplicaStreams,
-        config: Config,
-        names: Names,
-        given: Mapping[str, Any],
-        model: str = "",
-    ):
+    accepted = "session.update, input_audio_buffer.append, .commit and .clear"
+
+    def __init__(self, streams: ReplicaStreams, config: Config, given: Mapping[str, Any], model: str = ""):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
-        self._streams, self._config, self._names = streams, config, names
+        super().__init__(streams, config)
+        self._handlers = {
+            "input_audio_buffer.append": self._append,
+            "session.update": self._update,
+            "transcription_session.update": self._reject_beta,
+            "input_audio_buffer.commit": self._commit,
+            "input_audio_buffer.clear": self._clear,
+        }
         first = OpenAISession(config.endpoint_silence_ms or None, SessionTranscription(model=model))
         self._session = first.update(given, config)
-        self._session_name = names.new("sess")
-        self._rejected = Rejected()
+        self._session_name = new_name("sess")
         self._configured: Configure | None = None
-        self._known: tuple[str | None, str | None, ModelGroup] | None = None  # model and delay that the session names
+        self._known: tuple[str | None, str | None, SessionModel] | None = None  # model and delay that the session names
         self._item: Item | None = None
         self._previous: str | None = None
-        self._forced: deque[bool] = deque()  # ends of segments that are not answered yet: True discards the segment
         self._has_audio = False  # since the last commit or clear
         self._segment_start_s = 0.0  # in the time of the stream
         self._offset_s = 0.0  # audio of the streams before
@@ -82,22 +87,6 @@ class OpenAIDialect:
     def opened(self) -> list[Action]:
         """The first event of a connection."""
         return [self._event("session.created", session=self._shown_session(), **self._unused(self._session))]
-
-    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
-        kind = event.get("type")
-        if kind == "input_audio_buffer.append":
-            return self._append(event)
-        handler = {
-            "session.update": self._update,
-            "transcription_session.update": self._reject_beta,
-            "input_audio_buffer.commit": self._commit,
-            "input_audio_buffer.clear": self._clear,
-        }.get(str(kind))
-        if handler is None:
-            accepted = "session.update, input_audio_buffer.append, .commit and .clear"
-            raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
-        return handler(event)
 
     def result(self, event: Event) -> list[ServerEvent]:
         """The server events for an event of the stream."""
@@ -114,7 +103,7 @@ class OpenAIDialect:
         pending = max(int(self._item is not None), sum(not discard for discard in self._forced))
         events = []
         for _ in range(pending):
-            name, self._item = (self._item.name if self._item else self._names.new("item")), None
+            name, self._item = (self._item.name if self._item else new_name("item")), None
             events.append(
                 self._event(f"{TRANSCRIPTION}.failed", item_id=name, content_index=0, error=error_body(error))
             )
@@ -188,11 +177,11 @@ class OpenAIDialect:
             events.append(self._delta(delta, event.audio_processed_s if has_interim else None))
         return events
 
-    def _start_item(self, event: Partial) -> list[ServerEvent]:
-        self._item = Item(self._names.new("item"))
+    def _start_item(self, event: Event) -> list[ServerEvent]:
+        self._item = Item(new_name("item"))
         if self._session.silence_ms is None:
             return []
-        chunk_s = self._group(self._session).chunk_ms / 1000
+        chunk_s = self._model(self._session).group.chunk_ms / 1000
         start_s = event.words[0].start_ms / 1000 if event.words else event.audio_processed_s - 2 * chunk_s
         start_s = max(start_s, self._segment_start_s)  # the first word is in the last chunk, or began in the one before
         return [
@@ -216,9 +205,8 @@ class OpenAIDialect:
     def _complete(self, event: Final) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         if self._item is None and event.text:
-            first = Partial(event.segment, event.text, 0, event.words, event.audio_processed_s)
-            events += self._start_item(first)
-        item = self._item or Item(self._names.new("item"))
+            events += self._start_item(event)
+        item = self._item or Item(new_name("item"))
         self._item = item
         if delta := item.advance(event.text, len(event.text)):
             events.append(self._delta(delta, event.audio_processed_s if INTERIM in self._session.include else None))
@@ -284,24 +272,21 @@ class OpenAIDialect:
         return round((self._offset_s + stream_s) * 1000)
 
     def _configure(self, session: OpenAISession) -> Configure:
-        options = session.options(self._group(session), self._config.language)
+        options = session.options(self._model(session), self._config)
         self._streams.check(options)
         return Configure(session.format.raw, options)
 
-    def _group(self, session: OpenAISession) -> ModelGroup:
+    def _model(self, session: OpenAISession) -> SessionModel:
         """Looked up once for a model: that of a live session stays while no server answers or the gateway stops."""
         model, delay = session.transcription.model, session.transcription.delay
         if self._known is None or self._known[:2] != (model, delay):
-            self._known = model, delay, session.group(self._streams)
+            self._known = model, delay, session.model(self._streams)
         return self._known[2]
 
     def _unused(self, session: OpenAISession) -> dict[str, Any]:
         """The names of what has no effect."""
-        names = session.unused(self._streams.group(session.transcription.model or ""), self._config.language)
+        names = session.unused(self._model(session), self._config)
         return {"penstock_ignored": shown_names(names)} if names else {}
 
     def _shown_session(self) -> dict[str, Any]:
-        return {"id": self._session_name} | self._session.shown(self._group(self._session), self._config.language)
-
-    def _event(self, kind: str, **fields: Any) -> ServerEvent:
-        return {"type": kind, "event_id": self._names.new("event"), **fields}
+        return {"id": self._session_name} | self._session.shown(self._model(self._session), self._config)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationInfo, field_validator
 
@@ -24,12 +24,11 @@ from penstock_gateway.stream.options import (
 )
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import (
+    NO_EFFECT,
     Array,
     ClosedFields,
-    Ignored,
     Text,
     accepted,
-    check_effect,
     invalid,
     read_known,
     read_speakers,
@@ -85,7 +84,6 @@ class SessionTranscription(ClosedFields):
     speakers: Any = None
     numbers: Numbers | None = None
     mask_words: bool | None = None
-    prompt: Ignored = None
 
     @field_validator("speakers")
     @classmethod
@@ -105,18 +103,13 @@ class TurnDetection(ClosedFields):
     type: Literal["server_vad", "semantic_vad"] | None = None
     silence_duration_ms: int | None = None
     eagerness: Literal["low", "medium", "high", "auto"] | None = None
-    threshold: Ignored = None
-    prefix_padding_ms: Ignored = None
-    idle_timeout_ms: Ignored = None
-    create_response: Ignored = None
-    interrupt_response: Ignored = None
 
     @field_validator("silence_duration_ms", "eagerness")
     @classmethod
     def _check_effect(cls, value: Any, info: ValidationInfo) -> Any:
         is_of_semantic_vad = info.field_name == "eagerness"
         if value and is_of_semantic_vad != (info.data.get("type") == "semantic_vad"):
-            check_effect(info)
+            raise accepted("null with this type")
         if value is not None and not is_of_semantic_vad and value <= 0:
             raise accepted("integers above 0")
         return value
@@ -141,7 +134,6 @@ class SessionAudioInput(ClosedFields):
     format: Format | None = None
     transcription: SessionTranscription | None = None
     turn_detection: TurnDetection | None = None
-    noise_reduction: Ignored = None
 
 
 class SessionAudio(ClosedFields):
@@ -168,6 +160,17 @@ class SessionFields(ClosedFields):
     id: Any = None
     object: Any = None
     expires_at: Any = None
+
+
+class SessionModel(NamedTuple):
+    """The model of a session."""
+
+    named: ModelGroup
+    """The model of its name."""
+    group: ModelGroup
+    """The same checkpoint in the context of its `delay`."""
+    has_contexts: bool
+    """True if `delay` has a choice."""
 
 
 _FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
@@ -207,11 +210,6 @@ class OpenAISession:
         fields, ignored = read_known(SessionFields, session, "session", _counts, config.strict)
         audio = (fields.audio and fields.audio.input) or SessionAudioInput()
         ignored += audio.turn_detection.limited() if audio.turn_detection else []
-        if audio.transcription is not None and audio.transcription.mask_words and config.mask_words is None:
-            path = "session.audio.input.transcription.mask_words"
-            if config.strict:
-                raise invalid(path, "has no effect, and this gateway is strict; accepted: null")
-            ignored.append(path)
         changed: dict[str, Any] = {"ignored": tuple(dict.fromkeys(ignored))}
         if audio.format is not None:
             changed["format"] = audio.format
@@ -232,29 +230,30 @@ class OpenAISession:
         """The first one that the client named."""
         return self.transcription.language or next(iter(self.transcription.languages or ()), None)
 
-    def group(self, streams: ReplicaStreams) -> ModelGroup:
-        """The model of the session: that of its name, of the context nearest to `delay` among those of its checkpoint.
+    def model(self, streams: ReplicaStreams) -> SessionModel:
+        """The model of its name, in the context nearest to `delay` among those of its checkpoint.
 
         GatewayError: MODEL_NOT_FOUND, NO_REPLICA.
         """
         named, delay = streams.group(self.transcription.model or ""), self.transcription.delay
-        if delay is None:
-            return named
         alike = sorted((group for group in streams.groups if group.model == named.model), key=lambda g: g.chunk_ms)
-        return alike[round(_DELAYS.index(delay) / (len(_DELAYS) - 1) * (len(alike) - 1))] if alike else named
+        if delay is None or not alike:
+            return SessionModel(named, named, len(alike) > 1)
+        group = alike[round(_DELAYS.index(delay) / (len(_DELAYS) - 1) * (len(alike) - 1))]
+        return SessionModel(named, group, len(alike) > 1)
 
-    def options(self, group: ModelGroup, only_language: str) -> LiveStreamOptions:
-        """The options of a stream of `group`; `only_language` is that of a model without a choice.
-
-        GatewayError FILES_ONLY, or names a wrong field.
-        """
+    def options(self, model: SessionModel, config: Config) -> LiveStreamOptions:
+        """The options of a stream. GatewayError FILES_ONLY, or names a wrong field."""
+        group = model.group
         keywords = self.transcription.keywords or ()
         group.check_live()
         path = "session.audio.input.transcription"
         if len(keywords) > group.max_boosted_phrases:
             raise invalid(f"{path}.keywords", f"has {len(keywords)} phrases; accepted: {group.max_boosted_phrases}")
+        for value in self._unused_values(model, config) if config.strict else ():
+            raise invalid(f"{path}.{value.partition(' ')[0]}", NO_EFFECT)
         language = choose_language(self._language, group, f"{path}.language")
-        shown_as = shown_language(group, self._language, only_language)
+        shown_as = shown_language(group, self._language, config.language)
         return LiveStreamOptions(
             model=group.name,
             language=language,
@@ -265,24 +264,33 @@ class OpenAISession:
             numbers=choose_numbers(self.transcription.numbers, group, language, shown_as, f"{path}.numbers"),
         )
 
-    def unused(self, group: ModelGroup, only_language: str) -> list[str]:
-        """Fields and values of the last update that have no effect, and what of the session `group` cannot use."""
-        keywords = [f"keywords {text!r}" for text in group.unwritable(self.transcription.keywords or ())]
-        named = unused_model(self.transcription.model or "", group)
-        return [*named, *self.ignored, *unused_language(self._language, group, only_language), *keywords]
+    def _unused_values(self, model: SessionModel, config: Config) -> list[str]:
+        delay = self.transcription.delay
+        unused_delay = [] if delay is None or model.has_contexts else [f"delay {delay!r}"]
+        unused_masks = ["mask_words"] if self.transcription.mask_words and config.mask_words is None else []
+        return [*unused_language(self._language, model.group, config.language), *unused_delay, *unused_masks]
 
-    def shown(self, group: ModelGroup, only_language: str) -> dict[str, Any]:
+    def unused(self, model: SessionModel, config: Config) -> list[str]:
+        """Fields and values of the last update that have no effect, and what of the session its model cannot use."""
+        keywords = [f"keywords {text!r}" for text in model.group.unwritable(self.transcription.keywords or ())]
+        named = unused_model(self.transcription.model or "", model.named)
+        return [*named, *self.ignored, *self._unused_values(model, config), *keywords]
+
+    def shown(self, model: SessionModel, config: Config) -> dict[str, Any]:
         """The session as the client sees it: what is really done."""
-        transcription = {"model": group.name, "language": self._language or shown_language(group, None, only_language)}
+        group, language = model.group, self._language
+        if language is None or unused_language(language, group, config.language):
+            language = shown_language(group, None, config.language)
+        transcription = {"model": group.name, "language": language}
         keywords = self.transcription.keywords or ()
         unwritable = frozenset(group.unwritable(keywords))
         boosted = [keyword for keyword in keywords if keyword not in unwritable]
         optional = {
             "keywords": boosted,
-            "delay": self.transcription.delay,
+            "delay": self.transcription.delay if model.has_contexts else None,
             "speakers": self.transcription.asked_speakers,
             "numbers": self.transcription.numbers,
-            "mask_words": self.transcription.mask_words,
+            "mask_words": self.transcription.mask_words and config.mask_words is not None,
         }
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {

@@ -11,23 +11,18 @@ from penstock_common.audio.pcm import Remark
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
-from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
+from penstock_gateway.realtime.dialect import Action, ServerEvent, new_name
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.riva_dialect import RivaDialect, is_of_riva
-from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import invalid, parse_object
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""The JSON text of a server event."""
 _APPEND = "input_audio_buffer.append"
 _CHOOSING = ("session.update", "transcription_session.update", _APPEND)
 _MAX_LARGE_COMMAS = 100
 """In an event with audio; base64 has none."""
-
-
-def encode(event: ServerEvent) -> str:
-    """The JSON text of a server event."""
-    return _encode(event)
 
 
 class RealtimeProtocol:
@@ -46,18 +41,14 @@ class RealtimeProtocol:
         `model`: the session's first one, where they name none. GatewayError where they are not accepted any more.
         """
         self._streams, self._config, self._presets, self._model = streams, config, presets or {}, model
-        self._names = Names()
-        self._dialect: Dialect
+        self.dialect: OpenAIDialect | RivaDialect
+        """May change with the first client event."""
         if is_riva:
-            self._dialect = self._riva()
+            self.dialect = self._riva()
         else:
-            self._dialect = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
+            self.dialect = OpenAIDialect(streams, config, self._presets.get("openai", {}), model)
         self._is_chosen = is_riva
         self._client_event: object = None
-
-    def opened(self) -> Sequence[Action]:
-        """The first events of the connection. GatewayError: NO_REPLICA."""
-        return self._dialect.opened()
 
     def receive(self, text: str | bytes) -> Sequence[Action]:
         """Actions of a message. A wrong one gives an `error` event and has no other effect.
@@ -70,35 +61,27 @@ class RealtimeProtocol:
             self._client_event = event.get("event_id")
             if not self._is_chosen:
                 self._choose(event)
-            return self._dialect.receive(event)
+            return self.dialect.receive(event)
         except GatewayError as error:
             if error.code is GatewayCode.SHAPE_RETIRED or error.code.is_passing:
                 raise
             return (self.rejected(error),)
 
-    def result(self, event: Event) -> list[ServerEvent]:
-        """The server events for an event of the stream."""
-        return self._dialect.result(event)
-
-    def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The server events for the loss of the stream."""
-        return self._dialect.failed(error)
-
     def remark(self, remark: Remark) -> ServerEvent:
         """The server event for a remark on the stream, in its time, in both dialects."""
-        return {"type": "penstock.remark", "event_id": self._names.new("event"), **remark.document}
+        return {"type": "penstock.remark", "event_id": new_name("event"), **remark.document}
 
     def rejected(self, error: GatewayError) -> ServerEvent:
         """The `error` event for the message that was received last."""
-        return self._dialect.rejected(error, self._client_event)
+        return self.dialect.rejected(error, self._client_event)
 
     def _riva(self) -> RivaDialect:
-        return RivaDialect(self._streams, self._config, self._names, self._presets.get("riva", {}), self._model)
+        return RivaDialect(self._streams, self._config, self._presets.get("riva", {}), self._model)
 
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "transcription_session.update" and is_of_riva(event.get("session")):
-            self._dialect = self._riva()
+            self.dialect = self._riva()
         self._is_chosen = kind in _CHOOSING
 
 
@@ -106,9 +89,9 @@ def _parse(text: str | bytes) -> Mapping[str, Any]:
     """The event of a message. A binary one without JSON is audio."""
     if isinstance(text, bytes) and not (text.lstrip().startswith(b"{") and b'"type"' in text):
         return {"type": _APPEND, "audio": text}
-    is_large = len(text) > limits.LARGE_FRAME_BYTES
+    is_large = len(text) > limits.MAX_EVENT_BYTES
     size = f"a message of {len(text)} bytes that is no audio is too large"
-    too_large = GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.LARGE_FRAME_BYTES} bytes")
+    too_large = GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.MAX_EVENT_BYTES} bytes")
     # Audio has few commas: other events take long to parse.
     if is_large and (text.count(",") if isinstance(text, str) else text.count(b",")) > _MAX_LARGE_COMMAS:
         raise too_large

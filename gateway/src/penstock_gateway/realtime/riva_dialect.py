@@ -4,7 +4,6 @@ Knows no socket. `runtime_config.force_eou` of an append ends a segment, `input_
 """
 
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
@@ -23,10 +22,10 @@ from penstock_gateway.realtime.dialect import (
     Action,
     AppendAudio,
     Configure,
-    Names,
-    Rejected,
+    Dialect,
     ServerEvent,
     SessionUpdate,
+    new_name,
     read_audio,
 )
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -179,45 +178,39 @@ class RuntimeConfig(Fields):
     runtime_config: dict[str, Any] | None = None
 
 
-class RivaDialect:
+class RivaDialect(Dialect):
     """One connection."""
 
-    def __init__(
-        self, streams: ReplicaStreams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""
-    ):
+    accepted = "transcription_session.update, input_audio_buffer.append, .commit, .clear and .done"
+
+    def __init__(self, streams: ReplicaStreams, config: Config, given: Mapping[str, Any], model: str = ""):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
-        self._streams, self._config, self._names = streams, config, names
-        self._session = merge(default_session(streams.group(model), config.language), given)
-        self._rejected = Rejected()
-        self._is_configured = False
-        self._runtime: dict[str, str] = {}
-        """Options that `runtime_config` has changed, until the next update of the session."""
-        self._is_done = False
-        self._text = ""  # the last delta
-        self._item, self._previous = names.new("msg"), names.new("msg")
-        self._forced: deque[bool] = deque()  # ends of segments that are not answered yet: True discards the segment
-
-    def opened(self) -> list[Action]:
-        """The first event of a connection whose handshake has a token of this dialect."""
-        conversation = {"id": self._names.new("conv"), "object": "realtime.conversation"}
-        return [self._event("conversation.created", conversation=conversation)]
-
-    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
-        kind = event.get("type")
-        handler = {
+        super().__init__(streams, config)
+        self._handlers = {
             "input_audio_buffer.append": self._append,
             "input_audio_buffer.commit": self._commit,
             "input_audio_buffer.clear": self._clear,
             "input_audio_buffer.done": self._done,
             "transcription_session.update": self._update,
-        }.get(str(kind))
-        if handler is None:
-            accepted = "transcription_session.update, input_audio_buffer.append, .commit, .clear and .done"
-            raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
+        }
+        self._session = merge(default_session(streams.group(model), config.language), given)
+        self._is_configured = False
+        self._runtime: dict[str, str] = {}
+        """Options that `runtime_config` has changed, until the next update of the session."""
+        self._is_done = False
+        self._text = ""  # the last delta
+        self._item, self._previous = new_name("msg"), new_name("msg")
+
+    def opened(self) -> list[Action]:
+        """The first event of a connection whose handshake has a token of this dialect."""
+        conversation = {"id": new_name("conv"), "object": "realtime.conversation"}
+        return [self._event("conversation.created", conversation=conversation)]
+
+    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
         if self._is_done:
-            raise invalid("type", f"is {shown(kind)} after input_audio_buffer.done; accepted: nothing")
-        return handler(event)
+            raise invalid("type", f"is {shown(event.get('type'))} after input_audio_buffer.done; accepted: nothing")
+        return super().receive(event)
 
     def result(self, event: Event) -> list[ServerEvent]:
         """The server events for an event of the stream."""
@@ -256,6 +249,8 @@ class RivaDialect:
             if unknown and self._config.strict:
                 raise invalid(f"session.{unknown[0]}", "has no effect, and this gateway is strict; accepted: unset")
             configured, ignored = self._configuration(session, {})
+        if any(name.startswith("language ") for name in ignored):
+            session["input_audio_transcription"]["language"] = self._config.language
         self._session = session
         ignored = [*unknown, *ignored]
         named = {"penstock_ignored": shown_names(ignored)} if ignored else {}
@@ -302,11 +297,8 @@ class RivaDialect:
             words_info={"words": words},
             is_last_result=is_last,
         )
-        self._previous, self._item = self._item, self._names.new("msg")
+        self._previous, self._item = self._item, new_name("msg")
         return completed
-
-    def _event(self, kind: str, **fields: Any) -> ServerEvent:
-        return {"event_id": self._names.new("event"), "type": kind, **fields}
 
 
 def configure(

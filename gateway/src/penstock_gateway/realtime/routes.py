@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.api import ERRORS, GatewayOf, OwnKeyOf, authorization, body_schema, know, limited
 from penstock_gateway.realtime.connection import RealtimeConnection
-from penstock_gateway.realtime.dialect import Names, retired
+from penstock_gateway.realtime.dialect import new_name, retired
 from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.realtime.riva_dialect import configure, default_session, is_of_riva, merge
@@ -35,7 +35,7 @@ class Expiry(Fields):
 class SecretRequest(ClosedFields):
     """The body of a request for a client secret."""
 
-    expires_after: Expiry | None = None
+    expires_after: Annotated[dict[str, Any] | None, WithJsonSchema(Expiry.model_json_schema())] = None
     session: dict[str, Any] | None = None
 
 
@@ -65,7 +65,7 @@ async def _admit(
     """The credential of a handshake that would be accepted now. GatewayError for others."""
     gateway.access.check_page(connection.headers.get("origin"), connection.headers.get("host"))
     credential = _credential(gateway, connection, offered)
-    know(connection, credential.key)
+    know(connection)
     group = gateway.streams.group(model)
     if not any(each.takes_live for each in gateway.streams.groups):
         group.check_live()  # else a session may still choose another model
@@ -105,13 +105,13 @@ async def explain(admitted: Admitted) -> dict[str, str]:
 async def client_secrets(request: Request, gateway: GatewayOf, key: OwnKeyOf) -> ClientSecret:
     """A client secret with the settings of a session of OpenAI's protocol."""
     body = read_fields(SecretRequest, await _body(request), "")
-    expiry, given = body.expires_after or Expiry(), body.session or {}
+    expiry, given = read_fields(Expiry, body.expires_after or {}, "expires_after"), body.session or {}
     session = OpenAISession(gateway.config.endpoint_silence_ms or None).update(given, gateway.config)
-    group = session.group(gateway.streams)
-    gateway.streams.check(session.options(group, gateway.config.language))
+    model = session.model(gateway.streams)
+    gateway.streams.check(session.options(model, gateway.config))
     lifetime_s = DEFAULT_LIFETIME_S if expiry.seconds is None else expiry.seconds
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s, {"openai": given} if given else {})
-    shown = {"id": Names().new("sess")} | session.shown(group, gateway.config.language)
+    shown = {"id": new_name("sess")} | session.shown(model, gateway.config)
     return ClientSecret(value=secret, expires_at=expires_s, session=shown)
 
 
@@ -124,7 +124,7 @@ async def transcription_sessions(request: Request, gateway: GatewayOf, key: OwnK
     session = merge(default_session(gateway.streams.group(""), gateway.config.language), body)
     configure(session, gateway.streams, gateway.config)
     secret, expires_s = gateway.access.secrets.create(key, session={"riva": body} if body else {})
-    named = {"id": Names().new("sess"), "object": "realtime.transcription_session"}
+    named = {"id": new_name("sess"), "object": "realtime.transcription_session"}
     return named | session | {"client_secret": {"value": secret, "expires_at": expires_s}}
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from penstock_common.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text
+from penstock_common.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text, no_audio
 from penstock_common.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
 from penstock_common.audio.tracks import EACH, MIX, Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
@@ -61,9 +61,9 @@ class CallAudio:
         self._is_recording = False
 
     @property
-    def start_ms(self) -> int:
+    def start_s(self) -> float:
         """The time of the first sample in a recording; known with its first samples."""
-        return round(1000 * self._recording.start_s) if self._recording else 0
+        return self._recording.start_s if self._recording else 0.0
 
     @property
     def remarks(self) -> Sequence[Remark]:
@@ -93,9 +93,7 @@ class CallAudio:
     async def recording(self, audio: bytes) -> AsyncGenerator[Samples, None]:
         """The samples of a whole recording. GatewayError TOO_LARGE for a longer one, AUDIO_INVALID for text."""
         if not audio or is_text(audio):
-            reason = (
-                f"the format of the audio is unknown: it begins with {audio[:8]!r}" if audio else "the audio is empty"
-            )
+            reason = f"not a readable audio file: {no_audio(audio)}" if audio else "the audio is empty"
             raise GatewayError(GatewayCode.AUDIO_INVALID, reason)
         blocks = self._decoded if _kind(audio, self._form, is_whole=True) == "recording" else self._undecoded
         async with aclosing(blocks(audio)) as parts:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from penstock_common.audio.pcm import Remark
@@ -15,7 +14,7 @@ from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
 from penstock_gateway.stream.channels import CallStreams
-from penstock_gateway.stream.events import Final, Partial, confidence, shifted
+from penstock_gateway.stream.events import Event, Final, confidence
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
 _PIECE_BYTES = 256 << 10
@@ -25,24 +24,21 @@ Change = Callable[[Mapping[str, str], bool], Awaitable[bool]]
 Write = Callable[[riva.StreamingRecognizeResponse], Awaitable[None]]
 
 
-def interim_result(event: Partial, form: ResultFormat) -> riva.StreamingRecognitionResult:
-    """One result with the segment's text so far; stability is the share of its characters that cannot change."""
+def streaming_result(event: Event, form: ResultFormat) -> riva.StreamingRecognitionResult:
+    """The result of a segment, the best alternative first, or its text so far.
+
+    Stability is the share of its characters that cannot change.
+    """
+    if is_final := isinstance(event, Final):
+        alternatives, stability = _alternatives(event, form), 1.0
+    else:
+        text = riva.SpeechRecognitionAlternative(transcript=event.text, language_code=_languages(form))
+        alternatives, stability = [text], event.stable_chars / len(event.text)
     return riva.StreamingRecognitionResult(
-        alternatives=[riva.SpeechRecognitionAlternative(transcript=event.text, language_code=_languages(form))],
-        is_final=False,
-        stability=event.stable_chars / len(event.text) if event.text else 0.0,
+        alternatives=alternatives,
+        is_final=is_final,
+        stability=stability,
         channel_tag=event.channel or 1,  # of a mix as of the only one
-        audio_processed=event.audio_processed_s,
-    )
-
-
-def final_result(event: Final, form: ResultFormat) -> riva.StreamingRecognitionResult:
-    """The result of a segment, the best alternative first."""
-    return riva.StreamingRecognitionResult(
-        alternatives=_alternatives(event, form),
-        is_final=True,
-        stability=1.0,
-        channel_tag=event.channel or 1,
         audio_processed=event.audio_processed_s,
     )
 
@@ -119,10 +115,7 @@ class Call:
 
     async def stream(self, messages: Messages, write: Write, has_interim_results: bool) -> None:
         """Pushes the audio of messages and writes results, until both have ended."""
-        writers = [
-            self._write_results(channel, stream, write, has_interim_results)
-            for channel, stream in self._live.numbered()
-        ]
+        writers = [self._write_results(stream, write, has_interim_results) for stream in self._live.streams]
         await together(self._push_all(messages), *writers)
         if self._problem is not None:
             raise self._problem
@@ -166,24 +159,17 @@ class Call:
         with self._live.waiting():  # for a decoder, or until one is free
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
-                    self._live.start_at(self._audio.start_ms / 1000)
+                    self._live.start_at(self._audio.start_s)
                     await self._live.push(samples)
         await self._live.finish()
 
     async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
-        for final in filter(is_answer, await self._live.finals()):
-            results.append(offline_result(shifted(final, self._audio.start_ms), self._form))
+        results += [offline_result(final, self._form) for final in await self._live.finals() if is_answer(final)]
 
-    async def _write_results(
-        self, channel: int, stream: ReplicaStream, write: Write, has_interim_results: bool
-    ) -> None:
-        async for unplaced in stream.events():
-            event = replace(shifted(unplaced, self._audio.start_ms), channel=channel)
-            if isinstance(event, Final):
-                result = final_result(event, self._form) if is_answer(event) else None
-            else:
-                result = interim_result(event, self._form) if has_interim_results and event.text else None
-            if result is not None:
+    async def _write_results(self, stream: ReplicaStream, write: Write, has_interim_results: bool) -> None:
+        async for event in stream.events():
+            if is_answer(event) if isinstance(event, Final) else has_interim_results and event.text:
+                result = streaming_result(event, self._form)
                 async with self._writing:
                     await write(riva.StreamingRecognizeResponse(results=[result], id=self._id))
 

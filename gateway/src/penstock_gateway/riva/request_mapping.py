@@ -147,6 +147,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     custom, ignored_keys = _custom_options(config.custom_configuration)
     ignored = [entry.name for entry in FIELDS if entry.is_set and entry.is_set(config)]
     ignored += ignored_keys + unused_model(config.model, group)
+    ignored += unused_language(config.language_code, group, settings.language)
     silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
     ignored += limited
     speakers = _speakers(config.diarization_config)
@@ -157,7 +158,6 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     if settings.strict and ignored:
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
     language = choose_language(config.language_code, group, "config.language_code")
-    ignored += unused_language(config.language_code, group, settings.language)
     decoder, n_best = _search(config.max_alternatives, custom, group)
     is_open = group.languages and not language  # without a code the server chooses
     known_language = shown_language(group, config.language_code, settings.language)

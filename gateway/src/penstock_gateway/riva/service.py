@@ -100,11 +100,7 @@ class RivaService:
 
     @asynccontextmanager
     async def _call(
-        self,
-        config: riva.RecognitionConfig,
-        context: Context,
-        is_file: bool = False,
-        has_interim_results: bool = False,
+        self, config: riva.RecognitionConfig, context: Context, is_file: bool = False, has_interim_results: bool = False
     ) -> AsyncIterator[Call]:
         """A stream for this configuration until the block ends, whatever ends it.
 

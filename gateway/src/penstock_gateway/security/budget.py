@@ -20,25 +20,22 @@ class KeyLimit:
     def __init__(self, what: str, limit: Callable[[int], int]):
         """`what`: their name in errors; `limit`: of a key with this number of streams."""
         self._what, self._limit = what, limit
-        self._open: Counter[str] = Counter()
-
-    def open(self, key: ApiKey) -> int:
-        """Number that the key has open."""
-        return self._open[key.name]
+        self.open: Counter[str] = Counter()
+        """By name of the key."""
 
     @contextmanager
     def taken(self, key: ApiKey) -> Iterator[None]:
         """Counts one more until the block ends. GatewayError STREAMS_EXHAUSTED where the limit is reached."""
-        if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
+        if key.max_streams is not None and self.open[key.name] >= (limit := self._limit(key.max_streams)):
             message = f"all {limit} {self._what} of the API key {key.name!r} are open"
             raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
-        self._open[key.name] += 1
+        self.open[key.name] += 1
         try:
             yield
         finally:
-            self._open[key.name] -= 1
-            if not self._open[key.name]:
-                del self._open[key.name]
+            self.open[key.name] -= 1
+            if not self.open[key.name]:
+                del self.open[key.name]
 
 
 class Budget:
@@ -55,8 +52,6 @@ class Budget:
         self._changed = asyncio.Event()
         self._arriving: dict[Callable[[], None], tuple[str, float]] = {}
         """By the call that ends a message: its key, and when it took its room."""
-        self._holders, self._stuck = Counter[str](), Counter[str]()
-        """By key: what has grown, and what of it waits to grow further."""
 
     @asynccontextmanager
     async def taken(self, key: str, amount: int) -> AsyncIterator[Callable[[int], None]]:
@@ -76,15 +71,6 @@ class Budget:
         finally:
             self.release(key, amount)
 
-    @contextmanager
-    def arriving(self, key: str, end: Callable[[], None]) -> Iterator[None]:
-        """In the block a message arrives that has its room already. `end` gives the room to another key."""
-        self._arriving[end] = key, asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            self._arriving.pop(end, None)
-
     async def arrival(self, key: str, reading: Awaitable[_T], limit_s: float) -> _T:
         """Returns what is read, for which there is room already. Another key may get that room meanwhile: GatewayError.
 
@@ -96,19 +82,16 @@ class Budget:
             nonlocal is_ended
             is_ended = task.cancel()
 
+        self._arriving[end] = key, asyncio.get_running_loop().time()
         try:
-            with self.arriving(key, end):
-                return await asyncio.wait_for(task, limit_s)
+            return await asyncio.wait_for(task, limit_s)
         except asyncio.CancelledError:
             if not is_ended:
                 raise
-            raise self.needed_by_others() from None
-
-    def needed_by_others(self) -> GatewayError:
-        """The error of what has not arrived, whose room another key gets."""
-        return GatewayError(
-            GatewayCode.STREAMS_EXHAUSTED, f"another key needs the {self._what} of what has not arrived"
-        )
+            message = f"another key needs the {self._what} of what has not arrived"
+            raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message) from None
+        finally:
+            self._arriving.pop(end, None)
 
     @contextmanager
     def growing(self, key: str) -> Iterator[Callable[[int], None]]:
@@ -124,7 +107,6 @@ class Budget:
                 self._make_room(key)
                 raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"there is no {self._what} left")
             self.release(key, taken - amount)
-            self._holders[key] += (amount > 0) - (taken > 0)
             taken = amount
 
         try:
@@ -140,18 +122,9 @@ class Budget:
     async def grow(self, resize: Callable[[int], None], key: str, taken: int, amount: int) -> None:
         """Calls what `growing` has yielded, which holds `taken`, as soon as there is room.
 
-        Where all that could give room waits itself, the last one to wait gets the error at once, so that others go on.
+        Where all that could give room waits itself, the first one to wait too long gives it.
         """
-        self._stuck[key] += taken > 0
-        try:
-            if taken and not self._has_room(key, amount - taken):
-                is_share = self.used[key] + amount - taken > self._share(key)
-                stuck, holders = (each[key] if is_share else each.total() for each in (self._stuck, self._holders))
-                if stuck >= holders > 1:
-                    raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, f"there is no {self._what} left")
-            await self._wait(lambda: self._has_room(key, amount - taken), key)
-        finally:
-            self._stuck[key] -= taken > 0
+        await self._wait(lambda: self._has_room(key, amount - taken), key)
         resize(amount)
 
     async def _wait(self, has_room: Callable[[], bool], key: str) -> None:
@@ -195,40 +168,29 @@ class Connections:
     def __init__(self, max_open: int, max_unknown: int):
         """`max_unknown`: of one address, before they have shown a key."""
         self._max_open, self._max_unknown = max_open, max_unknown
-        self._open = 0
-        self._unknown: Counter[str] = Counter()
+        self.open_count = 0
+        self.unknown: Counter[str] = Counter()
+        """By address."""
 
     def open(self, address: str) -> "OpenConnection":
         """Counts a connection of this client until it is closed. GatewayError OVERLOADED above a limit."""
-        if self._open >= self._max_open:
+        if self.open_count >= self._max_open:
             raise GatewayError(GatewayCode.OVERLOADED, f"all {self._max_open} connections of the gateway are open")
-        if self._unknown[address] >= self._max_unknown:
+        if self.unknown[address] >= self._max_unknown:
             raise GatewayError(
                 GatewayCode.OVERLOADED, f"{self._max_unknown} connections of this address have shown no key"
             )
-        self._open += 1
-        self._unknown[address] += 1
+        self.open_count += 1
+        self.unknown[address] += 1
         return OpenConnection(self, address)
-
-    def know(self, address: str) -> None:
-        """Counts one of the address's that has shown a key."""
-        self._unknown[address] -= 1
-        if not self._unknown[address]:
-            del self._unknown[address]
-
-    def close(self) -> None:
-        """Counts one that is closed."""
-        self._open -= 1
 
 
 class OpenConnection:
     """One open connection."""
 
     def __init__(self, connections: Connections, address: str):
-        self._connections, self._address = connections, address
+        self._connections, self.address = connections, address
         self._is_known = self._is_closed = False
-        self.key = ANONYMOUS.name
-        """Name of the key that it has shown."""
         self.last_ping_s = 0.0
         """Time, by the event loop's clock, of the last ping from a WebSocket's client."""
 
@@ -236,14 +198,17 @@ class OpenConnection:
         """Notes that the connection has shown a key; also after others."""
         if not self._is_known:
             self._is_known = True
-            self._connections.know(self._address)
+            unknown = self._connections.unknown
+            unknown[self.address] -= 1
+            if not unknown[self.address]:
+                del unknown[self.address]
 
     def close(self) -> None:
         """Notes that the connection is closed; also after others."""
         if not self._is_closed:
             self._is_closed = True
             self.know()
-            self._connections.close()
+            self._connections.open_count -= 1
 
 
 class TokenBucket:

@@ -17,7 +17,8 @@ class Activity:
         """
         self.pause_s = pause_s
         self.parks, self._idle_s = parks, idle_s
-        self._started_s = self._audio_s = self._heard_s = self._kept_s = time.monotonic()
+        self.started_s = self.heard_s = self._audio_s = self._kept_s = time.monotonic()
+        """heard_s: of the last message, also such as a ping, whose client may be without audio for longer."""
         self._waits = 0
         self.has_audio = False
         """Since the last end of a segment by the client or by missing messages."""
@@ -25,10 +26,6 @@ class Activity:
     def note_audio(self) -> None:
         """Notes audio, or a message that shows that the client goes on."""
         self._audio_s = time.monotonic()
-
-    def note_heard(self, at_s: float) -> None:
-        """Notes another message of the client, such as a ping: it may be without audio for longer."""
-        self._heard_s = at_s
 
     def note_stall(self, seconds: float) -> None:
         """Notes that this process was stopped: the client was not silent, its audio waits to be read."""
@@ -44,10 +41,6 @@ class Activity:
             self._waits -= 1
             self.note_audio()
 
-    def age_s(self, now_s: float) -> float:
-        """Time since the stream's start."""
-        return now_s - self._started_s
-
     def silent_s(self, now_s: float) -> float:
         """Time without audio."""
         if self._waits:
@@ -62,7 +55,7 @@ class Activity:
         """True once its client has left without a word."""
         if not self.parks:
             return self.is_idle(now_s)
-        return min(self.silent_s(now_s), now_s - self._heard_s) > limits.MAX_IDLE_S
+        return min(self.silent_s(now_s), now_s - self.heard_s) > limits.MAX_IDLE_S
 
     def lacks_end(self, now_s: float) -> bool:
         """True where a pause has no audio, so that the server sees no end of the segment: a mute client sends none."""

@@ -65,10 +65,6 @@ class Admission:
         usage.requests.add(1, self._now_s())  # before the memory is checked: a rejected file is a request, too
         return Admitted(key, usage, self._now_s, group, held_s)
 
-    def live(self, key: ApiKey) -> int:
-        """Live streams of a key."""
-        return self._keys[key.name].streams
-
     def _check_quota(self, key: ApiKey, quota: _Quota, limit: int | None, unit: int, what: str, more: int = 0) -> None:
         """`limit` has units of as many as `quota` counts."""
         now_s = self._now_s()

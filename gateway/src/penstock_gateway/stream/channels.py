@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from penstock_common.audio.pcm import Remark
@@ -22,8 +22,8 @@ class CallStreams:
     Samples are [n] of a mix, else [channels, n].
     """
 
-    def __init__(self, streams: Sequence[ReplicaStream], is_mix: bool = True):
-        self.streams, self._is_mix = streams, is_mix
+    def __init__(self, streams: Sequence[ReplicaStream]):
+        self.streams = streams
 
     @classmethod
     async def open(
@@ -34,16 +34,17 @@ class CallStreams:
         if channels > 1:
             streams.check_room(key, channels)
         try:
-            for _ in range(channels or 1):
+            for channel in range(1, channels + 1) or (0,):
                 opened.append(await streams.open(options, key, protocol))
+                opened[-1].channel = channel
         except BaseException:
             await cls(opened).cancel()
             raise
-        return cls(opened, not channels)
+        return cls(opened)
 
     async def push(self, samples: Samples) -> None:
         """Waits for the slowest channel. GatewayError AUDIO_INVALID for another number of channels."""
-        rows = [samples] * len(self.streams) if self._is_mix or not samples.size else samples
+        rows = samples if samples.ndim > 1 else [samples] * len(self.streams)
         if len(rows) != len(self.streams):
             message = f"the audio has {len(rows)} channels; accepted: {len(self.streams)}, as the request declares"
             raise GatewayError(GatewayCode.AUDIO_INVALID, message)
@@ -70,7 +71,7 @@ class CallStreams:
             yield
 
     def start_at(self, start_s: float) -> None:
-        """The time of the first sample in its recording, for remarks."""
+        """The time of the first sample in its recording."""
         for stream in self.streams:
             stream.start_s = start_s
 
@@ -79,19 +80,14 @@ class CallStreams:
         self.streams[0].note(remarks)
         return list(dict.fromkeys(remark for stream in self.streams for remark in stream.remarks))
 
-    def numbered(self) -> Iterator[tuple[int, ReplicaStream]]:
-        """The streams with the numbers of their channels, from 1; 0 of a mix."""
-        return enumerate(self.streams, start=not self._is_mix)
-
     async def finals(self) -> list[Final]:
         """All segments, in the order of their times."""
 
-        async def of(channel: int, stream: ReplicaStream) -> list[Final]:
-            return [replace(e, channel=channel) async for e in stream.events() if isinstance(e, Final)]
+        async def of(stream: ReplicaStream) -> list[Final]:
+            return [event async for event in stream.events() if isinstance(event, Final)]
 
-        of_streams = await asyncio.gather(*(of(channel, stream) for channel, stream in self.numbered()))
-        finals = [final for finals in of_streams for final in finals]
-        return finals if self._is_mix else sorted(finals, key=lambda final: (final.start_s, final.channel))
+        first, *others = await asyncio.gather(*map(of, self.streams))
+        return sorted(chain(first, *others), key=lambda final: (final.start_s, final.channel)) if others else first
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeVar
 
 from penstock_client import StreamResult
-from penstock_common.results import Alternative, Word, with_speakers
+from penstock_common.results import Alternative, Word, later, with_speakers
 from penstock_common.writing import join_texts
 
 
@@ -54,7 +53,6 @@ class Final:
 
 
 Event = Partial | Final
-E = TypeVar("E", bound=Event)
 
 
 def confidence(word: Word) -> float:
@@ -62,15 +60,16 @@ def confidence(word: Word) -> float:
     return 1.0 if word.confidence is None else word.confidence
 
 
-def shifted(event: E, start_ms: int) -> E:
-    """The event of a recording whose first sample has this time."""
-    if not start_ms:
+def placed(event: Event, start_ms: int, channel: int) -> Event:
+    """The event of a channel, or 0, of a recording whose first sample has this time."""
+    if not start_ms and not channel:
         return event
-    words = _later(event.words, start_ms)
+    words = later(event.words, start_ms)
     if isinstance(event, Partial):
-        return replace(event, words=words)
-    alternatives = tuple(replace(each, words=_later(each.words, start_ms)) for each in event.alternatives)
-    return replace(event, words=words, alternatives=alternatives, end_s=event.end_s + start_ms / 1000)
+        return replace(event, words=words, channel=channel)
+    alternatives = tuple(replace(each, words=later(each.words, start_ms)) for each in event.alternatives)
+    end_s = event.end_s + start_ms / 1000
+    return replace(event, words=words, alternatives=alternatives, end_s=end_s, channel=channel)
 
 
 def speaker_turns(final: Final) -> list[Final]:
@@ -83,10 +82,6 @@ def split(final: Final, parts: Sequence[Sequence[Word]]) -> list[Final]:
     if len(parts) < 2:
         return [final]
     return [replace(final, text=join_texts(word.text for word in part), words=tuple(part)) for part in parts]
-
-
-def _later(words: tuple[Word, ...], start_ms: int) -> tuple[Word, ...]:
-    return tuple(replace(each, start_ms=each.start_ms + start_ms, end_ms=each.end_ms + start_ms) for each in words)
 
 
 class Segments:

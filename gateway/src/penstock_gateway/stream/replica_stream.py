@@ -19,7 +19,7 @@ from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admitted
-from penstock_gateway.stream.events import Event, Final
+from penstock_gateway.stream.events import Event, Final, placed
 from penstock_gateway.stream.failures import OnlyOtherModelsError, gateway_error
 from penstock_gateway.stream.masks import WordMasks
 from penstock_gateway.stream.metrics import StreamReport
@@ -60,7 +60,9 @@ class ReplicaStream:
         self.options = options
         """The options now."""
         self.start_s = 0.0
-        """The time of the first sample in its recording, for remarks."""
+        """The time of the first sample in its recording, which counts in the times of events and remarks."""
+        self.channel = 0
+        """See `Partial`."""
         self.masks: WordMasks | None = None
         """The words that are masked where the options ask for it."""
         self._masks_as = options.masks
@@ -175,7 +177,7 @@ class ReplicaStream:
         self._admitted.add_audio(self._report.pop_audio_s())
         if self._over.is_set():
             return
-        activity, age_s = self.activity, self.activity.age_s(now_s)
+        activity, age_s = self.activity, now_s - self.activity.started_s
         if age_s > limits.MAX_AGE_S:  # first: also of a stream whose last text does not come
             error = GatewayError(GatewayCode.STREAM_TOO_OLD, f"the stream is {limits.MAX_AGE_S / 3600:g} hours old")
             await self.stop(error)
@@ -211,9 +213,11 @@ class ReplicaStream:
             self._masks_as = self.options.masks
         elif event is not None:
             self._report.partial(result.round_trip_s)
-        if event is None or masks_as is None or self.masks is None:
-            return event
-        return self.masks.event(event, result.language or masks_as)
+        if event is None:
+            return None
+        if masks_as is not None and self.masks is not None:
+            event = self.masks.event(event, result.language or masks_as)
+        return placed(event, round(1000 * self.start_s), self.channel)
 
     async def _call_at_end(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine that ends the segment."""
@@ -329,7 +333,7 @@ class ReplicaStream:
     async def move_to(self, replica: Replica) -> None:
         """Moves the stream to this replica, where it counts as live meanwhile. ClientError where that fails."""
         upstream, is_parked = self._upstream, self._replica is None
-        name, url, replayed = upstream.name, upstream.server_url, upstream.replayed_samples
+        name, url, replayed = upstream.name, upstream.server_url, upstream.moves.replayed_samples
         code = self._lost.code if upstream.is_without_server else "SERVER_DRAINING"
         if is_parked:  # before the move: another stream of the key could start meanwhile
             self._admitted.count()
@@ -345,7 +349,7 @@ class ReplicaStream:
         if self._replica is not None:
             self._replica.release()
         self._replica, code = replica, _WOKEN if is_parked else code
-        replayed_s = (upstream.replayed_samples - replayed) / SAMPLE_RATE_HZ
+        replayed_s = (upstream.moves.replayed_samples - replayed) / SAMPLE_RATE_HZ
         self._report.moved(replica.address, upstream.name, code, replayed_s)
         log.info("stream %s of %s is now %s of %s: %s", name, url, upstream.name, replica.address, code)
 

@@ -183,10 +183,6 @@ class Replica:
         self.is_draining = probed.is_draining
         return probed.information
 
-    async def close(self) -> None:
-        """Ends its streams and its connection."""
-        await self.client.close()
-
 
 class Group:
     """Servers with the same model and context. `run` keeps what is known of them fresh."""
@@ -204,7 +200,8 @@ class Group:
         self._discovery = Discovery(group.addresses, note_file=note_file)
         self._make = partial(Replica, timeout_s=timeout_s, longest_segment_s=longest_segment_s)
         self.replicas = [self._make(address) for address in self._discovery.fixed]
-        self._model: ModelGroup | None = None
+        self.model: ModelGroup | None = None
+        """None until a replica has answered. It is kept while none answers."""
         self._first_seen: dict[str, int] = {}
         """The round of probes in which the servers with a fingerprint were found."""
         self._rounds = 0
@@ -212,17 +209,12 @@ class Group:
     @property
     def name(self) -> str:
         """Name that clients write as the model; "" until a replica has answered, if the configuration gives none."""
-        return self._model.name if self._model is not None else self._name
-
-    @property
-    def model(self) -> ModelGroup | None:
-        """Model of the group; None until a replica has answered. It is kept while none answers."""
-        return self._model
+        return self.model.name if self.model is not None else self._name
 
     @property
     def sample_rate_hz(self) -> int:
         """Rate of the model; 0 until a replica has answered."""
-        return self._model.sample_rate_hz if self._model is not None else 0
+        return self.model.sample_rate_hz if self.model is not None else 0
 
     @property
     def is_up(self) -> bool:
@@ -276,7 +268,7 @@ class Group:
         self.replicas += [self._make(address) for address in addresses if address not in known]
         over = [replica for replica in self.replicas if replica.is_removed and not replica.live]
         self.replicas = [replica for replica in self.replicas if replica not in over]
-        await asyncio.gather(*(replica.close() for replica in over))
+        await asyncio.gather(*(replica.client.close() for replica in over))
 
     async def probe(self) -> None:
         """Probes all replicas. One with another model or context than the group takes no streams.
@@ -285,7 +277,7 @@ class Group:
         the group's model is up as soon as it answers. What the group serves is decided when all have answered, so that
         their order does not matter.
         """
-        last = self._model
+        last = self.model
         answers = [each for each in await asyncio.gather(*map(self._ask, self.replicas)) if each is not None]
         if not answers:
             return
@@ -302,7 +294,7 @@ class Group:
         self._find_spares()
         self._rounds += 1
         self._first_seen = {each: self._first_seen.get(each, self._rounds) for each in alike}
-        self._model = max(
+        self.model = max(
             (model for _, _, model in answers if _is_alike(model, wanted)),
             key=lambda model: self._first_seen[model.fingerprint],
         )
@@ -320,7 +312,7 @@ class Group:
 
     async def _ask(self, replica: Replica) -> tuple[Replica, ServerInfo, ModelGroup] | None:
         """Probes a replica, which is noted at once where it has the group's model; None without an answer."""
-        last, information = self._model, await replica.probe()
+        last, information = self.model, await replica.probe()
         if information is None:
             return None
         model = _model_group(self._name, information, self._live_window)
@@ -330,12 +322,12 @@ class Group:
 
     def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
         """Chooses the group's model: the same as before while a replica serves it, else the first of these models."""
-        last = self._model
+        last = self.model
         return next((model for model in models if last is not None and _is_alike(model, last)), models[0])
 
     async def close(self) -> None:
         """Closes its replicas."""
-        await asyncio.gather(*(replica.close() for replica in self.replicas))
+        await asyncio.gather(*(replica.client.close() for replica in self.replicas))
 
 
 def _is_alike(one: ModelGroup, other: ModelGroup) -> bool:

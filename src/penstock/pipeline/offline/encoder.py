@@ -96,6 +96,7 @@ class WindowEncoderStage:
         requests = [_Request(ticket.rows.copy(), mel[:, 0], {}, {}) for ticket, mel in good]
         for request in requests:
             self._complete += self._collect(request)
+        # Before the windows are queued: no work for streams that are closed.
         self._drop_closed()
         if self._whole_files is None or not any(file.pieces and not file.samples for file in self._files.values()):
             self._queue.add(window for window in self._complete if self._is_open(window.file))
@@ -119,6 +120,7 @@ class WindowEncoderStage:
         rows, complete = request.rows, list[Window]()
         forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
         slots, generations, numbers, flags, chunks, live_windows, covered, segment_ends = rows[forwarded].T
+        # Read above, by a copy: for the decoder this column is FRAMES.
         rows[:, Column.SEGMENT_END] = 0
         rejected = self._guard.admit(slots, generations, numbers, flags)
         request.errors.update({int(forwarded[place]): error for place, error in rejected.items()})
@@ -188,6 +190,7 @@ class WindowEncoderStage:
                 self._decoding[file.slot] = _Decoding(file.generation, number, waiting + count, self._clock())
             ends_segment = file.pop_segment_end(int(request.rows[row, Column.NUMBER]))
             is_last = request.rows[row, Column.FLAGS] & POLL > 0 and not ends_segment
+            # Not open where an earlier row of this call has taken the last frames.
             is_done = is_last and file.is_done and self._is_open(file)
             request.rows[row, [Column.FRAMES, Column.COVERED]] = count, self._covered(file)
             request.rows[row, Column.FLAGS] &= ~FINALIZE
@@ -231,6 +234,7 @@ class WindowEncoderStage:
 
     def _encoded(self, request: "_Request", copied: Callable[[torch.Tensor], torch.Tensor]) -> EncodedRows:
         rows = request.rows
+        # For this stage alone: the decoder reads LIVE_WINDOW's column as another number.
         rows[:, [Column.CHUNKS, Column.LIVE_WINDOW]] = 0
         is_poll = rows[:, Column.FLAGS] & POLL > 0
         rows[:, Column.FLAGS] &= np.where(is_poll, START | END | FINALIZE | POLL | LIVE, START | END | FINALIZE)

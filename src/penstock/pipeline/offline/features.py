@@ -70,6 +70,7 @@ class WindowFeatureStage(AdmittingStage):
 
     @torch.inference_mode()
     def _process(self, rows: AudioRows) -> FeatureRows:
+        # First: the audio of streams that are over would count against the limit of all streams.
         self.table.close_due()
         self._forget_closed()
         ticket = np.tile(NO_ROW, (len(rows.flags), 1))
@@ -77,6 +78,7 @@ class WindowFeatureStage(AdmittingStage):
         errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}
         pieces = [torch.zeros(0, self._features.mel_bins)]
         ends = rows.lengths.cumsum()
+        # One by one: whether a row fits depends on the audio that those before it hold.
         for row in range(len(rows.flags)):
             if row in errors:
                 continue
@@ -87,6 +89,7 @@ class WindowFeatureStage(AdmittingStage):
             except StreamError as error:
                 errors[row], ticket[row] = error, NO_ROW
                 options.pop(row, None)
+                # The error may have closed the stream, whose audio must not stay.
                 self._forget_closed()
                 continue
             if piece is not None:
@@ -114,6 +117,7 @@ class WindowFeatureStage(AdmittingStage):
             # The segment may end with a later row: the decoder counts the ends.
             options[row] = self._options[slot].model_copy(update={"keeps_phrases": True})
         self._forward(rows, ticket, np.array([row]))
+        # END and FINALIZE mean something else from here on: `_add` sets them when they are due.
         ticket[row, Column.FLAGS] &= START
         if rows.flags[row] & START:
             ticket[row, Column.FLAGS] |= SPEAKER_MODE * options[row].speaker_mode_number
@@ -138,10 +142,12 @@ class WindowFeatureStage(AdmittingStage):
                 audio.end_segment()
             mel = audio.next_mel(self.table.encoded_windows(slot)) if has_room and not is_end else None
         except STEP_ERRORS as error:
+            # Before the stream closes, as in `FeatureStage`: no later stage will settle this request.
             self.table.take_back(columns[[Column.SLOT]])
             self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
             raise StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}") from error
         finally:
+            # After an error, too: the stream holds its samples until it is forgotten.
             self.samples_held += audio.held_samples - held
         columns[Column.COVERED] = audio.covered_samples
         if is_end:  # cancelled, or a probe
@@ -200,6 +206,7 @@ class WindowFeatureStage(AdmittingStage):
             file = self._files.pop(slot)
             held = file.audio.held_samples
             self.samples_held -= held
+            # The last reference: `trim_heap` returns only what is free.
             del file
             if held > _TRIMMED_SAMPLES:
                 trim_heap()

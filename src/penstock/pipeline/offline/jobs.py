@@ -134,6 +134,7 @@ class WindowFile:
 
     def pop_segment_end(self, number: int) -> bool:
         """Returns True if a segment's end comes next, and removes it; number: that of the request that leaves."""
+        # Not with an earlier request: options that change with the end are in the ticket of this one.
         if not self.windows or (ends := self.windows[0].ends) is None or number < ends[1]:
             return False
         self.windows.popleft()
@@ -213,6 +214,7 @@ class Job:
         """Frees all that the job holds."""
         self._steps.close()
         for window in self.windows:
+            # Windows stay until their frames have left, but need their log-mel no more.
             window.pieces.clear()
             window.job = None
 

@@ -134,6 +134,7 @@ class LiveAudio:
         windows = [self._window(cut, number) for number in range(cut.taken, cut.taken + count)]
         cut.taken += len(windows)
         self._taken += len(windows)
+        # Not before the segment's last window has left: a row has windows of one segment alone.
         if cut.taken == due and len(self._cuts) > 1:
             self.flags |= FINALIZE
             self._cuts.popleft()

@@ -128,6 +128,7 @@ class StreamText:
         self._unchanged = None
         processed_s = covered_samples / self._sample_rate_hz
         words = self._transcript.add(decoded.stable)
+        # Before the unstable tokens are added: an alternative has its own in their place.
         alternatives = tuple(
             Alternative(whole.text, a.score, a.acoustic_score, tuple(whole.words))
             for a in decoded.alternatives
@@ -154,6 +155,7 @@ class StreamText:
             stable_chars=len(self._transcript.text),
         )
         if is_final:
+            # After the result, which has the text of the segment that ends.
             start_s = processed_s if next_start_samples is None else next_start_samples / self._sample_rate_hz
             self._open_segment(start_s)
         return result

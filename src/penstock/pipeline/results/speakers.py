@@ -103,6 +103,7 @@ class StreamSpeakers:
             self._blocks.append(frames.decided.copy())  # the request's memory is Triton's
             self._count += len(frames.decided)
         if frames.copied is not None:
+            # Numbered as the next decided frames: they come again as such.
             self._copies.append((self._first + self._count, frames.copied.copy()))
 
     def place(self, result: StreamResult | None, is_forced: bool, is_over: bool) -> StreamResult | None:
@@ -115,6 +116,7 @@ class StreamSpeakers:
             # Of the rows that waited, partial results of one segment become one.
             result = self._held if result is None else _joined(self._held, result)
             self._held = None
+        # Also where there is no result: each end by the client has a copy of its own.
         if is_forced and self._copies:
             first, copied = self._copies.popleft()
             known = [*self._kept(first), copied]
@@ -168,6 +170,7 @@ class StreamSpeakers:
         begin_ms = min((word.start_ms for word in words), default=1000 * processed_s)
         begin = (int(begin_ms) - _KEPT_MS) // FRAME_MS
         if self._copies:
+            # An end that is to come needs the frames before its copy.
             begin = min(begin, self._copies[0][0] - 1)
         # Not with each row: to drop frames copies those that stay.
         if (gone := min(begin - self._first, self._count - 1)) > self._count // 2:

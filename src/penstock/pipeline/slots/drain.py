@@ -78,10 +78,12 @@ class DrainBoard:
     @contextmanager
     def speaker_step(self) -> Iterator[None]:
         """A step of the speaker model: streams whose requests wait for its end are not idle."""
+        # Cells of its own: the speaker model is another process than the stream table, and a cell has one writer.
         self._cells[3] = time.monotonic_ns()
         try:
             yield
         finally:
+            # In this order a reader in between finds too much time, and no stream idle; in the other one too little.
             self._cells[4] += time.monotonic_ns() - self._cells[3]
             self._cells[3] = 0
 
@@ -105,6 +107,7 @@ class DrainBoard:
         ended_generations: the ledger's, by slot; those streams do not count, the stream table closes them with its next
         call.
         """
+        # During a step as of its begin: what streams have sent since then has not been read yet.
         oldest_ns = (self.step_began_ns or time.monotonic_ns()) - 1e9 * silent_s
         done = set(enumerate(ended_generations))
         live = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns > 0 and time_ns >= oldest_ns]

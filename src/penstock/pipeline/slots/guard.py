@@ -36,11 +36,13 @@ class SlotGuard:
         One may be missing: Triton drops what it has not run yet when a client disconnects.
         """
         errors: dict[int, StreamError] = {}
+        # Checked first: a negative number would index another stream's slot, from the end.
         known = self._are_known(slots).nonzero()[0]
         if len(known) < len(slots):
             message = f"the {self._stage} accepts only requests forwarded by the features stage"
             unknown = (~self._are_known(slots)).nonzero()[0].tolist()
             errors = {row: StreamError(ErrorCode.REQUEST_INVALID, message) for row in unknown}
+        # In rounds: whether a row is admitted depends on the one before it of its slot.
         for places in rounds(slots[known]):
             rows = known[places]  # the next request of each slot
             is_admitted = self._admit_round(slots[rows], generations[rows], numbers[rows], flags[rows])
@@ -56,17 +58,20 @@ class SlotGuard:
     ) -> np.ndarray:
         """Returns which requests [n], all of different slots, are admitted, [n] bool."""
         held, is_start = self._generations[slots], (flags & START) > 0
+        # Only a newer one: a start that comes late must not reset the stream that has the slot now.
         is_new = is_start & (generations > held)
         is_next = numbers == self._requests[slots]
         goes_on = ~is_start & (generations == held) & is_next & ~self._is_closed[slots]
         is_admitted = is_new | goes_on
         if self._is_last:
+            # What an earlier stage rejected comes here with zeros in place of its frames: they must not become words.
             is_admitted &= self._ledger.failed_generations(slots, before=self._stage) < generations
         if len(started := (is_new & is_admitted).nonzero()[0]):
             opened = slots[started]
             self._generations[opened] = generations[started]
             self._is_closed[opened] = False
             self._requests[opened] = 0
+        # After the reset above: a start is request 0 of its stream, and number 1 follows.
         self._requests[slots[is_admitted]] += 1
         is_end = is_admitted & ((flags & END) > 0)
         self._is_closed[slots[is_end]] = True
@@ -77,11 +82,12 @@ class SlotGuard:
         if generation == self._ended[slot]:  # a second poll: the stream's last reply may still be on its way
             return StreamError(ErrorCode.STREAM_NOT_OPEN, "the stream has ended; start it again")
         why = f"the {self._stage} no longer has this stream's state; start the stream again"
-        if self._is_last and self._ledger.failed_generation(slot, before=self._stage) >= generation:
+        if self._is_last and self._ledger.failed_generations(slot, before=self._stage) >= generation:
             why = "an earlier stage lost this stream; start the stream again"
         elif generation == self._generations[slot] and not self._is_closed[slot] and number > self._requests[slot]:
             why = f"a request of this stream is missing in the {self._stage}; start it again"
         if self._is_last:
+            # What Triton dropped never comes here: its slot would not be free before its deadline.
             self._settle_missing(slot, generation, number)
         return self.reject(slot, generation, why)
 
@@ -91,6 +97,7 @@ class SlotGuard:
         is_over = generation < held or (generation == held and self._is_closed[slot])
         if is_over or generation <= self._settled_missing[slot]:
             return
+        # Once per stream: its later requests are rejected, too, and would count the same ones again.
         self._settled_missing[slot] = generation
         missing = number - (int(self._requests[slot]) if generation == held else 0)
         if missing > 0:
@@ -101,7 +108,9 @@ class SlotGuard:
 
         Its requests go on to the last stage, which rejects and settles them.
         """
+        # Not for a late request of an earlier stream: the slot's present one goes on.
         self._is_closed[slot] |= generation == self._generations[slot]
+        # For the stream table, which must close the stream even if its client sends nothing more.
         self._ledger.fail(self._stage, slot, generation, code)
         return StreamError(code, why)
 
@@ -113,5 +122,6 @@ class SlotGuard:
 
     def settle(self, slots: np.ndarray, generations: np.ndarray) -> None:
         """Counts requests [n] that the last stage has answered, with a result or an error."""
+        # A rejected row may name a slot that does not exist.
         is_known = self._are_known(slots)
         self._ledger.settle_all(self._stage, slots[is_known], generations[is_known])

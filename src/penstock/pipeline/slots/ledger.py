@@ -40,21 +40,18 @@ class SlotLedger:
         cells = self._cells[:, :, slot]
         return sum(int(cell[_SETTLED]) for cell in cells if cell[_GENERATION] == generation)
 
-    def failed_generation(self, slot: int, before: str | None = None) -> int:
-        """Returns the latest generation of `slot` that a stage has rejected or lost; 0 if none.
-
-        before: only the stages before this one.
-        """
-        stages = len(STAGES) if before is None else STAGES.index(before)
-        return max(self._cells[:stages, _FAILED_GENERATION, slot].tolist())
-
     def failed_code(self, slot: int) -> ErrorCode:
-        """Returns why `failed_generation` failed."""
+        """Returns why the latest of its `failed_generations` failed."""
         cells = self._cells[:, :, slot]
         return _CODES[int(max(cells, key=lambda cell: cell[_FAILED_GENERATION])[_FAILED_CODE])]
 
-    def failed_generations(self, slots: np.ndarray | slice = slice(None), before: str | None = None) -> np.ndarray:
-        """Returns `failed_generation` of slots [n], by default of all, [n] int64."""
+    def failed_generations(
+        self, slots: np.ndarray | slice | int = slice(None), before: str | None = None
+    ) -> np.ndarray:
+        """Returns the latest generation that a stage has rejected or lost, 0 if none, of slots [n] or all, [n] int64.
+
+        before: only the stages before this one.
+        """
         stages = len(STAGES) if before is None else STAGES.index(before)
         return self._cells[:stages, _FAILED_GENERATION, slots].max(axis=0)
 
@@ -83,6 +80,7 @@ class SlotLedger:
         held = cells[_GENERATION, slots]
         newer = generations > held
         if np.count_nonzero(newer):
+            # A batch may have requests of two streams of a slot: the later one's count.
             latest = np.zeros_like(cells[_GENERATION])
             np.maximum.at(latest, slots[newer], generations[newer])
             renewed = slots[newer]
@@ -90,13 +88,16 @@ class SlotLedger:
             cells[_GENERATION, renewed] = cells[_SETTLED, renewed] = 0
             cells[_GENERATION, renewed] = latest[renewed]
             held = cells[_GENERATION, slots]
+        # Not `+= 1`, which would count a slot once however often it occurs.
         np.add.at(cells[_SETTLED], slots[generations == held], 1)
 
     def fail(self, stage: str, slot: int, generation: int, code: ErrorCode = ErrorCode.STREAM_LOST) -> None:
         """Marks a stream that `stage` has rejected or whose state it has lost: it cannot continue."""
         cell = self._cells[STAGES.index(stage), :, slot]
         if generation > cell[_FAILED_GENERATION]:
+            # Before the generation: a reader that finds that also finds why it failed.
             cell[_FAILED_CODE] = _CODES.index(code)
+        # A late request of an earlier stream must not hide that a later one failed.
         cell[_FAILED_GENERATION] = max(int(cell[_FAILED_GENERATION]), generation)
 
     def end(self, stage: str, slot: int, generation: int) -> None:

@@ -147,6 +147,7 @@ class StreamTable:
         is_probe: the same request ends it, without audio; it is not counted. Raises StreamError STREAM_LIMIT if
         `max_streams` others are live, or `speaker_streams` with speakers; SERVER_DRAINING if the server is stopping.
         """
+        # Before the phase is read: a launcher that changes it waits for this, and then counts all streams.
         self._board.is_admitting = True
         try:
             return self._open(stream_id, decoder, is_probe, has_speakers)
@@ -161,8 +162,10 @@ class StreamTable:
                 f"stream {stream_id!r} rejected: the server is stopping; start the stream again in a few seconds",
             )
         self._expire(now)
+        # The new stream gets another slot: requests of the old one may still be on their way.
         if stream_id in self._slot_of:
             self._close(stream_id, now, "was started again", RESTART)
+        # Before the count: what is lost closes, and what has settled gives its slot back.
         self._close_lost(now)
         self._reclaim(now)
         taken = None
@@ -174,6 +177,7 @@ class StreamTable:
             self.rejected_starts += not is_probe
             message = f"stream {stream_id!r} rejected: all {taken} are taken; try again later"
             raise StreamError(ErrorCode.STREAM_LIMIT, message)
+        # Behind the last check: after a rejected start it is still known how the last stream of this id ended.
         self._ends.pop(stream_id, None)
         self._generation += 1
         slot = self._free.pop()
@@ -183,6 +187,7 @@ class StreamTable:
         self._generations[slot] = self._generation
         self._is_live[slot], self._has_speakers[slot] = True, has_speakers
         self._forwarded[slot] = self._samples[slot] = self._segments[slot] = 0
+        # The time last: a launcher that finds it finds this stream's generation and counts, too.
         self._show_request(slot, now)
         self.started_streams += not is_probe
         return lease
@@ -212,9 +217,11 @@ class StreamTable:
         now = self._clock()
         self._expire(now)
         slots = np.array([self._slot_of.get(stream_id, -1) for stream_id in stream_ids], np.int64)
+        # An id without a slot reads the last slot here, and stays at -1 in any case.
         slots[self._ledger.failed_generations(slots) >= self._generations[slots]] = -1
         if self._board.phase >= Phase.CLOSED:
             slots[:] = -1
+        # Not for what is rejected: such requests must not keep a stream from expiring.
         self._show_request(slots[slots >= 0], now)
         return slots
 
@@ -225,7 +232,7 @@ class StreamTable:
             why = self._ends.get(stream_id, "was never started or has ended")
             message = f"stream {stream_id!r} is not open: it {why}; start it with START"
             return StreamError(ErrorCode.STREAM_NOT_OPEN, message)
-        if self._ledger.failed_generation(slot) >= self._generations[slot]:
+        if self._ledger.failed_generations(slot) >= self._generations[slot]:
             self._close(stream_id, now, _LOST, self._ledger.failed_code(slot).name)
             message = f"stream {stream_id!r} was lost by a later stage of the server; start it again"
             return StreamError(ErrorCode.STREAM_LOST, message)
@@ -245,6 +252,7 @@ class StreamTable:
 
         A slot may occur several times. Returns the generations [n], and the streams' requests before each.
         """
+        # Before the counts grow; ranks, because a slot may occur several times.
         numbers = self._forwarded[slots] + ranks(slots)
         np.add.at(self._forwarded, slots, 1)
         np.add.at(self._samples, slots, samples)
@@ -280,12 +288,15 @@ class StreamTable:
         finally:
             now = self._clock()
             self.busy_s += now - began_s
+            # A stream whose request was read in this step has waited only since then.
             idle_s = np.minimum(now - began_s, now - self._last_request_s)
             excused_s = np.minimum(idle_s, _MAX_EXCUSED_S - self._excused_s) * self._is_live
             self._step_began_s = np.inf
             self._excused_s += excused_s
             self._last_request_s += excused_s
+            # In the launcher's memory, too: its drain would take the streams for silent.
             self._shown += (1e9 * excused_s).astype(np.int64)
+            # Last: until the times are moved on, a drain counts from the step's begin.
             self._board.step_began_ns = 0
 
     def close(self, stream_id: Hashable, why: str = "has ended", ended_by: str = END) -> None:
@@ -302,6 +313,7 @@ class StreamTable:
         self._close_lost(now)
         are_done = (self._ledger.ended_generations() == self._generations) & self._is_live
         if are_done.any():
+            # Its last reply is out then. Before, a poll on its way would find no stream.
             are_done &= self._ledger.all_settled(self._generations) >= self._forwarded
             self._close_streams(are_done, now, "has ended", END)
 
@@ -329,7 +341,9 @@ class StreamTable:
         record = self._records[slot]
         assert record is not None
         record.ended_by = ended_by
+        # Negative: a drain no longer counts the stream, but still waits for its requests.
         self._is_live[slot], self._shown[slot] = False, -int(1e9 * now)
+        # Not free yet: the slot's next stream would share batches with late requests of this one.
         self._is_closing[slot], self._free_at_s[slot] = True, now + min(self.idle_limit_s, max_wait_s)
         self._ends[stream_id] = why
         if len(self._ends) > self._remembered_ends:
@@ -348,6 +362,7 @@ class StreamTable:
 
     def _expire(self, now: float) -> None:
         why = f"expired after {self.idle_limit_s:g} s without a request"
+        # Up to the step's begin: requests that came since have not been read.
         idle_s = min(now, self._step_began_s) - self._last_request_s
         if self.speaker_streams:
             waited_s = self._board.speaker_busy_s - self._speaker_busy_s
@@ -369,6 +384,7 @@ class StreamTable:
         for slot in np.flatnonzero(self._is_closing & (is_settled | (now >= self._free_at_s))).tolist():
             record = self._records[slot]
             assert record is not None
+            # Before the slot is free: its counts and its latencies are the next stream's then.
             record.samples, record.segments = int(self._samples[slot]), int(self._segments[slot])
             self._is_closing[slot], self._shown[slot] = False, 0
             self._on_settled(record)

@@ -127,6 +127,7 @@ class TicketSigner:
         if ticket.options or ticket.errors:
             errors = {row: (error.code.name, error.message) for row, error in ticket.errors.items()}
             message = _MESSAGE.dump_json((dict(ticket.options), errors), exclude_defaults=True)
+            # Blanks at the end are no part of JSON; int64 takes eight bytes.
             message += b" " * (-len(message) % 8)
         packed = np.empty(head + len(message) // 8 + 1, np.int64)
         packed[:_HEADER] = len(ticket.rows), ticket.is_batched, ticket.received_ns
@@ -148,6 +149,7 @@ class TicketSigner:
 
         reads_rest: False leaves `options` and `errors` empty; 2,000 phrases take milliseconds to read.
         """
+        # Before anything is read: a forged ticket must not even reach the parser.
         if len(packed) <= _HEADER or int(packed[-1]) != self.sign(packed[:-1]):
             raise StreamError(
                 ErrorCode.REQUEST_INVALID, "a model after `features` accepts only requests forwarded by `features`"

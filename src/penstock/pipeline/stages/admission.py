@@ -88,6 +88,7 @@ class AdmittingStage:
             self._forward(rows, ticket, np.array([row]))
             if rows.flags[row] & START:
                 ticket[row, Column.FLAGS] |= SPEAKER_MODE * options[row].speaker_mode_number
+            # After the request was counted: the slot is free once that has settled, too.
             if rows.flags[row] & END:
                 self.table.close(rows.stream_ids[row])
         return ticket, options, errors
@@ -110,6 +111,7 @@ class AdmittingStage:
         is_start = bool(flags & START)
         if is_start:
             self._check_number(stream_id)
+        # First: of an id that is not open the client learns that, whatever else is wrong.
         slot = -1 if is_start else self.table.look_up(stream_id).slot
         try:
             if is_start:
@@ -124,7 +126,9 @@ class AdmittingStage:
                 raise problem
             self._check_row(rows, row, slot, options.get(row))
         except StreamError as error:
+            # The ticket must not take the options of a rejected row to the decoder.
             options.pop(row, None)
+            # A client that has sent END sends nothing else: the slot would be taken until the stream expires.
             if not is_start and (flags & END or error.code in _ENDING):
                 self.table.close(stream_id, ended_by=error.code.name)
             raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
@@ -137,6 +141,7 @@ class AdmittingStage:
                 del options[row]
                 raise
         if row in options:
+            # Without phrases: a list has thousands, and a change brings all of its own.
             self._options[slot] = options[row].model_copy(update={"phrases": ()})
         return slot
 
@@ -174,6 +179,7 @@ class AdmittingStage:
         good = [rows for rows in batch if not isinstance(rows, StreamError)]
         if not good:
             return [rows for rows in batch if isinstance(rows, StreamError)]
+        # All of it: while it runs, requests of other streams wait and must not count as missing.
         with self.table.step():
             whole = self._process(join_rows(good))
         chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()

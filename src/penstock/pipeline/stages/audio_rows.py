@@ -41,7 +41,7 @@ class AudioRequest:
     """[n] float32 at the checkpoint's rate, mono, full scale 1; n may be 0."""
     is_start: bool = False
     is_end: bool = False
-    options: dict = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     """The stream's options, with its start: see `penstock.pipeline.options.stream_options`. With `finalize`, those of
     `penstock_common.options.CHANGEABLE` that change after it."""
     finalize: bool = False
@@ -96,6 +96,7 @@ def rows_of(requests: Sequence[AudioRequest], is_batched: bool = False) -> Audio
     flags = [START * r.is_start + END * r.is_end + FINALIZE * (r.finalize is True) for r in requests]
     return AudioRows(
         stream_ids=[request.stream_id for request in requests],
+        # No copy for one request alone, as each to `asr` is.
         samples=np.concatenate([np.zeros(0, np.float32), *samples]) if len(samples) != 1 else samples[0],
         lengths=np.array(list(map(len, samples)), np.int64),
         flags=np.array(flags, np.int64),

@@ -182,10 +182,12 @@ class DecoderStage:
         errors = self._guard.admit(rows.slots, rows.generations, rows.numbers, rows.flags)
         answers.update(errors)
         is_busy = (rows.frames > 0) | (rows.flags > 0) | rows.wants_result
+        # Also without encoder frames: they may belong to words that were decoded before.
         is_busy[list(rows.speaker_frames)] = True
         if errors:
             is_busy[list(errors)] = False
         busy = is_busy.nonzero()[0]
+        # With generations: the slot's next stream may be in this batch, too.
         failed: set[tuple[int, int]] = set()  # slots and generations
         for own in rounds(rows.slots[busy]):
             places = busy[own]
@@ -203,6 +205,7 @@ class DecoderStage:
                     if isinstance(answer, StreamError)
                 )
                 answers.update(part_answers)
+        # Last: from here on the slots may have new streams. Rejected rows count, else their slots would wait in vain.
         self._guard.settle(rows.slots, rows.generations)
         return answers
 
@@ -219,6 +222,7 @@ class DecoderStage:
         answers: dict[int, StreamResult | StreamError] = dict(self._reject(rows, places[is_lost], _NOT_FINITE))
         places = places[~is_lost]
         try:
+            # Before the others are decoded: the first frames of a stream may come with its start.
             if len(starts := places[(rows.flags[places] & START) > 0]):
                 answers.update(self._open(rows, starts))
             if answers:
@@ -232,6 +236,7 @@ class DecoderStage:
                 text = self._texts[int(rows.slots[place])]
                 answers[place] = text.unchanged(int(rows.covered_samples[place]))
         for place, row_parts in parts.items():
+            # On a GPU `not_finite` has not looked at the frames, so the scores have to tell.
             if all(part.is_finite for part in row_parts):
                 answers[place] = self._answer(int(rows.slots[place]), row_parts)
             else:
@@ -239,12 +244,14 @@ class DecoderStage:
         if self._speakers.streams:  # after the words, whose segments decide what is final, and before streams close
             self._speakers.place(rows, places, answers)
         self._figures.rewrite(rows.slots, answers)  # last: a number is of one speaker
+        # After the answers, which need the texts. The guard admits no further row of these streams.
         for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
             del self._texts[slot]
             self._speakers.streams.pop(slot, None)
             self._figures.close(slot)
             self._changes.pop(slot, None)
             self._fusion.close(slot)
+        # After the decoding: new options hold from the segment's end on.
         return answers | self._change(rows, places)
 
     def _open(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamError]:
@@ -260,6 +267,7 @@ class DecoderStage:
                 self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
                 errors[place] = error
                 continue
+            # Those of the slot's last stream, whose END may never have come.
             self._changes.pop(slot, None)
             self._decoder_numbers[slot] = self.decoders.index(options.decoder)
             self._texts[slot] = StreamText(
@@ -273,6 +281,7 @@ class DecoderStage:
             self._endpoints.open(slot, options.endpoint, self._chunk_frames(options))
             self._use(slot, options)
             opened.append(slot)
+        # All of them at once: one copy to the device and one reset, not one for each stream.
         self._set_prompts(opened)
         self._begin(opened)
         return errors
@@ -288,6 +297,7 @@ class DecoderStage:
         """Running streams go on with the options that came with the ends of their segments; returns errors by row."""
         for place in places.tolist() if rows.options else ():
             if place in rows.options and not rows.flags[place] & START:
+                # Held until their segment ends: with an offline model, that is with the frames of a later row.
                 self._changes.setdefault(int(rows.slots[place]), deque()).append(rows.options[place])
         errors: dict[int, StreamError] = {}
         for place in places[(rows.flags[places] & FINALIZE) > 0].tolist() if self._changes else ():
@@ -296,6 +306,7 @@ class DecoderStage:
                 continue
             options = waiting.popleft()
             try:
+                # Before anything else changes: the stream ends where there is no memory for its phrases.
                 if not options.keeps_phrases:
                     restart = self._stream_decoders[options.decoder].restart_phrases
                     self._fusion.change(slot, options, restart)
@@ -359,6 +370,7 @@ class DecoderStage:
         while step := steps.next():
             own = slots[step.rows]
             steps.add(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
+            # Before the next step, whose frames belong to the new segment.
             if len(ended := own[step.is_endpoint]):
                 carries = self._carries_state[ended]
                 self._begin(ended[~carries].tolist())
@@ -372,6 +384,7 @@ class DecoderStage:
             if row in parts_of:
                 parts_of[row] = [part._replace(covered_samples=int(covered[row])) for part in parts_of[row]]
         if self._config.encoder.is_offline and len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):
+            # After the warm-up was taken off the parts: this forgets where it ends.
             self._endpoints.restart(slots[finalized], covered[finalized])
             self._begin(slots[finalized].tolist())
         return {int(places[row]): parts for row, parts in parts_of.items() if parts}

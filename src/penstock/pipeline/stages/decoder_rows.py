@@ -51,6 +51,7 @@ class DecoderRows(NamedTuple):
 
     def not_finite(self) -> np.ndarray:
         """The rows with encoder frames on the CPU that are not finite; those on a GPU would have to be waited for."""
+        # One sum for all: what is not finite stays in it, and only then each frame is looked at.
         if not self.encoded.is_cpu or bool(self.encoded.sum().isfinite()):
             return np.zeros(0, np.int64)
         frames = (~self.encoded.isfinite().all(dim=1)).numpy().nonzero()[0]
@@ -120,6 +121,7 @@ class ResultChanges:
         changed: dict[int, Sequence[StreamResult] | StreamError] = {}
         is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
         starts = set(np.flatnonzero(is_start).tolist())
+        # In the order of the rows: a slot's stream may end and another one start in one request.
         for row in sorted(starts | answers.keys()):
             slot = int(rows[row, Column.SLOT])
             if row in starts:  # also of a row without an answer: the slot's last stream may have ended without a final

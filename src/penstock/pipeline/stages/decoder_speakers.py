@@ -19,6 +19,7 @@ class SpeakerPlaces:
 
     def open(self, slot: int, options: ResolvedOptions, are_served: bool) -> None:
         """A stream begins. StreamError SPEAKERS_NOT_SERVED if it asks and did not come by the speaker model."""
+        # Of the slot's last stream, whose END may never have come.
         self.streams.pop(slot, None)
         if not options.has_speakers:
             return
@@ -33,6 +34,7 @@ class SpeakerPlaces:
             stream = self.streams.get(int(rows.slots[place]))
             if stream is None:
                 continue
+            # Before the answer: a row without one has frames, too, and the next ones count from them.
             stream.add(rows.speaker_frames.get(place))
             answer, flags = answers.pop(place, None), int(rows.flags[place])
             if isinstance(answer, StreamError):

@@ -109,6 +109,7 @@ class Endpoints:
         is_copy: the search itself does not have these tokens yet.
         """
         first, before = int(self._reported[slot] - self._found[slot]), int(self._reported_before[slot])
+        # By the search itself: it will find a copy's tokens once more, with the next request.
         if not is_copy:
             self._found[slot] += len(decoded.stable)
         if first <= 0 and not before:
@@ -193,7 +194,9 @@ class RowSteps:
             return None
         left, is_endpoint, has_rules = self._left[rows], self._is_endpoint[rows], self._has_rules[rows]
         frames = np.where(has_rules, np.minimum(left, self._chunk_frames[rows]), left)
+        # The frames that are left belong to the new segment, in which the search begins after this step.
         frames[is_endpoint] = 0
+        # After all whole frames and their endpoints: then only the open ones are left.
         is_copy = self._is_forced[rows] & (left == 0) & ~is_endpoint
         frames = np.where(is_copy, self._open_frames[rows], frames)
         ends_here = self._is_final[rows] & ~self._is_forced[rows] & (~has_rules | (left == 0))
@@ -203,6 +206,7 @@ class RowSteps:
         """Adds what a step decoded: a result for each of its rows, or None where its search did not run."""
         rows = step.rows
         self._at[rows] += step.frames
+        # A copy decodes open frames, which are not among those left: they come again.
         self._left[rows] -= np.where(step.is_copy, 0, step.frames)
         self._is_new[rows] = True
         # 1) tokens
@@ -237,6 +241,7 @@ class RowSteps:
         # 3) endpoints after whole chunks
         is_plain = ~self._has_rules[rows] & ~step.is_copy
         self._endpoints.count(self._slots[rows[is_plain]], step.frames[is_plain])
+        # A shorter chunk ends the row's segment, or goes on with the next request.
         is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._chunk_frames[rows])
         if np.count_nonzero(is_whole):
             whole = rows[is_whole]

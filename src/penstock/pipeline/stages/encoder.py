@@ -145,8 +145,10 @@ class EncoderStage:
         try:
             for step in self._steps(slots, chunks, flags, is_admitted, owner):
                 if mel is None and len(step.chunks):
+                    # Once for all steps, and never where no row completes a chunk.
                     mel = send_to_device(mels[0] if len(mels) == 1 else torch.cat(mels), self._device)
                 for places, part in self._run(step, mel, slots[owner], valid, is_open):
+                    # One part has every chunk, in order: no copy.
                     if len(places) == len(owner):
                         frames = part
                         continue
@@ -162,7 +164,9 @@ class EncoderStage:
             for row in np.flatnonzero(is_admitted).tolist():
                 why = f"the encoder failed: {error}"
                 errors[row] = self._guard.reject(int(slots[row]), int(generations[row]), why)
+            # Zeros, since the decoder splits the frames by the counts in the tickets.
             frames = self._no_frames(len(owner), "cpu" if to_host else None)
+        # Every chunk is full: no copy.
         if rows[:, Column.FRAMES].sum() == len(owner) * self._chunk_frames:
             return frames.flatten(0, 1), errors
         counts = -(-valid // self._encoder.config.subsampling_factor)
@@ -193,6 +197,7 @@ class EncoderStage:
         mel: [C, N, F], all chunks, where there are any; slots, valid: [C] int64, of each chunk the slot and the mel
         frames that hold audio; is_open: [C] bool, after which the stream's state is as before.
         """
+        # Not before the batch: the slot's last stream may have had a chunk in an earlier step of it.
         if len(step.begins):
             self._encoder.open(send_to_device(torch.from_numpy(step.begins), self._device))
         largest = self._encoder.max_batch
@@ -204,7 +209,9 @@ class EncoderStage:
             assert mel is not None
             chosen = mel if len(chunks) == len(mel) else mel.index_select(0, places)
             state, opened = self._encoder.state, slots[chunks[is_open[chunks]]]
+            # An open chunk comes again with more audio: its stream goes on from the state before it.
             kept = state.copy(send_to_device(torch.from_numpy(opened), self._device)) if len(opened) else None
+            # The caller copies the frames before the next part runs: a captured step writes to the same memory again.
             yield places, self._encoder.step(own, chosen, counts).frames.float()
             if kept is not None:
                 state.put_back(kept)

@@ -60,18 +60,22 @@ class FeatureStage(AdmittingStage):
         ticket, options, errors = self._admit(rows)
         slots = ticket[:, Column.SLOT]
         admitted = (slots >= 0).nonzero()[0]
+        # No copy where no row was rejected, which is nearly always.
         samples = rows.samples if len(admitted) == len(slots) else self._samples_of(rows, slots >= 0)
         own, lengths, flags = slots[admitted], rows.lengths[admitted], ticket[admitted, Column.FLAGS]
         try:
             is_first, is_last = (flags & START) > 0, (flags & (END | FINALIZE)) > 0
             extracted = self._extractor.extract(own, samples, lengths, is_first, is_last)
         except STEP_ERRORS as error:  # samples of these streams are lost
+            # Before the streams close: their slots are free once as much has settled as went on, and this goes nowhere.
             self.table.take_back(own)
             for row in admitted.tolist():
                 errors[row] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
                 stream_id = self.table.stream_in(int(slots[row]))
+                # None where the row had END: admission has closed that stream.
                 if stream_id is not None:
                     self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
+            # All rows: whatever was admitted has lost its samples with this step.
             ticket[:] = NO_ROW
             return FeatureRows(ticket, self._extractor.no_chunks(), {}, errors, rows.is_batched)
         self.samples_taken += len(samples)

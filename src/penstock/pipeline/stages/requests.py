@@ -27,5 +27,6 @@ def answer_requests(
         problems.append(problem)
         if problem is None and isinstance(ticket, Ticket):
             good.append((ticket, given))
+    # Also without a good request: the encoder of an offline model works in each call.
     replies = iter(process(good))
     return [next(replies) if problem is None else problem for problem in problems]

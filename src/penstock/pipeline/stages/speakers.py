@@ -117,6 +117,7 @@ class StreamSteps:
         """
         at = torch.from_numpy(slots).to(self._device)
         kept, filled, left = self._steps.cache.copy(at), self._filled[slots], self._left[slots]
+        # Copies: a step moves the frames that are left to the front of the same memory.
         mel = [self._mel[slot, :count].copy() for slot, count in zip(slots, filled, strict=True)]
         try:
             return self.advance(slots, frames, np.ones(len(slots), bool))
@@ -276,8 +277,10 @@ class SpeakerStage:
             return None, -1
         if ticket_flags & START:
             if (before := self._streams.get(slot)) is not None:
+                # A start that comes late: the slot has this stream, or a newer one.
                 if before.generation >= generation:
                     return None, -1
+                # Its END may never have come, and its place would stay taken.
                 self._leave(self._streams.pop(slot))
             if mode := ticket_flags // SPEAKER_MODE:
                 self._streams[slot] = self._open(generation, SPEAKER_MODES[mode - 1])
@@ -287,6 +290,7 @@ class SpeakerStage:
         if stream.requests != number:
             self._lose(stream, "a request is missing")
         stream.requests += 1
+        # Read before an END frees it: the row itself still has its step.
         place = -1 if stream.place is None else stream.place
         if flags & END or ticket_flags & END:
             self._leave(stream)
@@ -343,6 +347,7 @@ class SpeakerStage:
         for at in rounds(places[own]):
             for i in at[flags[at] & START > 0].tolist():
                 self.steps.open(int(places[own[i]]), streams[i].mode)
+            # Lost since it was admitted, with an earlier row of this batch.
             answers |= {int(own[i]): self._nothing(streams[i]) for i in at.tolist() if streams[i].is_lost}
             at = at[[not streams[i].is_lost for i in at.tolist()]]
             decided = [parts[i][: len(parts[i]) - is_open[i]] for i in at.tolist()]

@@ -105,6 +105,7 @@ class TruncationLog:
         """Records a segment's counters, counted from its start; with `is_final` logs them if any is not 0."""
         before = self._of_segments[slot]
         if counters != before:
+            # A search counts from the segment's start, so only the difference is new.
             sums = zip(self.total, counters, before, strict=True)
             self.total = TruncationCounters(*(total + new - old for total, new, old in sums))
             self._of_segments[slot] = counters

@@ -42,6 +42,7 @@ class StreamFusion:
 
         StreamError where there is no memory for the phrase list; the slot holds none then.
         """
+        # Of the slot's last stream, whose END may never have come.
         self.close(slot)
         self._acquire(slot, options)
         if options.decoder != WFST:  # the graph has the language model
@@ -57,6 +58,7 @@ class StreamFusion:
             self._acquire(slot, options)
             restart(slot)
         finally:
+            # After the search has left the old list, whose states have scores until here; also where that failed.
             self._phrases.release(before)
 
     def _acquire(self, slot: int, options: ResolvedOptions) -> None:

@@ -90,6 +90,7 @@ class GreedyStreamDecoder(StreamDecoder):
         is_fused = self._fusion.is_used(chunk.slots)
         search, store = (self._fused, self._state) if is_fused else (self._plain, self._state.plain)
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
+        # `gather` has made a copy, so the search may write to it.
         hyps, states = search.decode(projected, chunk.lengths, store.gather(slots), overwrites_states=True)
         keep_states(chunk, store, slots, states)
         return [Decoded(tokens, [], []) if tokens else NOTHING for tokens in _greedy_tokens(hyps)]
@@ -126,6 +127,7 @@ class BeamStreamDecoder(StreamDecoder):
         """The beam becomes its best hypothesis."""
         rows = copy_to_device(slots, torch.int64, self._device)
         search = self._fused if self._fusion.is_used(slots) else self._plain
+        # The hypothesis that was reported as final: ranked like that, with the scores of ending.
         self._state.begin_segment(rows, search.n_best(self._state.gather(rows)).places[:, 0])
         self.truncation.begin(slots)
 
@@ -148,6 +150,7 @@ class BeamStreamDecoder(StreamDecoder):
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
         update, states = search.decode(projected, chunk.lengths, is_final, self._state.gather(slots))
         keep_states(chunk, self._state, slots, states)
+        # Only for ends of segments: it sorts the hypotheses of all beams.
         best = search.n_best(states) if any(chunk.is_final) else None
         report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses, best)
         return self._to_decoded(chunk, report.to_host())

@@ -165,6 +165,7 @@ class LatticeStore:
             boosts = boosts._replace(table_rows=boosts.table_rows.index_select(0, chosen))
         ending_costs = self._search.ending_costs(states, torch.ones_like(chosen, dtype=torch.bool), boosts)
         if chosen.device.type != "cpu":
+            # Both at once: one wait for the device.
             ending_costs, costs = tree_to_host((ending_costs, costs))
         ended = {}
         for (row, slot), ending, cost in zip(rows.items(), ending_costs.numpy(), costs.tolist(), strict=True):
@@ -200,6 +201,7 @@ class WfstStreamDecoder(StreamDecoder):
     def open(self, slots: Sequence[int], options: Sequence[ResolvedOptions]) -> None:
         """Resets to the start of the graph."""
         words = self._fusion.word_boosts
+        # By the boosts that the stage has given these slots before.
         choices = [
             StartChoices(chosen.lm_weight, None if words is None else words.row(slot), self._fusion.phrase_start(slot))
             for slot, chosen in zip(slots, options, strict=True)
@@ -235,6 +237,7 @@ class WfstStreamDecoder(StreamDecoder):
         report = _Report(path, states.narrowed_frames, states.dropped_tokens)
         ended: dict[int, EndedSegment] = {}
         if wants_links is not None:
+            # A copy's segment ends here, so its lattice gets these links, too; then the stream goes on without them.
             kept = self._lattices.copy([slot for row, slot in enumerate(chunk.slots) if row in chunk.copies])
             self._lattices.add(chunk.slots, wants_links, links)
             final = {row: slot for row, slot in enumerate(chunk.slots) if chunk.is_final[row]}
@@ -272,6 +275,7 @@ class WfstStreamDecoder(StreamDecoder):
                 for one in paths
             ]
             decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives, lattice))
+            # Of a copy nothing is kept: its frames come again.
             if row not in chunk.copies:
                 self.truncation.add(slot, TruncationCounters(0, 0, narrowed, dropped), is_final)
                 self._held[slot] = self._behind(held, reported)

@@ -1,8 +1,8 @@
 """Makes tests/golden/: tiny NeMo checkpoints and what NeMo computes with them. Needs NeMo (extra `oracle`).
 
-    python scripts/make_golden.py                                # the tiny models and the front ends
-    python scripts/make_golden.py --prompts                      # the tiny model with language prompts
-    python scripts/make_golden.py --bundled                      # the bundled model on tests/data/an4
+    python -m tests.golden.make_nemo                # the tiny models and the front ends
+    python -m tests.golden.make_nemo --prompts      # the tiny model with language prompts
+    python -m tests.golden.make_nemo --bundled      # the bundled model on tests/data/an4
 
 tests/helpers/golden.py describes the files and reads them without NeMo. Everything is seeded; a run on another
 machine changes floating-point values in the last digits only.
@@ -13,7 +13,6 @@ import gzip
 import io
 import json
 import re
-import sys
 import tarfile
 import tempfile
 from collections import Counter
@@ -22,23 +21,14 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import torch
+from nemo.collections.asr.models import ASRModel
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks.nemo_models import Greedy, build_model, decode, encode, mel_float64, prompted, token_log_probabilities
+from benchmarks.nemo_specs import PROMPT_SPECS, SPECS, ModelSpec, float_signals, make_signals
+from penstock.model.bundle import Checkpoint
+from recipes.an4.export_nemo import export_nemo
 
-from nemo.collections.asr.models import ASRModel  # noqa: E402
-
-from benchmarks.nemo_models import Greedy, build_model, decode, encode, mel_float64, prompted, token_log_probabilities  # noqa: E402
-from benchmarks.nemo_specs import (  # noqa: E402
-    PROMPT_SPECS,
-    SPECS,
-    ModelSpec,
-    float_signals,
-    make_signals,
-)
-from penstock.model.bundle import Checkpoint  # noqa: E402
-from recipes.an4.export_nemo import export_nemo  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 AN4 = ROOT / "tests" / "data" / "an4"
 PERTURBATION = 1e-4  # tolerance of encoder output; tokens must not depend on smaller differences

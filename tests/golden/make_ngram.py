@@ -1,6 +1,6 @@
 """Makes tests/golden/ngram: models by KenLM's lmplz, and KenLM's scores of random sentences.
 
-    python scripts/make_ngram_golden.py LMPLZ
+    python -m tests.golden.make_ngram LMPLZ
 
 LMPLZ is the path of lmplz, built from KenLM's source with boost; the Python package `kenlm` must be installed.
 """
@@ -16,8 +16,7 @@ from pathlib import Path
 
 import kenlm
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "golden" / "ngram"
+GOLDEN = Path(__file__).parent / "ngram"
 PIECES = ["▁" + letter for letter in "abcdefgh"] + list("ijklmn")
 UNSEEN = ["▁x", "y"]
 VOCABULARY_SIZE = 1 + len(PIECES) + len(UNSEEN) + 1  # with <unk> and </s>
