@@ -334,12 +334,11 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
     """Rejects what the model or a file does not allow now, and not after the runs before it."""
-    from penstock.model.card import card_languages
     from penstock.pipeline.options.offers import check_decoding_files, offer_decoders, offer_languages
 
     if problem := offer_decoders(checkpoint.config, decoder.decoding).problem_with(decoder.name):
         raise SettingError(problem)
-    offer_languages(checkpoint.config, decoder.decoding, card_languages(checkpoint.directory))
+    offer_languages(checkpoint, decoder.decoding)
     check_decoding_files(decoder.decoding, checkpoint)
 
 

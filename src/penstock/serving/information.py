@@ -8,7 +8,6 @@ from penstock.decoding.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import TOKENIZER_FILE, WEIGHTS_FILE, sha256_of
-from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -40,7 +39,7 @@ def server_information(
     """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
-    languages = offer_languages(config, decoding, card_languages(checkpoint.directory))
+    languages = offer_languages(checkpoint, decoding)
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import SettingError, shown
 from penstock.model.bundle_files import sha256_of
+from penstock.model.card import card_languages
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock_common.options import (
@@ -142,7 +143,7 @@ class LanguageOffer:
     def figure_rules(self, numbers: Numbers, language: str | None) -> str:
         """The language whose rules write numbers as figures; "" for words, `AUTO` for that of each segment's tag.
 
-        ValueError where the language of the stream has no rules, or is not known.
+        SettingError where the language of the stream has no rules, or is not known.
         """
         named = language or self.default or (self.detected[0] if len(self.detected) == 1 else "")
         code = named.replace("_", "-").partition("-")[0].lower() if numbers == FIGURES else numbers
@@ -152,30 +153,24 @@ class LanguageOffer:
             return ""
         accepted = f"{WORDS}, or a language with rules: {', '.join(FIGURE_LANGUAGES)}"
         is_named = f"is {shown(named)}" if named else "is not known"
-        raise ValueError(f"numbers is {FIGURES!r}, but the language {is_named}; accepted: {accepted}")
+        raise SettingError(f"numbers is {FIGURES!r}, but the language {is_named}; accepted: {accepted}")
 
 
 NO_LANGUAGES = LanguageOffer({})
 
 
-def offer_languages(model: ModelConfig, decoding: DecodingConfig, detected: tuple[str, ...] = ()) -> LanguageOffer:
-    """The languages of a model; detected: of one without a choice, as its card names them.
-
-    SettingError for a default that is none of them, and for figures as a default without rules.
-    """
-    prompt = model.prompt
+def offer_languages(checkpoint: "Checkpoint", decoding: DecodingConfig) -> LanguageOffer:
+    """The languages of a model; SettingError for a default that is none of them, and for figures without rules."""
+    prompt = checkpoint.config.prompt
     if prompt is None:
-        offer = replace(NO_LANGUAGES, detected=detected)
+        offer = LanguageOffer({}, detected=card_languages(checkpoint.directory))
     else:
         offer = LanguageOffer(prompt.languages, prompt.default, writes_tags=bool(prompt.tags))
     if decoding.language is not None:
         if problem := offer.problem_with(decoding.language):
             raise SettingError(problem)
         offer = replace(offer, default=decoding.language)
-    try:
-        offer.figure_rules(decoding.numbers, None)
-    except ValueError as error:
-        raise SettingError(str(error)) from None
+    offer.figure_rules(decoding.numbers, None)
     return offer
 
 

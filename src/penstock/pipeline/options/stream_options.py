@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, RESET, EndpointRules
-from penstock.errors import ErrorCode, StreamError, shown
-from penstock.model.card import card_languages
+from penstock.errors import ErrorCode, SettingError, StreamError, shown
 from penstock.model.config import IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -125,7 +124,7 @@ class OptionReader:
     def __init__(self, checkpoint: "Checkpoint", decoding: DecodingConfig, speakers: "SpeakerConfig | None" = None):
         """speakers: of the model that is served; None where none is."""
         self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
-        self._languages = offer_languages(checkpoint.config, decoding, card_languages(checkpoint.directory))
+        self._languages = offer_languages(checkpoint, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._config, self._speakers = checkpoint.config, speakers
         self._graph_words = None
@@ -281,9 +280,9 @@ def _prompt(given: StreamOptions, languages: LanguageOffer) -> int:
 def _figures(given: StreamOptions, config: DecodingConfig, languages: LanguageOffer) -> str:
     try:
         return languages.figure_rules(given.numbers or config.numbers, given.language)
-    except ValueError as error:
+    except SettingError as error:
         if given.numbers is not None:
-            raise _rejection(str(error)) from None
+            raise _rejection(error.message) from None
         return ""  # the server's default rejects no language
 
 

@@ -5,6 +5,7 @@ Knows words and their language; no times, tokens or scores.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from text_to_num import find_numbers
@@ -15,24 +16,22 @@ _SCALES = (100.0, 1000.0)
 _MILLIONS = re.compile("(m|b|tr)il(l?i|h|j)(on|ón|õe|ão|oe|ar).*")
 """Words such as million, Milliarde, milhões: they stay, and the number before them is in figures."""
 _MIN_RUN, _MIN_GROUPED_DIGITS = 3, 5
-_SEPARATORS = {"en": ",", "de": ".", "es": ".", "pt": ".", "nl": ".", "da": ".", "it": "."}
-"""Separators of thousands, in numbers of five digits and more."""
+_CORE = re.compile(r"[^\W_](.*[^\W_])?", re.DOTALL)
+"""A word without the marks around it."""
 _MONTHS: Mapping[str, Collection[str]] = {
     language: names.split()
-    for language, names in (
-        (
-            "en",
-            "january february april june july august september october november december",
-        ),  # `_is_month` has the others
-        ("de", "januar jänner februar märz april mai juni juli august september oktober november dezember"),
-        ("fr", "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"),
-        ("es", "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"),
-        ("pt", "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro"),
-        ("nl", "januari februari maart april mei juni juli augustus september oktober november december"),
-        ("da", "januar februar marts april maj juni juli august september oktober november december"),
-        ("it", "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre"),
-    )
+    for language, names in {
+        "en": "january february april june july august september october november december",
+        "de": "januar jänner februar märz april mai juni juli august september oktober november dezember",
+        "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+        "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+        "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+        "nl": "januari februari maart april mei juni juli augustus september oktober november december",
+        "da": "januar februar marts april maj juni juli august september oktober november december",
+        "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+    }.items()
 }
+"""`_is_month` has the other English ones."""
 _OF_MONTH = {"en": ("of",), "es": ("de",), "pt": ("de",)}
 _BEFORE_YEARS = {
     "en": ("in", "since", "until", "year", "of", "from", "by"), "de": ("in", "jahr", "seit", "bis"),
@@ -56,9 +55,9 @@ class _Spoken:
 
     def __init__(self, word: str, is_apart: bool):
         """is_apart: a pause or a mark precedes it."""
-        self.begin, self.end = (0, len(word)) if word.isalpha() else _core(word)
+        core = _CORE.search(word)
+        self.begin, self.end = core.span() if core else (0, len(word))
         self.core = word[self.begin : self.end].lower()
-        """Without the marks around it."""
         self.is_apart = is_apart or self.begin > 0
         self.is_million = "il" in self.core and _MILLIONS.fullmatch(self.core) is not None
 
@@ -185,14 +184,11 @@ class _Finder:
         follows = number.end < len(self._spoken) and self._spoken[number.end].is_million
         if number.value > _LAST_SPELLED or self._is_day(number) or (follows and number.value > 1):
             return True
-        pairs = [(each, number) for each in numbers[max(place - 1, 0) : place]]
-        pairs += [(number, each) for each in numbers[place + 1 : place + 2]]
-        is_beside = any(
+        return number.value > 1 and any(
             self._gap(*pair) == "" and max(each.value for each in pair) > _LAST_SPELLED
             and not any(each.is_ordinal or each.value in _SCALES for each in pair)
-            for pair in pairs
+            for pair in pairwise(numbers[max(place - 1, 0) : place + 2])
         )  # fmt: skip
-        return is_beside and number.value > 1
 
     def _written(self, number: _Number) -> Figure:
         start, end, text = number.start, number.end, number.text
@@ -201,16 +197,8 @@ class _Finder:
         elif number.is_ordinal and self._language == "fr":
             text = text.replace("ème", "e")
         is_long = text.isdigit() and len(text) >= _MIN_GROUPED_DIGITS and text[0] != "0" and not number.is_joined
-        if is_long and self._language in _SEPARATORS:
-            text = f"{int(text):,}".replace(",", _SEPARATORS[self._language])
-        before, after = (
-            self._words[start][: self._spoken[start].begin],
-            self._words[end - 1][self._spoken[end - 1].end :],
-        )
+        if is_long and self._language != "fr":
+            text = f"{int(text):,}".replace(",", "," if self._language == "en" else ".")
+        first, last = self._spoken[start], self._spoken[end - 1]
+        before, after = self._words[start][: first.begin], self._words[end - 1][last.end :]
         return Figure(start, end, before + text + after.removeprefix("." if text.endswith(".") else ""))
-
-
-def _core(word: str) -> tuple[int, int]:
-    """Begin and end of a word without the marks around it."""
-    places = [place for place, each in enumerate(word) if each.isalnum()]
-    return (places[0], places[-1] + 1) if places else (0, len(word))

@@ -17,7 +17,6 @@ from penstock.frontend.ranks import rounds
 from penstock.graphs.select import NO_GRAPHS, select_driver
 from penstock.kernels.capability import TORCH, resolve
 from penstock.model.bundle import Checkpoint
-from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.memory.server_memory import MAX_DECODER_STEP
@@ -80,7 +79,7 @@ class DecoderStage:
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
         self._decoders = list(self._stream_decoders.values())
-        languages = offer_languages(checkpoint.config, decoding, card_languages(checkpoint.directory))
+        languages = offer_languages(checkpoint, decoding)
         ilm_alpha, ilm_beta = offer.ilm.get(offer.default, (None, None))
         self._default = ResolvedOptions(
             decoder=offer.default,
@@ -248,7 +247,7 @@ class DecoderStage:
         for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
             del self._texts[slot]
             self._speakers.streams.pop(slot, None)
-            self._figures.close(slot)
+            self._figures.use(slot, "")
             self._changes.pop(slot, None)
             self._fusion.close(slot)
         # After the decoding: new options hold from the segment's end on.
