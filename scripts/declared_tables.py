@@ -95,8 +95,8 @@ def openai_fields() -> str:
 def riva_fields() -> str:
     """Riva's request; a row has all fields with the same effect."""
     effects: dict[str, list[str]] = {}
-    for each in RIVA_FIELDS:
-        effects.setdefault(_cell(each.effect), []).append(f"`{each.name}`")
+    for path, effect in RIVA_FIELDS.items():
+        effects.setdefault(_cell(effect), []).append(f"`{path}`")
     return _table(("field of `config`", "effect"), ((", ".join(fields), effect) for effect, fields in effects.items()))
 
 

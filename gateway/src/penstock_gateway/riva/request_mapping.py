@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,61 +54,35 @@ class ResultFormat:
     has_words: bool
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of the request; `name` is its path after `config.`."""
-
-    name: str
-    effect: str
-    is_set: Callable[[riva.RecognitionConfig], bool] | None = None
-    """Whether a client sets a field that has no effect; None for others."""
-
-
-def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
-    """Riva's clients write -1 for the default."""
-
-    def is_set(config: riva.RecognitionConfig) -> bool:
-        return config.endpointing_config.HasField(name) and bool(getattr(config.endpointing_config, name) != -1)
-
-    return is_set
-
-
 _NO_EFFECT = "no effect"
 _PER_CHANNEL = "enable_separate_recognition_per_channel"
-FIELDS = (
-    Field("encoding", "all five; a header in the audio overrides it; unset: 16-bit PCM without one"),
-    Field("sample_rate_hertz", "8,000 to 96,000; 0: that of the header, else 16,000"),
-    Field("audio_channel_count", "up to 8, averaged; 0: that of the header, else 1"),
-    Field(_PER_CHANNEL, "true: [each channel by itself](#channels), which needs `audio_channel_count`"),
-    Field("model", 'a model of the gateway; "": the default'),
-    Field("language_code", '"", `auto`, or a language of the model by code or name'),
-    Field("max_alternatives", "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
-    Field("speech_contexts.phrases", "`boosted_phrases`"),
-    Field("speech_contexts.boost", "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
-    Field("enable_word_time_offsets", "words with times (ms) and confidence in final results"),
-    Field(
-        "endpointing_config.stop_history",
-        f"`endpoint_silence_ms`, limited to {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; unset, 0, -1: the gateway's",
-    ),
-    Field("endpointing_config.stop_history_eou", "the same; the smaller of both counts"),
-    Field(
-        "diarization_config",
-        f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, from 1, in finals; "
-        "not enabled: no effect",
-    ),
-    Field("custom_configuration", "see below"),
-    Field("endpointing_config.start_history", _NO_EFFECT, _endpointing("start_history")),
-    Field("endpointing_config.start_threshold", _NO_EFFECT, _endpointing("start_threshold")),
-    Field("endpointing_config.stop_threshold", _NO_EFFECT, _endpointing("stop_threshold")),
-    Field("endpointing_config.stop_threshold_eou", _NO_EFFECT, _endpointing("stop_threshold_eou")),
-    Field(
-        "verbatim_transcripts",
-        "false: [numbers as figures](transcription.md#numbers), if the language has rules; true: as words",
-    ),
-    Field("enable_automatic_punctuation", _NO_EFFECT, lambda config: config.enable_automatic_punctuation),
-    Field("profanity_filter", "true: words of `--mask-words` are [masked](#masked-words); else no effect"),
-)
-
+FIELDS = {
+    "encoding": "all five; a header in the audio overrides it; unset: 16-bit PCM without one",
+    "sample_rate_hertz": "8,000 to 96,000; 0: that of the header, else 16,000",
+    "audio_channel_count": "up to 8, averaged; 0: that of the header, else 1",
+    _PER_CHANNEL: "true: [each channel by itself](#channels), which needs `audio_channel_count`",
+    "model": 'a model of the gateway; "": the default',
+    "language_code": '"", `auto`, or a language of the model by code or name',
+    "max_alternatives": "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer",
+    "speech_contexts.phrases": "`boosted_phrases`",
+    "speech_contexts.boost": "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2",
+    "enable_word_time_offsets": "words with times (ms) and confidence in final results",
+    "endpointing_config.stop_history": f"`endpoint_silence_ms`, limited to {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; "
+    "unset, 0, -1: the gateway's",
+    "endpointing_config.stop_history_eou": "the same; the smaller of both counts",
+    "diarization_config": f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, "
+    "from 1, in finals; not enabled: no effect",
+    "custom_configuration": "see below",
+    "endpointing_config.start_history": _NO_EFFECT,
+    "endpointing_config.start_threshold": _NO_EFFECT,
+    "endpointing_config.stop_threshold": _NO_EFFECT,
+    "endpointing_config.stop_threshold_eou": _NO_EFFECT,
+    "verbatim_transcripts": "false: [numbers as figures](transcription.md#numbers), if the language has rules; "
+    "true: as words",
+    "enable_automatic_punctuation": _NO_EFFECT,
+    "profanity_filter": "true: words of `--mask-words` are [masked](#masked-words); else no effect",
+}
+"""By the path after `config.`."""
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")
 _NOT_CUSTOM = ("n_best", "boosted_phrases", "boost", "language", "speakers")
 """Options of a stream with fields of their own."""
@@ -145,7 +119,7 @@ class RecognitionRequest:
 def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Config) -> RecognitionRequest:
     """Checks every field and maps it; GatewayError names the wrong one and what is accepted."""
     custom, ignored_keys = _custom_options(config.custom_configuration)
-    ignored = [entry.name for entry in FIELDS if entry.is_set and entry.is_set(config)]
+    ignored = [path for path, effect in FIELDS.items() if effect == _NO_EFFECT and _is_set(config, path)]
     ignored += ignored_keys + unused_model(config.model, group)
     ignored += unused_language(config.language_code, group, settings.language)
     silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
@@ -186,6 +160,13 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         has_words=config.enable_word_time_offsets or speakers is not None,
     )
     return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
+
+
+def _is_set(config: riva.RecognitionConfig, path: str) -> bool:
+    """True for a field that a client sets. Riva's clients write -1 for the default."""
+    *parents, name = path.split(".")
+    holder: Any = getattr(config, parents[0]) if parents else config
+    return any(field.name == name for field, _ in holder.ListFields()) and bool(getattr(holder, name) != -1)
 
 
 def changed(config: riva.RecognitionConfig, runtime_config: Mapping[str, str]) -> riva.RecognitionConfig:
