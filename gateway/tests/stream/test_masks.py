@@ -10,33 +10,26 @@ LINES = "\ufeffdamn\nde: Mist # a comment\n\n# none\npt-BR: merda\ncan't\nstra\u
 MASKS = WordMasks.parse(LINES.encode())
 
 
-def masked(text: str, language: str = "en-US") -> str:
-    return MASKS.event(Partial(0, text, 0, (), 1.0), language).text
-
-
 @pytest.mark.parametrize(
     ("text", "language", "expected"),
     [
         ("Damn, damned (damn)", "en-US", "D***, damned (d***)"),
         ("damn's DAMN-it 'damn'", "en-US", "d***'s D***-it 'd***'"),
         ("Can\u2019t cant", "en-US", "C**** cant"),
-        ("Mist merda", "en-US", "Mist merda"),
         ("Mist merda", "de-DE", "M*** merda"),
-        ("Mist merda", "de", "M*** merda"),
         ("Mist merda", "pt-BR", "Mist m****"),
         ("Mist merda", "pt-PT", "Mist merda"),
         ("Mist merda", "", "M*** m****"),
         ("STRASSE Straße", "de", "S****** S*****"),
         ("हिन्दी में", "hi", "ह***** में"),
-        ("", "en", ""),
     ],
 )
 def test_whole_words_are_masked(text, language, expected):
-    assert masked(text, language) == expected
+    assert MASKS.event(Partial(0, text, 0, (), 1.0), language).text == expected
     assert len(expected) == len(text)
 
 
-@pytest.mark.parametrize(("stable_chars", "expected"), [(0, 0), (2, 0), (3, 3), (5, 3), (7, 3), (8, 8), (11, 8)])
+@pytest.mark.parametrize(("stable_chars", "expected"), [(0, 0), (2, 0), (3, 3), (7, 3), (8, 8), (11, 8)])
 def test_the_last_word_of_a_partial_text_may_change(stable_chars, expected):
     words = (Word("oh", 0, 1), Word("damn", 1, 2))
     event = MASKS.event(Partial(0, "oh, damn it", stable_chars, words, 1.0), "en")
@@ -53,13 +46,10 @@ def test_alternatives_of_a_final_text_are_masked():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it has no word"),
         (b"# nothing", "it has no word"),
         (b"ok\ndamn it", "line 2 is 'damn it'; accepted: WORD or LANGUAGE: WORD"),
-        (b"f*ck", r"line 1 is 'f\*ck'"),
         (b"(a|b)", r"line 1 is '\(a\|b\)'"),
         (b"de:", "line 1 is 'de:'"),
-        (b": damn", "line 1 is ': damn'"),
         (b"german: mist", "line 1 is 'german: mist'"),
         ("\u65e5\u672c".encode(), "line 1"),
         ("m\u00e4h".encode("latin-1"), "'utf-8' codec can't decode"),

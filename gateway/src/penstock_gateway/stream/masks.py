@@ -5,27 +5,30 @@ A masked text has the length of the original, so that its stable characters stay
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeVar
 
-from penstock_common.results import Word
+from penstock_common.results import Alternative
 from penstock_common.writing import is_unspaced
 from penstock_gateway.errors import shown
-from penstock_gateway.stream.events import Event, Partial
+from penstock_gateway.stream.events import Event, Final, Partial
 
+_Part = TypeVar("_Part", bound=Partial | Final | Alternative)
 MAX_WORDS = 10_000
 _FORM = "WORD or LANGUAGE: WORD, a word with letters, digits, and apostrophes or hyphens inside"
 _TAG = re.compile("[a-z]{2,3}(-[a-z0-9]{2,8})*")
 _INNER = "'\u2019-"
 """Marks inside words."""
+_MARKS = re.compile(f"([{_INNER}])")
 
 
 class WordMasks:
-    """The words of a file, by language."""
+    """The words of a file."""
 
-    def __init__(self, words: Mapping[str, frozenset[str]]):
-        """words: in one spelling, by the language in lower case; "" for all languages."""
+    def __init__(self, words: Mapping[str, Collection[str]]):
+        """words: the languages in lower case of each, by its one spelling; "" for all languages."""
         self._words = words
 
     @classmethod
@@ -42,24 +45,24 @@ class WordMasks:
                 continue
             if not _is_word(word) or (colon and not _TAG.fullmatch(tag)):
                 raise ValueError(f"line {number} is {shown(line)}; accepted: {_FORM}")
-            words.setdefault(tag, set()).add(_spelling(word))
-        if not 0 < sum(map(len, words.values())) <= MAX_WORDS:
+            words.setdefault(_spelling(word), set()).add(tag)
+        if not 0 < len(words) <= MAX_WORDS:
             raise ValueError(f"it has no word, or more than {MAX_WORDS:,}; accepted: lines {_FORM}")
-        return cls({tag: frozenset(each) for tag, each in words.items()})
+        return cls(words)
 
     def event(self, event: Event, language: str) -> Event:
         """An event of a stream in this language, or in one that is not known: "". The last word may still change."""
-        tags = {"", language.lower(), language.lower().partition("-")[0]} if language else self._words.keys()
-        chosen = frozenset[str]().union(*(self._words.get(tag, ()) for tag in tags))
-        text, words = _masked(event.text, chosen), _masked_words(event.words, chosen)
+        code = language.lower()
+        tags = {"", code, code.partition("-")[0]}
+
+        def is_masked(word: str) -> bool:
+            found = self._words.get(_spelling(word), ())
+            return bool(found) and (not code or not tags.isdisjoint(found))
+
+        event = _with_masks(event, is_masked)
         if isinstance(event, Partial):
-            stable_chars = max(event.text.rfind(" ", 0, event.stable_chars + 1), 0)
-            return replace(event, text=text, words=words, stable_chars=stable_chars)
-        others = tuple(
-            replace(each, text=_masked(each.text, chosen), words=_masked_words(each.words, chosen))
-            for each in event.alternatives
-        )
-        return replace(event, text=text, words=words, alternatives=others)
+            return replace(event, stable_chars=max(event.text.rfind(" ", 0, event.stable_chars + 1), 0))
+        return replace(event, alternatives=tuple(_with_masks(each, is_masked) for each in event.alternatives))
 
 
 def _is_letter(character: str) -> bool:
@@ -76,19 +79,14 @@ def _spelling(word: str) -> str:
     return unicodedata.normalize("NFC", word.replace("\u2019", "'")).casefold()
 
 
-def _masked(text: str, words: frozenset[str]) -> str:
+def _with_masks(part: _Part, is_masked: Callable[[str], bool]) -> _Part:
+    words = tuple(replace(word, text=_masked(word.text, is_masked)) for word in part.words)
+    return replace(part, text=_masked(part.text, is_masked), words=words)
+
+
+def _masked(text: str, is_masked: Callable[[str], bool]) -> str:
     """Masks whole words, and parts of words at an apostrophe or hyphen."""
     runs = ("".join(run) for _, run in groupby(text, lambda each: _is_letter(each) or each in _INNER))
-    return "".join(_masked_run(run, words) for run in runs)
-
-
-def _masked_words(words: Iterable[Word], masked: frozenset[str]) -> tuple[Word, ...]:
-    return tuple(replace(word, text=_masked(word.text, masked)) for word in words)
-
-
-def _masked_run(run: str, words: frozenset[str]) -> str:
-    core = run.strip(_INNER)
-    if _spelling(core) in words:
-        return run.replace(core, core[0] + "*" * (len(core) - 1), 1)
-    parts = re.split(f"([{_INNER}])", run)
-    return "".join(part[:1] + "*" * (len(part) - 1) if _spelling(part) in words else part for part in parts)
+    cores = ((run, run.strip(_INNER)) for run in runs)
+    pieces = ([*run.partition(core)] if is_masked(core) else _MARKS.split(run) for run, core in cores)
+    return "".join(each[:1] + "*" * (len(each) - 1) if is_masked(each) else each for piece in pieces for each in piece)
