@@ -45,7 +45,7 @@ class FakeStream:
         self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
-        self.start_s, self.channel = 0.0, 0
+        self.start_s = 0.0
         self.activity = Activity(60.0, parks=True)
         self.remarks: list[Remark] = []
         self.room = asyncio.Event()
@@ -103,7 +103,7 @@ class FakeStream:
         while (event := await self._events.get()) is not None:
             if isinstance(event, GatewayError):
                 raise event
-            yield placed(event, round(1000 * self.start_s), self.channel)
+            yield placed(event, round(1000 * self.start_s), self.options.channel)
 
     def _check(self) -> None:
         if self._failure is not None:

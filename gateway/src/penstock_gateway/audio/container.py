@@ -15,13 +15,13 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from penstock_common.audio.pcm import Remark
-from penstock_common.audio.tracks import MIX, Samples
+from penstock_common.audio.tracks import MIX, Channel, Samples
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.budget import Budget
@@ -37,9 +37,7 @@ _processes: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictio
 class DecodedRecording:
     """The audio of a recording, which a process decodes no further than it is read. Use `blocks` once."""
 
-    def __init__(
-        self, recording: BinaryIO, key: str, rate_hz: int, max_seconds: float, channel: Literal["mix", "each"] = MIX
-    ):
+    def __init__(self, recording: BinaryIO, key: str, rate_hz: int, max_seconds: float, channel: Channel = MIX):
         """`recording`: a file, open until the first block is there; `key`: the name of that which the process counts
         for."""
         self.start_s = 0.0

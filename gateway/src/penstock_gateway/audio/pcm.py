@@ -1,13 +1,11 @@
 """Samples without compression, as they arrive: bytes of any sizes to samples at the model's rate."""
 
-from typing import Literal
-
 import numpy as np
 
 from penstock_common.audio.formats import HEAD_BYTES, container_name
 from penstock_common.audio.monitors import EncodingMonitor
 from penstock_common.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
-from penstock_common.audio.tracks import MIX, Samples, TrackMaker
+from penstock_common.audio.tracks import MIX, Channel, Samples, TrackMaker
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_CHANNELS
 
@@ -24,11 +22,7 @@ class PcmDecoder:
     """
 
     def __init__(
-        self,
-        raw: RawFormat | None,
-        sample_rate_hz: int,
-        may_have_header: bool = False,
-        channel: Literal["mix", "each"] = MIX,
+        self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False, channel: Channel = MIX
     ):
         """`raw`: the format of audio without a header; None for WAV. `may_have_header`: the first bytes decide."""
         self._stream = PcmStream(raw)

@@ -119,7 +119,6 @@ class TranscriptionForm(BaseModel):
     numbers: Annotated[Numbers | None, BeforeValidator(_lower)] = Field(
         None, description="spoken numbers: `words`, `figures`, or a language with rules"
     )
-
     channels: Annotated[Literal["mix", "each"], BeforeValidator(_lower)] = Field(
         "mix", description="`each`: each channel by itself; not with `stream`"
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock_common.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text, no_audio
 from penstock_common.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
-from penstock_common.audio.tracks import EACH, MIX, Samples
+from penstock_common.audio.tracks import EACH, MIX, Channel, Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -55,7 +55,7 @@ class CallAudio:
         """The samples of a whole recording so far."""
         self._pcm: PcmDecoder | None = None
         self._recording: DecodedRecording | None = None
-        self._channel: Literal["mix", "each"] = EACH if form.channels else MIX
+        self._channel: Channel = EACH if form.channels else MIX
         self._begin = bytearray()
         """All audio of a recording; else the first bytes, until they show what the audio is."""
         self._is_recording = False

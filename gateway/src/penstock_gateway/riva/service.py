@@ -123,7 +123,7 @@ class RivaService:
             later = changed(config, runtime_config)
             options = replace(map_request(later, group, settings).options, is_file=is_file)
             for each in live.streams:
-                changes = await streams.change(each, options, is_forced)
+                changes = await streams.change(each, replace(options, channel=each.options.channel), is_forced)
             if changes is None:
                 message = "runtime_config has options that cannot change in this stream; accepted: another stream"
                 raise GatewayError(GatewayCode.FIELD_INVALID, message, "runtime_config")

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from dataclasses import replace
+from heapq import merge
 from typing import Any
 
 from penstock_common.audio.pcm import Remark
@@ -35,8 +36,7 @@ class CallStreams:
             streams.check_room(key, channels)
         try:
             for channel in range(1, channels + 1) or (0,):
-                opened.append(await streams.open(options, key, protocol))
-                opened[-1].channel = channel
+                opened.append(await streams.open(replace(options, channel=channel), key, protocol))
         except BaseException:
             await cls(opened).cancel()
             raise
@@ -59,8 +59,9 @@ class CallStreams:
         await _all([stream.finish() for stream in self.streams])
 
     async def cancel(self) -> None:
-        """Frees the streams."""
-        await _all([stream.cancel() for stream in self.streams])
+        """Frees the streams, also where the caller is cancelled meanwhile."""
+        for stream in self.streams:
+            await stream.cancel()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -81,13 +82,13 @@ class CallStreams:
         return list(dict.fromkeys(remark for stream in self.streams for remark in stream.remarks))
 
     async def finals(self) -> list[Final]:
-        """All segments, in the order of their times."""
+        """All segments, in the order of the starts of their words; those without words in that of their ends."""
 
         async def of(stream: ReplicaStream) -> list[Final]:
             return [event async for event in stream.events() if isinstance(event, Final)]
 
-        first, *others = await asyncio.gather(*map(of, self.streams))
-        return sorted(chain(first, *others), key=lambda final: (final.start_s, final.channel)) if others else first
+        finals = await asyncio.gather(*map(of, self.streams))
+        return list(merge(*finals, key=lambda each: each.words[0].start_ms / 1000 if each.words else each.end_s))
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -23,7 +23,7 @@ class Partial:
     audio_processed_s: float
     """Audio that `text` covers, from the stream's start."""
     channel: int = 0
-    """The channel, from 1, of a call in which each is a stream; 0 for a mix."""
+    """See `LiveStreamOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,6 @@ class Final:
     """True for a Final that answers `end_segment`."""
     channel: int = 0
     """The same as in `Partial`."""
-
-    @property
-    def start_s(self) -> float:
-        """The start of the first word; without words the end."""
-        return self.words[0].start_ms / 1000 if self.words else self.end_s
 
 
 Event = Partial | Final

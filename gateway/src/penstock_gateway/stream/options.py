@@ -68,6 +68,8 @@ class LiveStreamOptions:
     """See `choose_numbers`."""
     masks: str | None = None
     """The language whose words are masked, "" where it is not known; None for none."""
+    channel: int = 0
+    """The channel, from 1, of a call in which each is a stream; 0 for a mix."""
     extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
     is_file: bool = False
@@ -158,15 +160,14 @@ def choose_numbers(
     language, shown_as: results of `choose_language` and `shown_language`. GatewayError FIELD_INVALID names `param`
     where a language has no rules; without a `param` numbers then stay words.
     """
-    known: Sequence[str] = group.figure_languages
-    names: Sequence[str] = (shown_as,)
+    known = group.figure_languages
     if asked is None or (asked == WORDS and not known):  # a server of an earlier version has no such option
         return None
-    if group.languages and not language:  # the server chooses the language
-        names = (AUTO,) if AUTO in known else group.languages
     if asked != FIGURES and known:
         return asked
-    if names and all(_base(name) in known for name in names):
+    is_open = group.languages and not language  # the server chooses the language
+    names = [shown_as] if not is_open else [AUTO] if AUTO in known else group.languages
+    if all(_base(name) in known for name in names):
         return FIGURES if group.languages else _base(shown_as)
     if param is None:
         return WORDS if known else None

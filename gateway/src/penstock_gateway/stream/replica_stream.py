@@ -61,8 +61,6 @@ class ReplicaStream:
         """The options now."""
         self.start_s = 0.0
         """The time of the first sample in its recording, which counts in the times of events and remarks."""
-        self.channel = 0
-        """See `Partial`."""
         self.masks: WordMasks | None = None
         """The words that are masked where the options ask for it."""
         self._masks_as = options.masks
@@ -217,7 +215,7 @@ class ReplicaStream:
             return None
         if masks_as is not None and self.masks is not None:
             event = self.masks.event(event, result.language or masks_as)
-        return placed(event, round(1000 * self.start_s), self.channel)
+        return placed(event, round(1000 * self.start_s), self.options.channel)
 
     async def _call_at_end(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine that ends the segment."""
