@@ -18,7 +18,6 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
-from penstock_gateway.riva.request_mapping import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
 VALUES = ("meaning", "accepted; **default**")
@@ -96,9 +95,8 @@ def openai_fields() -> str:
 def riva_fields() -> str:
     """Riva's request; a row has all fields with the same effect."""
     effects: dict[str, list[str]] = {}
-    for each in RIVA_FIELDS:
-        treatment = "" if each.treatment is Treatment.MAPPED else f"{each.treatment.value} "
-        effects.setdefault(_cell(treatment + each.mapping).strip(), []).append(f"`{each.name}`")
+    for path, effect in RIVA_FIELDS.items():
+        effects.setdefault(_cell(effect), []).append(f"`{path}`")
     return _table(("field of `config`", "effect"), ((", ".join(fields), effect) for effect, fields in effects.items()))
 
 

@@ -27,3 +27,10 @@ def test_what_each_removes(text, none, basic, whisper):
 def test_the_package_is_named():
     assert str(Normalizer()) == "none"
     assert str(Normalizer(WHISPER)) == f"whisper (whisper-normalizer {version('whisper-normalizer')})"
+
+
+def test_numbers_are_figures_in_both_texts_alike():
+    normalizer = Normalizer(numbers="en")
+    assert normalizer("Room TWENTY five <en-US>") == normalizer("room 25") == "room 25"
+    assert normalizer("one of them") == "one of them"
+    assert str(normalizer) == "none, numbers as figures (en)"

@@ -11,6 +11,7 @@ import pytest
 from gateway.tests.contract.call import Call
 from gateway.tests.contract.drivers import OpenAIFile, OpenAIStream, Realtime, RivaFile, RivaStream
 from penstock.frontend.audio_file import read_audio
+from penstock.pipeline.results.figures import figures_of
 from penstock_gateway.errors import GatewayCode
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import RunningGateway
@@ -38,6 +39,20 @@ async def check(gateway: RunningGateway, direct, driver: type[Call], path: Path,
 async def check_all(gateway: RunningGateway, direct, drivers=DRIVERS, pace: float = 0) -> None:
     """All recordings at the same time."""
     await asyncio.gather(*(check(gateway, direct, driver, path, pace) for driver in drivers for path in PATHS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_numbers_as_figures(gateway, direct, driver):
+    """The text, also as the sum of deltas; words have the times of those that they replace."""
+    has_figures = False
+    for path in PATHS:
+        outcome = await driver.of(gateway, read_audio(path, RATE_HZ), key=None, **driver.figures)
+        spoken = " ".join(text for text, _, _ in direct[path])
+        assert (outcome.code, outcome.text) == ("", figures_of(spoken, "en"))
+        assert [text for text, _, _ in outcome.words] == outcome.text.split() * driver.has_words
+        assert {start for _, start, _ in outcome.words} <= {start for _, start, _ in direct[path]}
+        has_figures |= outcome.text != spoken
+    assert has_figures
 
 
 async def test_words_beside_other_streams(gateway, direct):

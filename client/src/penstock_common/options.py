@@ -54,6 +54,13 @@ EndpointState = Literal["reset", "carry"]
 EndpointTokens = Literal["on", "off"]
 LanguageTags = Literal["remove", "keep"]
 UnknownPhrases = Literal["reject", "ignore"]
+FigureLanguage = Literal["en", "de", "fr", "es", "pt", "nl", "da", "it"]
+FIGURE_LANGUAGES: tuple[FigureLanguage, ...] = get_args(FigureLanguage)
+"""Languages with rules that write spoken numbers as figures."""
+Numbers = Literal["words", "figures"] | FigureLanguage
+WORDS, FIGURES, AUTO = "words", "figures", "auto"
+"""Numbers as the model writes them; as figures by the language of the stream; the language that leaves it open."""
+ACCEPTED_NUMBERS = f"words; figures, by the language of the stream; or its rules: {', '.join(FIGURE_LANGUAGES)}"
 NamedWindow = Literal["file", "long", "live"]
 WINDOWS: tuple[NamedWindow, ...] = get_args(NamedWindow)
 """Windows of an offline model that have names; `ServerInfo.windows` has those of a server."""
@@ -76,7 +83,7 @@ LANGUAGES = "a language of the model (`penstock-client --info` names them)"
 ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
 """The options of rules that end segments, by numbers."""
 PHRASE_OPTIONS = ("boosted_phrases", "boost", "unknown_phrases")
-CHANGEABLE = (*PHRASE_OPTIONS, *ENDPOINTS, "endpoint_tokens", "endpoint_state", "language")
+CHANGEABLE = (*PHRASE_OPTIONS, *ENDPOINTS, "endpoint_tokens", "endpoint_state", "language", "numbers")
 """Options that may change where a client ends a segment; the stream goes on."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SERVERS = "the server's"
@@ -180,6 +187,9 @@ class StreamOptions(Options):
     language_tags: Annotated[LanguageTags | None, About("NAME", unset="remove", page="models.md#languages")] = Field(
         default=None, description="the model's language tags in the text"
     )
+    numbers: Annotated[
+        Numbers | None, About("NAME", unset=_SERVERS, page="transcription.md#numbers", accepted=ACCEPTED_NUMBERS)
+    ] = Field(default=None, description="spoken numbers in final results")
     endpoint_silence_ms: Annotated[EndpointSilence | None, About("MS", unset=_SERVERS, page="endpointing.md")] = Field(
         default=None, description="endpoint: silence after a word that ends a segment, in ms"
     )

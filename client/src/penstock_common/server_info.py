@@ -8,6 +8,8 @@ FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
 SERVER_ID = "penstock_server_id"
 """The parameter of `ServerInfo.server_id`."""
+FIGURES = "figure_languages"
+"""The parameter of `ServerInfo.figure_languages`."""
 SPEAKERS = "speakers"
 """The parameter of `ServerInfo.speakers`."""
 _WINDOWS = "windows"
@@ -62,6 +64,12 @@ class ServerInfo:
     def server_id(self) -> str:
         """Random for each start of a server, the same at all its addresses; "" for servers of earlier versions."""
         return self.parameters.get(SERVER_ID, "")
+
+    @property
+    def figure_languages(self) -> tuple[str, ...]:
+        """Languages with rules that write spoken numbers as figures, and "auto" where the model names that of a
+        segment; empty for servers of earlier versions."""
+        return _names(self.parameters.get(FIGURES, ""))
 
     @property
     def speakers(self) -> int:

@@ -129,6 +129,9 @@ class Config(Options):
         default=0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )
     strict: bool = Field(default=False, description="reject request fields that have no effect here")
+    mask_words: Annotated[
+        str | None, About("FILE", unset="none", page="gateway.md#masked-words", accepted="a file")
+    ] = Field(default=None, description="words that are masked for streams that ask")
     captions: bool = Field(default=True, description="serve the captions page; beyond loopback the default is 0")
     max_file_minutes: Annotated[float, Field(ge=1, le=1440), About("MINUTES")] = Field(
         default=240, description="longest uploaded recording"

@@ -91,7 +91,7 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("written", [b"", b"\1\0", b"\1" + bytes(12), bytes(12), bytes(12) + b"{"])
+@pytest.mark.parametrize("written", [b"", b"\1\0", b"\1" + bytes(16), bytes(16), bytes(16) + b"{"])
 async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monkeypatch, written):
     def answer(order, recording, pipe, control):
         os.write(pipe, written)
@@ -177,7 +177,7 @@ def test_a_file_that_the_system_does_not_read_is_not_an_error_of_its_recording(m
 
     noise = np.random.default_rng(0).normal(0, 0.1, 5 * RATE_HZ)
     with pytest.raises(OSError) as error:
-        order = {"rate_hz": RATE_HZ, "max_seconds": 60.0}
+        order = {"rate_hz": RATE_HZ, "max_seconds": 60.0, "channel": "mix"}
         decode_worker.write_samples(order, Broken(sound_file(noise, RATE_HZ, form)), io.BytesIO())
     assert error.value.errno == number
 
@@ -200,8 +200,8 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
     for source in answers:
         with open(source, "rb") as pipe:
             answer = pipe.read()
-        assert answer[:12] == bytes(12)
-        assert json.loads(answer[12:])["failure"]["code"] == "OVERLOADED"
+        assert answer[:16] == bytes(16)
+        assert json.loads(answer[16:])["failure"]["code"] == "OVERLOADED"
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
         lines = [line for line in out.getvalue().splitlines() if "(alternative" not in line]
         return " ".join(line.removeprefix("##").strip() for line in lines)
 
-    def whole(ending: str) -> str:
-        response = service.offline_recognize((folder / f"recording.{ending}").read_bytes(), configuration())
+    def whole(ending: str, **more) -> str:
+        response = service.offline_recognize((folder / f"recording.{ending}").read_bytes(), configuration(**more))
         best = [result.alternatives[0] for result in response.results]
         assert (
             " ".join(word.word for each in best for word in each.words)
@@ -68,6 +68,9 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
         "streaming_response_generator with a mute": lambda: stream("wav", has_mute=True),
         "offline_recognize wav": lambda: whole("wav"),
         "offline_recognize flac": lambda: whole("flac"),
+        "offline_recognize each channel wav": lambda: whole(
+            "wav", audio_channel_count=1, enable_separate_recognition_per_channel=True
+        ),
         "RealtimeClientASR": lambda: asyncio.run(realtime(http_address, folder / "recording.wav")),
     }
 

@@ -64,6 +64,10 @@ def _runs(folder: Path, grpc_address: str, http_address: str) -> tuple[Run, ...]
         Run("--simulate-realtime wav", stream, (*riva, "--input-file", wav, "--simulate-realtime"), _finals),
         Run("flac", stream, (*riva, "--input-file", flac, "--show-intermediate"), _finals),
         Run("wav", offline, (*riva, "--input-file", wav), _offline),
+        Run(
+            "--no-verbatim-transcripts --profanity-filter wav", stream,
+            (*riva, "--input-file", wav, "--no-verbatim-transcripts", "--profanity-filter"), _finals,
+        ),
         Run("flac", offline, (*riva, "--input-file", flac), _offline),
         Run(
             f"--num-clients {CLIENTS} wav", "riva_streaming_asr_client.py",

@@ -33,6 +33,8 @@ class Outcome:
     """Word, start and end in ms."""
     speakers: list[int | None] = field(default_factory=list)
     """The speaker of each word, from 1, of a call that asks for them."""
+    channels: list[int] = field(default_factory=list)
+    """Riva's tag of the channel of each word."""
     alternatives: list[str] = field(default_factory=list)
     """Riva's last segment, the best first."""
     code: str = ""
@@ -76,6 +78,10 @@ class Call:
     """The same of an offline model."""
     speakers: ClassVar[dict[str, Any]] = {"speakers": "on"}
     """Options that ask for speakers."""
+    figures: ClassVar[dict[str, Any]] = {"numbers": "figures"}
+    """Options that ask for numbers as figures."""
+    masks: ClassVar[dict[str, Any]] = {"mask_words": "true"}
+    """Options that ask for masked words."""
     endpoints: ClassVar[dict[str, Any]] = {}
     """Options with which segments end in pauses."""
 
@@ -137,9 +143,9 @@ class Call:
             yield part
 
     async def _recording(self) -> np.ndarray:
-        return np.concatenate([np.zeros(0, np.float32), *[part async for part in self._audio()]])
+        return np.concatenate([part async for part in self._audio()] or [np.zeros(0, np.float32)])
 
 
 def pcm(samples: np.ndarray) -> bytes:
-    """Samples [n] as 16-bit PCM."""
-    return (samples * 32768).astype("<i2").tobytes()
+    """Samples [n] or [n, channels] as 16-bit PCM; bytes as they are."""
+    return samples.tobytes() if samples.dtype == np.uint8 else (samples * 32768).astype("<i2").tobytes()

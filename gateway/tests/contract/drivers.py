@@ -36,10 +36,12 @@ class RivaStream(Call):
 
     protocol, large_samples = "riva", 3 << 20
     method, kind = "StreamingRecognize", riva.StreamingRecognizeResponse
-    wrong: ClassVar = ({"profanity_filter": True}, {"encoding": 7}, {"sample_rate_hertz": 7})
+    wrong: ClassVar = ({"max_alternatives": -1}, {"encoding": 7}, {"sample_rate_hertz": 7})
     unused: ClassVar = {"enable_automatic_punctuation": True, "custom_configuration": {"neural_vad.onset": "1"}}
     unused_of_files: ClassVar = {"interim_results": True}
     speakers: ClassVar = {"diarization_config": {"enable_speaker_diarization": True}}
+    figures: ClassVar = {"verbatim_transcripts": False}
+    masks: ClassVar = {"profanity_filter": True}
     french: ClassVar = {"language_code": "fr"}
 
     async def _run(self) -> None:
@@ -79,6 +81,7 @@ class RivaStream(Call):
         self.outcome.alternatives = [each.transcript for each in result.alternatives]
         self.outcome.words += [(word.word, word.start_time, word.end_time) for word in best.words]
         self.outcome.speakers += [word.speaker_tag for word in best.words]
+        self.outcome.channels += [result.channel_tag] * len(best.words)
 
     @property
     def _config(self) -> riva.RecognitionConfig:
@@ -186,6 +189,8 @@ class Realtime(Call):
     )  # fmt: skip
     unused: ClassVar = {"noise_reduction": {"type": "near_field"}, "voice": "alloy", "surprise": 1}
     speakers: ClassVar = {"transcription": {"speakers": 2}}
+    figures: ClassVar = {"transcription": {"numbers": "figures"}}
+    masks: ClassVar = {"transcription": {"mask_words": True}}
     french: ClassVar = {"transcription": {"language": "fr"}}
     endpoints: ClassVar = {"turn_detection": {"type": "server_vad"}}
 

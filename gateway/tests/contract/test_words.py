@@ -9,6 +9,7 @@ from client.tests.helpers.fake_speakers import voices
 from gateway.tests.contract.call import END_SEGMENT
 from gateway.tests.contract.drivers import ALL, Realtime
 from penstock_gateway.errors import GatewayCode
+from penstock_gateway.stream.masks import WordMasks
 
 pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 0, 0, 0, 0, 0, 0, 4, 5)
@@ -39,6 +40,41 @@ async def test_words_have_their_speakers_or_none_are_served(servers, serve, driv
         server.speakers.is_served = False
         outcome = await driver.of(served.ports, *parts, **driver.speakers)
         assert (outcome.code, outcome.status) in driver.errors(GatewayCode.SPEAKERS_NOT_SERVED)
+
+
+@pytest.mark.parametrize("driver", ALL)
+async def test_numbers_are_asked_for_by_the_language_and_rejected_without_rules(fleet, serve, driver):
+    server = fleet()
+    parameters = server.batch.recognizer.server_parameters
+    parameters["figure_languages"] = "de,en"
+    async with serve(server) as served:
+        for options, numbers in (({}, ("words", None)), (driver.figures, ("en",))):
+            assert (await driver.of(served.ports, SPEECH, **options)).text == "w1 w2 w3 w4 w5"
+            assert server.batch.starts[-1].get("numbers") in numbers
+    del parameters["figure_languages"]  # a server of an earlier version
+    async with serve(server) as served:
+        outcome = await driver.of(served.ports, SPEECH, **driver.figures)
+        is_lenient = "numbers" not in str(driver.figures)
+        assert (outcome.text == "w1 w2 w3 w4 w5") == is_lenient
+        assert is_lenient or (outcome.code, outcome.status) in driver.errors(GatewayCode.FIELD_INVALID)
+        assert not is_lenient or "numbers" not in server.batch.starts[-1]
+
+
+@pytest.mark.parametrize("driver", ALL)
+async def test_words_are_masked_where_a_call_asks_and_the_gateway_has_a_file(fleet, serve, driver):
+    masks = WordMasks({"w2": [""], "w3": ["de"], "w5": ["en"]})
+    async with serve(fleet(), mask_words="words.txt") as served:
+        served.streams._masks = masks
+        outcome = await driver.of(served.ports, SPEECH, **driver.masks)
+        assert (outcome.code, outcome.text, outcome.ignored) == ("", "w1 w* w3 w4 w*", "")
+        assert [text for text, _, _ in outcome.words] == ["w1", "w*", "w3", "w4", "w*"] * driver.has_words
+        assert (await driver.of(served.ports, SPEECH)).text == "w1 w2 w3 w4 w5"
+    for is_strict in (False, True):
+        async with serve(fleet(), strict=is_strict) as served:
+            outcome = await driver.of(served.ports, SPEECH, **driver.masks)
+            assert outcome.text == ("" if is_strict else "w1 w2 w3 w4 w5")
+            name = "profanity_filter" if "profanity_filter" in driver.masks else "mask_words"
+            assert name in (outcome.message if is_strict else outcome.ignored)
 
 
 @pytest.mark.parametrize("samples", [0, 5, 700])

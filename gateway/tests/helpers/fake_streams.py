@@ -16,7 +16,7 @@ from penstock_common.results import Alternative, Word
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
-from penstock_gateway.stream.events import Event, Final, Partial, shifted
+from penstock_gateway.stream.events import Event, Final, Partial, placed
 from penstock_gateway.stream.options import LiveStreamOptions, ModelGroup, upstream_options
 
 FRAME_SAMPLES = 1600
@@ -103,7 +103,7 @@ class FakeStream:
         while (event := await self._events.get()) is not None:
             if isinstance(event, GatewayError):
                 raise event
-            yield shifted(event, round(1000 * self.start_s))
+            yield placed(event, round(1000 * self.start_s), self.options.channel)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -167,8 +167,8 @@ class FakeStreams:
     def check(self, options: LiveStreamOptions) -> None:
         upstream_options(options, None)
 
-    def check_room(self, key: ApiKey) -> None:
-        if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
+    def check_room(self, key: ApiKey, streams: int = 1) -> None:
+        if sum(not stream.is_cancelled for stream in self.opened) + streams > self.max_streams:
             raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, "all streams are open")
 
     async def open(self, options: LiveStreamOptions, key: ApiKey, protocol: str) -> FakeStream:

@@ -194,7 +194,6 @@ def test_other_settings_before_the_end_are_no_last_result(protocol):
         {"input_audio_transcription": {"model": "nothing"}},
         {"input_audio_transcription": {"language": "fr-FR"}},
         {"recognition_config": {"max_alternatives": -1}},
-        {"recognition_config": {"enable_profanity_filter": True}},
         {"recognition_config": {"custom_configuration": "no colon"}},
         {"recognition_config": {"custom_configuration": "nothing:1"}},
         {"recognition_config": {"custom_configuration": 5}},

@@ -16,7 +16,7 @@ from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
 from penstock.serving.settings import MODEL, PRECISION
 from penstock_common.declaration import read_flags
-from penstock_common.options import ENDPOINTS, StreamOptions
+from penstock_common.options import ENDPOINTS, FIGURE_LANGUAGES, StreamOptions
 
 if TYPE_CHECKING:
     from penstock.evaluation.manifest import Utterance
@@ -73,6 +73,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--url", metavar="HOST:PORT", help="gRPC address of a running server, instead of --model")
     parser.add_argument(
         "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
+    )
+    parser.add_argument(
+        "--numbers", choices=FIGURE_LANGUAGES, help="compare numbers as figures in both texts, by these rules"
     )
     for option in (*ENDPOINT_OPTIONS, _WINDOW):
         option.add_flag(parser)
@@ -162,7 +165,7 @@ def _normalizer(args: argparse.Namespace, writes_sentences: bool) -> "Normalizer
     name = args.normalizer or (BASIC if writes_sentences else NONE)
     if name != NONE:
         _check_package(PACKAGE)
-    return Normalizer(name)
+    return Normalizer(name, args.numbers or "")
 
 
 def _keep_words(utterances: list["Utterance"], normalizer: "Normalizer") -> tuple[list["Utterance"], list[str]]:
@@ -335,7 +338,7 @@ def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
 
     if problem := offer_decoders(checkpoint.config, decoder.decoding).problem_with(decoder.name):
         raise SettingError(problem)
-    offer_languages(checkpoint.config, decoder.decoding)
+    offer_languages(checkpoint, decoder.decoding)
     check_decoding_files(decoder.decoding, checkpoint)
 
 

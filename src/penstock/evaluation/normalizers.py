@@ -16,19 +16,27 @@ PACKAGE = "whisper-normalizer"
 class Normalizer:
     """Removes language tags, then what its kind removes; the result is in lower case with white space collapsed.
 
+    numbers: the language whose rules write numbers as figures before, in both texts alike; "" for none.
+
     none: nothing more. basic: punctuation, symbols and text in brackets become spaces, in any language. whisper: also
     English fillers, contractions, titles, numbers and British spelling.
     """
 
-    def __init__(self, name: str = NONE):
-        self.name = name
+    def __init__(self, name: str = NONE, numbers: str = ""):
+        self.name, self._numbers = name, numbers
 
     def __call__(self, text: str) -> str:
         """The text as it is compared."""
-        return " ".join(self._function(without_tags(text)).lower().split())
+        text = without_tags(text)
+        if self._numbers:
+            from penstock.pipeline.results.figures import figures_of  # with torch, which a run through a server has not
+
+            text = figures_of(text, self._numbers)
+        return " ".join(self._function(text).lower().split())
 
     def __str__(self) -> str:
-        return self.name if self.name == NONE else f"{self.name} ({PACKAGE} {version(PACKAGE)})"
+        figures = f", numbers as figures ({self._numbers})" if self._numbers else ""
+        return (self.name if self.name == NONE else f"{self.name} ({PACKAGE} {version(PACKAGE)})") + figures
 
     @cached_property
     def _function(self) -> Callable[[str], str]:

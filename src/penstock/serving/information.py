@@ -8,7 +8,6 @@ from penstock.decoding.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import TOKENIZER_FILE, WEIGHTS_FILE, sha256_of
-from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -16,8 +15,8 @@ from penstock.pipeline.options.offers import offer_decoders, offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.speakers.bundle import SpeakerConfig
 from penstock.version import __version__
-from penstock_common.options import MAX_PHRASES, WINDOWS
-from penstock_common.server_info import FINGERPRINT
+from penstock_common.options import AUTO, FIGURE_LANGUAGES, MAX_PHRASES, WINDOWS
+from penstock_common.server_info import FIGURES, FINGERPRINT
 
 _FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
 """Settings of the decoder that change no word."""
@@ -40,15 +39,16 @@ def server_information(
     """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
-    detected = card_languages(checkpoint.directory) if config.prompt is None else ()
+    languages = offer_languages(checkpoint, decoding)
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,
         "architecture": config.head_name,
         **({"windows": ",".join(WINDOWS)} if context is None else _chunks(config, context)),
         "sample_rate_hz": config.features.sample_rate_hz,
-        "languages": ",".join(offer_languages(config, decoding).names),
-        **({"detected_languages": ",".join(detected)} if detected else {}),
+        "languages": ",".join(languages.names),
+        **({"detected_languages": ",".join(languages.detected)} if languages.detected else {}),
+        FIGURES: ",".join((*FIGURE_LANGUAGES, *([AUTO] if languages.writes_tags else []))),
         "decoders": ",".join(offer.names),
         "max_streams": max_streams,
         "max_request_s": f"{MAX_REQUEST_S:g}",

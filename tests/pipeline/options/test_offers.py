@@ -1,15 +1,17 @@
 """Decoders and languages follow from the model and the settings, and what is not offered says what it needs."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.options.offers import NO_LANGUAGES, offer_decoders, offer_languages
+from penstock.pipeline.options.offers import NO_LANGUAGES, LanguageOffer, offer_decoders, offer_languages
+from penstock.pipeline.options.stream_options import OptionReader
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
@@ -93,12 +95,47 @@ def test_a_stage_builds_what_is_offered_and_starts_streams_with_the_default(tmp_
 
 
 def test_a_model_offers_its_languages(golden_bundle):
-    model = golden_bundle("prompt_hybrid").config
+    model = golden_bundle("prompt_hybrid")
     offer = offer_languages(model, DecodingConfig())
     assert (offer.names, offer.default) == (("en-US", "en", "de-DE", "no", "auto"), "auto")
     assert [offer.prompt(name) for name in offer.names] == [0, 0, 3, 4, 5]
     assert offer_languages(model, DecodingConfig(language="no")).default == "no"
-    assert offer_languages(golden_bundle("rnnt_hybrid").config, DecodingConfig()) == NO_LANGUAGES
+    assert offer_languages(golden_bundle("rnnt_hybrid"), DecodingConfig()) == NO_LANGUAGES
+
+
+@pytest.mark.parametrize(
+    ("offer", "rules"),
+    [
+        (NO_LANGUAGES, None),
+        (LanguageOffer({}, detected=("de-DE",)), "de"),
+        (LanguageOffer({}, detected=("de", "en", "fi")), None),
+        (LanguageOffer({"en-US": 0, "ja": 1}, "en-US"), "en"),
+        (LanguageOffer({"auto": 0, "pt_BR": 1}, "auto"), None),
+        (LanguageOffer({"auto": 0, "pt_BR": 1}, "auto", writes_tags=True), "auto"),
+    ],
+)
+def test_figures_are_written_by_the_rules_of_a_known_language(offer, rules):
+    assert (offer.figure_rules("words", None), offer.figure_rules("nl", "ja")) == ("", "nl")
+    with nullcontext() if rules else pytest.raises(SettingError, match="numbers is 'figures', but the language is "):
+        assert offer.figure_rules("figures", None) == rules
+
+
+def test_a_default_without_rules_is_rejected_and_another_language_keeps_its_words(golden_bundle):
+    checkpoint = golden_bundle("prompt_hybrid")
+    offer_languages(checkpoint, DecodingConfig(numbers="figures", language="de-DE"))
+    with pytest.raises(SettingError, match="numbers is 'figures', but the language is 'no'; accepted: words, or"):
+        offer_languages(checkpoint, DecodingConfig(numbers="figures", language="no"))
+    default = OptionReader(checkpoint, DecodingConfig(numbers="figures", language="de-DE"))
+    assert [default.read(given).figures for given in ({}, {"language": "no"}, {"numbers": "words"})] == ["de", "", ""]
+    reader = OptionReader(checkpoint, DecodingConfig(language="no"))
+    german = reader.read({"language": "de-DE", "numbers": "figures"})
+    assert (german.figures, reader.read_change({"language": "en"}, german).figures) == ("de", "en")
+    assert reader.read_change({"numbers": "words"}, german).figures == ""
+    for options, current in (({"numbers": "figures"}, reader.read({})), ({"language": "no"}, german)):
+        with pytest.raises(StreamError, match="numbers is 'figures', but the language is 'no'"):
+            reader.read_change(options, current)
+    with pytest.raises(StreamError, match="numbers is 'fi'; accepted: words; figures, by the language"):
+        reader.read({"numbers": "fi"})
 
 
 def test_an_unknown_default_is_rejected_before_the_server_starts(golden_bundle):

@@ -1,4 +1,4 @@
-"""Recordings in a container or compressed -> mono samples at the model's rate, decoded in a limited process.
+"""Recordings in a container or compressed -> samples at the model's rate, decoded in a limited process.
 
 The first bytes decide the format, never a name. Audio without compression needs no decoder: see `pcm`.
 """
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from penstock_common.audio.pcm import Remark
-from penstock_common.audio.tracks import Samples
+from penstock_common.audio.tracks import MIX, Channel, Samples
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.budget import Budget
@@ -37,7 +37,7 @@ _processes: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictio
 class DecodedRecording:
     """The audio of a recording, which a process decodes no further than it is read. Use `blocks` once."""
 
-    def __init__(self, recording: BinaryIO, key: str, rate_hz: int, max_seconds: float):
+    def __init__(self, recording: BinaryIO, key: str, rate_hz: int, max_seconds: float, channel: Channel = MIX):
         """`recording`: a file, open until the first block is there; `key`: the name of that which the process counts
         for."""
         self.start_s = 0.0
@@ -45,10 +45,10 @@ class DecodedRecording:
         self.remarks: list[Remark] = []
         """Gaps in the samples; known after the last block."""
         self._recording, self._key = recording, key
-        self.rate_hz, self._max_seconds = rate_hz, max_seconds
+        self.rate_hz, self._max_seconds, self._channel = rate_hz, max_seconds, channel
 
     async def blocks(self) -> AsyncGenerator[Samples, None]:
-        """Blocks [n] of a few seconds.
+        """Blocks [n] of a few seconds; of each channel [channels, n].
 
         GatewayError: AUDIO_INVALID for what cannot be decoded; TOO_LARGE for a longer recording; OVERLOADED where no
         process can start or read its file; STREAMS_EXHAUSTED where it waits too long for one.
@@ -58,14 +58,15 @@ class DecodedRecording:
         await processes.acquire(self._key, 1)
         fork = _Fork(partial(processes.release, self._key, 1))
         try:
-            order = {"rate_hz": self.rate_hz, "max_seconds": self._max_seconds}
+            order = {"rate_hz": self.rate_hz, "max_seconds": self._max_seconds, "channel": self._channel}
             reader = await fork.start(self._recording, json.dumps(order).encode())
             while True:
-                size, start_s = struct.unpack("<Id", await reader.readexactly(12))
+                size, tracks, start_s = struct.unpack("<IId", await reader.readexactly(16))
                 if not size:
                     break
                 self.start_s = start_s
-                yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
+                samples = np.frombuffer(await reader.readexactly(size * tracks * 4), np.float32)
+                yield samples if self._channel == MIX else samples.reshape(tracks, size)
             end = json.loads(await reader.read())
             failure, self.remarks = end["failure"], [Remark(*each) for each in end["remarks"]]
         except OSError as error:

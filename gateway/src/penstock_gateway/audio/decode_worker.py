@@ -4,9 +4,9 @@ It has no threads and no gRPC, so it can fork, and a fork has all libraries. An 
 with three descriptors: the recording, the pipe for its samples, and a socket. There the fork sends a descriptor of
 itself, by which the gateway ends it, and this process sends the fork's exit status.
 
-A block has the number of its samples (uint32), the time of the recording's first sample (float64) and the samples
-(float32), little-endian. After the last one come the number 0 and a JSON object: the remarks, and why there are no more
-samples. The limits are there because decoders of compressed formats read untrusted data.
+A block has the numbers of its samples and tracks (uint32), the time of the recording's first sample (float64) and the
+samples (float32), little-endian. After the last one come zeros and a JSON object: the remarks, and why there are no
+more samples. The limits are there because decoders of compressed formats read untrusted data.
 """
 
 import contextlib
@@ -135,9 +135,10 @@ def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) 
     failure: dict[str, str] = {}
     remarks: list[Remark] = []
     try:
-        with TrackReader(recording, order["rate_hz"], max_channels=MAX_CHANNELS) as reader:
-            for samples in _blocks(reader, order["rate_hz"], order["max_seconds"]):
-                out.write(struct.pack("<Id", samples.size, reader.start_s) + samples.tobytes())
+        with TrackReader(recording, order["rate_hz"], order["channel"], MAX_CHANNELS) as reader:
+            for tracks in _blocks(reader, order["rate_hz"], order["max_seconds"]):
+                head = struct.pack("<IId", len(tracks[0]), len(tracks), reader.start_s)
+                out.write(b"".join([head, *(track.tobytes() for track in tracks)]))
                 _limit_cpu()
             remarks = reader.remarks
     except (ValueError, ImportError) as error:
@@ -153,19 +154,20 @@ def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) 
 
 def _end(out: BinaryIO, failure: Mapping[str, str], remarks: Sequence[Remark] = ()) -> None:
     """Writes what follows the last block."""
-    out.write(struct.pack("<Id", 0, 0.0) + json.dumps({"failure": failure, "remarks": remarks}).encode())
+    out.write(struct.pack("<IId", 0, 0, 0.0) + json.dumps({"failure": failure, "remarks": remarks}).encode())
     out.flush()
 
 
-def _blocks(reader: TrackReader, rate_hz: int, max_seconds: float) -> Iterator[npt.NDArray[np.float32]]:
-    """The mix of the channels. ValueError without samples, also of a recording that has less than one at this rate."""
+def _blocks(reader: TrackReader, rate_hz: int, max_seconds: float) -> Iterator[list[npt.NDArray[np.float32]]]:
+    """The tracks, without empty blocks. ValueError for a recording that has less than one sample at this rate."""
     count = 0
-    for (samples,) in reader.blocks():
-        count += samples.size
+    for tracks in reader.blocks():
+        size = tracks[0].size
+        count += size
         if count > max_seconds * rate_hz:
             raise _TooLongError
-        if samples.size:
-            yield samples
+        if size:
+            yield tracks
     if not count:
         raise ValueError("has no samples")
 

@@ -1,11 +1,11 @@
-"""Samples without compression, as they arrive: bytes of any sizes to mono samples at the model's rate."""
+"""Samples without compression, as they arrive: bytes of any sizes to samples at the model's rate."""
 
 import numpy as np
 
 from penstock_common.audio.formats import HEAD_BYTES, container_name
 from penstock_common.audio.monitors import EncodingMonitor
 from penstock_common.audio.pcm import PcmStream, RawFormat, Remark, read_wav_header
-from penstock_common.audio.tracks import Samples, TrackMaker
+from penstock_common.audio.tracks import MIX, Channel, Samples, TrackMaker
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_CHANNELS
 
@@ -14,19 +14,23 @@ _NO_SAMPLES = np.zeros(0, np.float32)
 
 
 class PcmDecoder:
-    """Decodes one stream: PCM, mu-law or A-law, channels averaged. GatewayError for a broken WAV header.
+    """Decodes one stream: PCM, mu-law or A-law, channels averaged or each by itself: then samples are [channels, n].
+
+    GatewayError for a broken WAV header.
 
     Sums of parts do not matter: a sample may be split between two of them. Up to 5 ms wait for the resampling.
     """
 
-    def __init__(self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False):
+    def __init__(
+        self, raw: RawFormat | None, sample_rate_hz: int, may_have_header: bool = False, channel: Channel = MIX
+    ):
         """`raw`: the format of audio without a header; None for WAV. `may_have_header`: the first bytes decide."""
         self._stream = PcmStream(raw)
         self._monitor = None if raw is None else EncodingMonitor(raw)
         self._begin: bytes | None = b"" if may_have_header else None
         self._head: bytes | None = b""
         """The first bytes, until they show whether the audio is a recording."""
-        self._sample_rate_hz = sample_rate_hz
+        self._sample_rate_hz, self._channel = sample_rate_hz, channel
         self._maker: TrackMaker | None = None
 
     @property
@@ -75,13 +79,16 @@ class PcmDecoder:
             for block in self._stream.push(data, is_end):
                 if self._maker is None:
                     channels, rate_hz = block.samples.shape[1], self._sample_rate_hz
-                    self._maker = TrackMaker(channels, rate_hz, max_channels=MAX_CHANNELS, is_live=True)
-                parts += self._maker.push(block)
+                    self._maker = TrackMaker(channels, rate_hz, self._channel, MAX_CHANNELS, is_live=True)
+                parts.append(self._tracks(self._maker.push(block)))
         except ValueError as error:
             raise GatewayError(GatewayCode.AUDIO_INVALID, f"the audio is unusable: {error}") from None
-        return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
+        return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] if parts else _NO_SAMPLES
 
     def flush(self) -> Samples:
         """The rest [n] of what was pushed, where a segment or the stream ends. A part of a sample remains."""
         rests = self._maker.end_segment() if self._maker is not None else []
-        return rests[0] if rests else _NO_SAMPLES
+        return self._tracks(rests) if rests else _NO_SAMPLES
+
+    def _tracks(self, tracks: list[Samples]) -> Samples:
+        return tracks[0] if self._channel == MIX else np.stack(tracks)

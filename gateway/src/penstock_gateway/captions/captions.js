@@ -17,6 +17,7 @@ const stored = JSON.parse(localStorage.getItem("captions") ?? "{}");
 $("phrases").value = stored.phrases ?? "";
 $("pause").value = stored.pause ?? "800";
 $("speakers").checked = stored.speakers ?? false;
+$("figures").checked = stored.figures ?? false;
 let secret = null; // {value, expiresAt} of this page, where the server has keys
 
 const phrases = () => $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -25,6 +26,7 @@ function settings() {
   const transcription = {keywords: phrases()};
   if ($("model").value) transcription.model = $("model").value;
   if ($("speakers").checked) transcription.speakers = "on";
+  if ($("figures").checked) transcription.numbers = "figures";
   return {
     type: "transcription",
     include: ["item.input_audio_transcription.interim", "item.input_audio_transcription.words"],
@@ -249,6 +251,7 @@ async function transcribe(file) {
   form.append("response_format", "verbose_json");
   form.append("timestamp_granularities[]", "segment");
   if ($("speakers").checked) form.append("speakers", "on");
+  if ($("figures").checked) form.append("numbers", "figures");
   form.append("chunking_strategy[silence_duration_ms]", $("pause").value);
   for (const phrase of phrases()) form.append("keywords[]", phrase);
   running(true);
@@ -429,7 +432,8 @@ $("panel").onsubmit = (event) => {
   event.preventDefault();
   openPanel(false);
   localStorage.setItem("captions", JSON.stringify({
-    phrases: $("phrases").value, pause: $("pause").value, speakers: $("speakers").checked,
+    phrases: $("phrases").value, pause: $("pause").value,
+    speakers: $("speakers").checked, figures: $("figures").checked,
   }));
   secret = null;
   clearMessage();

@@ -32,6 +32,12 @@ class Transcription:
     """Gaps in the samples."""
     end_s: float | None = None
     """The end of the audio in its file."""
+    channels: Sequence[str] = ()
+    """Names of the channels that are recognized each by itself."""
+
+    def channel(self, final: Final) -> dict[str, Any]:
+        """The field of the channel, where each is recognized."""
+        return {"channel": self.channels[final.channel - 1]} if self.channels else {}
 
     @property
     def text(self) -> str:
@@ -90,11 +96,14 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
     if "segment" in request.form.timestamp_granularities:
         parts = [part for final in spoken for turn in speaker_turns(final) for part in _sentences(turn)]
         body["segments"] = [
-            _segment(index, part) | _named(request.form, part.words) for index, part in enumerate(parts)
+            _segment(index, part) | _named(request.form, part.words) | transcription.channel(part)
+            for index, part in enumerate(parts)
         ]
     if "word" in request.form.timestamp_granularities:
         body["words"] = [
-            {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000} | _named(request.form, [word])
+            {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+            | _named(request.form, [word])
+            | transcription.channel(final)
             for final in spoken
             for word in final.words
         ]
@@ -107,7 +116,9 @@ def _diarized_json(transcription: Transcription, request: TranscriptionRequest) 
         "task": "transcribe",
         "duration": round(transcription.duration_s, 3),
         "text": transcription.text,
-        "segments": [speaker_segment(index, turn, request.form) for index, turn in enumerate(turns)],
+        "segments": [
+            speaker_segment(index, turn, request.form) | transcription.channel(turn) for index, turn in enumerate(turns)
+        ],
         "usage": usage(transcription.duration_s),
         **({"remarks": [remark.document for remark in transcription.remarks]} if transcription.remarks else {}),
     }
@@ -159,15 +170,21 @@ def _segment(index: int, final: Final) -> dict[str, Any]:
 
 
 def _cues(transcription: Transcription, form: TranscriptionForm) -> list[Cue]:
-    has_names = form.asked_speakers is not None
-    turns = [
-        turn
-        for final in transcription.finals
-        if final.words
-        for turn in (speaker_turns(final) if has_names else [final])
-    ]
-    names = [form.speaker_name(turn.words[0].speaker) if has_names else None for turn in turns]
-    return cues([turn.words for turn in turns], speakers=names, end_s=transcription.end_s)
+    """The cues of each channel, in the order of their times."""
+    found: list[Cue] = []
+    for channel in range(len(transcription.channels) + 1):
+        turns = [
+            turn
+            for final in transcription.finals
+            if final.words and final.channel == channel
+            for turn in (speaker_turns(final) if form.asked_speakers is not None else [final])
+        ]
+        names = [
+            ", ".join([*transcription.channel(turn).values(), *_named(form, turn.words).values()]) or None
+            for turn in turns
+        ]
+        found += cues([turn.words for turn in turns], speakers=names, end_s=transcription.end_s)
+    return sorted(found, key=lambda cue: cue.start_ms)
 
 
 class TranscriptEvents:

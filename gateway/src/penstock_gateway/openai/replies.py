@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock_common.audio.pcm import Remark, header
-from penstock_common.audio.tracks import Samples
+from penstock_common.audio.tracks import EACH, Samples, channel_names
 from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayError
@@ -29,8 +29,8 @@ from penstock_gateway.openai.formats import (
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.channels import CallStreams
 from penstock_gateway.stream.events import Event, Final
-from penstock_gateway.stream.replica_stream import ReplicaStream
 
 PROTOCOL = "openai"
 WARNING_HEADER = "penstock-warning"
@@ -40,10 +40,12 @@ class TranscriptionJob:
     """Decodes a recording and sends it as fast as the server takes it. Close it."""
 
     def __init__(
-        self, stream: ReplicaStream, recording: DecodedRecording, blocks: AsyncGenerator[Samples, None], first: Samples
+        self, streams: CallStreams, recording: DecodedRecording, blocks: AsyncGenerator[Samples, None], first: Samples
     ):
         """`blocks`: those after the first one."""
-        self._stream, self._recording, self._blocks = stream, recording, blocks
+        self._streams, self._recording, self._blocks = streams, recording, blocks
+        self.channels: Sequence[str] = channel_names(len(first)) if first.ndim > 1 else ()
+        """Names of the channels that are recognized each by itself."""
         self._samples = 0
         self._feeding = asyncio.create_task(self._feed(first))
 
@@ -51,21 +53,22 @@ class TranscriptionJob:
     async def start(
         cls, gateway: Gateway, wanted: TranscriptionRequest, recording: BinaryIO, key: ApiKey
     ) -> "TranscriptionJob":
-        """Opens a stream for a file that begins with audio, and closes the file. GatewayError, also of the file."""
-        max_seconds = gateway.config.max_file_minutes * 60
-        decoded = DecodedRecording(recording, key.name, wanted.group.sample_rate_hz, max_seconds)
+        """Opens the streams for a file that begins with audio, and closes the file. GatewayError, also of the file."""
+        max_seconds, channel = gateway.config.max_file_minutes * 60, wanted.form.channels
+        decoded = DecodedRecording(recording, key.name, wanted.group.sample_rate_hz, max_seconds, channel)
         blocks = decoded.blocks()
         try:
             gateway.streams.check_room(key)  # decoding takes longer than a rejection should
             first = await anext(blocks)
-            stream = await gateway.streams.open(wanted.options, key, PROTOCOL)
+            channels = len(first) if channel == EACH else 0
+            streams = await CallStreams.open(gateway.streams, wanted.options, key, PROTOCOL, channels)
         except BaseException:
             await blocks.aclose()
             raise
         finally:
             recording.close()
-        stream.start_s = decoded.start_s
-        return cls(stream, decoded, blocks, first)
+        streams.start_at(decoded.start_s)
+        return cls(streams, decoded, blocks, first)
 
     @property
     def duration_s(self) -> float:
@@ -80,19 +83,24 @@ class TranscriptionJob:
     @property
     def remarks(self) -> Sequence[Remark]:
         """On the file and its text; known after the events."""
-        self._stream.note(self._recording.remarks)
-        return self._stream.remarks
+        return self._streams.note(self._recording.remarks)
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events of the stream. GatewayError, also of the file."""
-        async for event in self._stream.events():
+        """The events of a mix. GatewayError, also of the file."""
+        async for event in self._streams.streams[0].events():
             yield event
         await self._feeding
+
+    async def finals(self) -> list[Final]:
+        """All segments in the order of their times. GatewayError, also of the file."""
+        finals = await self._streams.finals()
+        await self._feeding
+        return finals
 
     async def close(self) -> None:
         """Ends the stream and the decoding, if they have not ended."""
         self._feeding.cancel()
-        await self._stream.cancel()  # first: the client may vanish during the rest, which then ends
+        await self._streams.cancel()  # first: the client may vanish during the rest, which then ends
         with suppress(asyncio.CancelledError, GatewayError):
             await self._feeding
         await self._blocks.aclose()
@@ -101,12 +109,12 @@ class TranscriptionJob:
         block: Samples | None = first
         try:
             while block is not None:
-                self._samples += len(block)
-                await self._stream.push(block)
+                self._samples += block.shape[-1]
+                await self._streams.push(block)
                 block = await anext(self._blocks, None)
-            await self._stream.finish()
+            await self._streams.finish()
         except GatewayError:
-            await self._stream.cancel()  # no more events, if it was the file that failed
+            await self._streams.cancel()  # no more events, if it was the file that failed
             raise
 
 
@@ -144,12 +152,13 @@ async def _document(wanted: TranscriptionRequest, start: Start, headers: dict[st
     """The whole transcription, as one part. Its remarks are added to the headers, too."""
     job = await start()
     try:
-        finals = [event async for event in job.events() if isinstance(event, Final)]
+        finals = await job.finals()
     finally:
         await job.close()  # first: a client that has read its reply may open its next stream
     if job.remarks:
         headers[WARNING_HEADER] = header(job.remarks)
-    yield render(Transcription(finals, job.duration_s, job.remarks, job.end_s), wanted).encode()
+    transcription = Transcription(finals, job.duration_s, job.remarks, job.end_s, job.channels)
+    yield render(transcription, wanted).encode()
 
 
 async def _events(wanted: TranscriptionRequest, start: Start) -> AsyncGenerator[bytes, None]:

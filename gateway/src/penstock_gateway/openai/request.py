@@ -11,7 +11,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from penstock_common.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS
+from penstock_common.audio.tracks import EACH, MIX
+from penstock_common.options import MAX_SILENCE_MS, MAX_SPEAKERS, MIN_SILENCE_MS, Numbers
 from penstock_gateway import limits
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -21,6 +22,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    choose_numbers,
     shown_language,
     unused_language,
     unused_model,
@@ -114,6 +116,15 @@ class TranscriptionForm(BaseModel):
         max_length=MAX_SPEAKERS,
         description="names in the order of first speaking, in place of `A`, `B`; voices are not recognized",
     )
+    numbers: Annotated[Numbers | None, BeforeValidator(_lower)] = Field(
+        None, description="spoken numbers: `words`, `figures`, or a language with rules"
+    )
+    channels: Annotated[Literal["mix", "each"], BeforeValidator(_lower)] = Field(
+        "mix", description="`each`: each channel by itself; not with `stream`"
+    )
+    mask_words: Annotated[bool, BeforeValidator(_switch)] = Field(
+        False, description="`true`, `1`: words of `--mask-words` are masked"
+    )
 
     @property
     def asked_speakers(self) -> str | int | None:
@@ -161,11 +172,14 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     if form.asked_speakers is None:
         ignored += ["speakers"] * (form.speakers != "off")
         ignored += ["known_speaker_names"] * bool(form.known_speaker_names)
+    ignored += ["mask_words"] * (form.mask_words and config.mask_words is None)
     if form.include and form.response_format != "json" and not form.stream:
         ignored.append("include")
     if form.stream and form.response_format not in ("json", "text", "diarized_json"):
         message = f"is {form.response_format!r}; accepted: json, text or diarized_json, with stream"
         raise invalid("response_format", message)
+    if form.stream and form.channels == EACH:
+        raise invalid("channels", f"is {EACH!r}; accepted with stream: {MIX}")
     language: str | None = None
     code: str | None = None
     for codes in ([form.language], form.languages):
@@ -179,6 +193,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]
+    shown_as = shown_language(group, code, config.language)
     options = LiveStreamOptions(
         model=group.name,
         language=language,
@@ -186,8 +201,10 @@ def parse_fields(values: Mapping[str, list[str]], streams: ReplicaStreams, confi
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
         is_file=True,
         speakers=form.asked_speakers,
+        masks=shown_as if form.mask_words else None,
+        numbers=choose_numbers(form.numbers, group, language, shown_as, "numbers"),
     )
-    return TranscriptionRequest(form, group, options, shown_language(group, code, config.language), ignored)
+    return TranscriptionRequest(form, group, options, shown_as, ignored)
 
 
 def _form(values: Mapping[str, list[str]]) -> TranscriptionForm:

@@ -105,7 +105,7 @@ class GatewayPorts(NamedTuple):
 
 async def serve(config: Config, files: Files, ports: GatewayPorts, metrics: Metrics) -> None:
     """Serves until SIGTERM or SIGINT; a second signal, at least 1 s later, ends live streams at once."""
-    streams = ReplicaStreams(config, Admission(), metrics)
+    streams = ReplicaStreams(config, Admission(), metrics, files.masks)
     access = Access(files.keys, ClientSecrets(files.signing_key, files.keys), Origins(config.origins))
     gateway = Gateway(config, streams, access, metrics)
     http, rpc = http_server(build_app(gateway), config), build_grpc_server(gateway)

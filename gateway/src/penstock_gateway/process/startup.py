@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock_gateway.config import Config
 from penstock_gateway.security.files import Followed, WatchedFile, read_file
 from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.stream.masks import WordMasks
 
 if TYPE_CHECKING:
     import grpc
@@ -137,6 +138,7 @@ class Files:
 
     keys: KeyRing
     signing_key: bytes
+    masks: WordMasks | None
 
 
 def read_config(environment: Mapping[str, str] = os.environ, args: argparse.Namespace | None = None) -> Config:
@@ -148,8 +150,8 @@ def read_config(environment: Mapping[str, str] = os.environ, args: argparse.Name
 
 
 def read_files(config: Config, environment: Mapping[str, str] = os.environ) -> Files:
-    """Reads the keys and the signing key, and checks the certificate. StartError names the option of a wrong file."""
-    keys, signing_key = KeyRing(), os.urandom(_MIN_KEY_BYTES)
+    """Reads the files but the certificate, which it checks. StartError names the option of a wrong file."""
+    keys, signing_key, masks = KeyRing(), os.urandom(_MIN_KEY_BYTES), None
     if config.keys is not None:
         with _naming("keys", config, environment):
             keys = KeyRing.read(Path(config.keys))
@@ -158,8 +160,11 @@ def read_files(config: Config, environment: Mapping[str, str] = os.environ) -> F
             signing_key = read_file(config.secret)
             if len(signing_key) < _MIN_KEY_BYTES:
                 raise ValueError(f"has {len(signing_key)} bytes; accepted: {_MIN_KEY_BYTES} or more")
+    if config.mask_words is not None:
+        with _naming("mask_words", config, environment):
+            masks = WordMasks.parse(read_file(config.mask_words))
     _check_tls(config, environment)
-    return Files(keys, signing_key)
+    return Files(keys, signing_key, masks)
 
 
 def _check_tls(config: Config, environment: Mapping[str, str]) -> None:

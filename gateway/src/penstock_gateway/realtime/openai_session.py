@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationInfo, field_validator
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.options import Numbers
 from penstock_gateway.config import Config
 from penstock_gateway.http.openai_objects import KEYWORD_NATS
 from penstock_gateway.realtime.dialect import retired
@@ -15,6 +16,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    choose_numbers,
     limited_silence_ms,
     shown_language,
     unused_language,
@@ -81,6 +83,8 @@ class SessionTranscription(ClosedFields):
     keywords: Array[Text] | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
     speakers: Any = None
+    numbers: Numbers | None = None
+    mask_words: bool | None = None
 
     @field_validator("speakers")
     @classmethod
@@ -176,7 +180,7 @@ class SessionModel(NamedTuple):
 
 _FORMS = frozenset(("format", "rate", "encoding", "channel", "channels"))
 """Parts of the names of fields that say how audio is read."""
-_COUNTING = frozenset(("format", "keywords", "language", "languages", "model", "speakers"))
+_COUNTING = frozenset(("format", "keywords", "language", "languages", "mask_words", "model", "numbers", "speakers"))
 _BETA_FIELDS = {
     "input_audio_format": "format", "input_audio_transcription": "transcription", "turn_detection": "turn_detection",
     "input_audio_noise_reduction": "noise_reduction",
@@ -253,18 +257,23 @@ class OpenAISession:
             raise invalid(f"{path}.keywords", f"has {len(keywords)} phrases; accepted: {group.max_boosted_phrases}")
         for value in self._unused_values(model, config) if config.strict else ():
             raise invalid(f"{path}.{value.partition(' ')[0]}", NO_EFFECT)
+        language = choose_language(self._language, group, f"{path}.language")
+        shown_as = shown_language(group, self._language, config.language)
         return LiveStreamOptions(
             model=group.name,
-            language=choose_language(self._language, group, f"{path}.language"),
+            language=language,
             phrases=tuple((keyword, KEYWORD_NATS) for keyword in keywords),
             endpoint_silence_ms=self.silence_ms or 0,
             speakers=self.transcription.asked_speakers,
+            masks=shown_as if self.transcription.mask_words else None,
+            numbers=choose_numbers(self.transcription.numbers, group, language, shown_as, f"{path}.numbers"),
         )
 
     def _unused_values(self, model: SessionModel, config: Config) -> list[str]:
         delay = self.transcription.delay
         unused_delay = [] if delay is None or model.has_contexts else [f"delay {delay!r}"]
-        return [*unused_language(self._language, model.group, config.language), *unused_delay]
+        unused_masks = ["mask_words"] if self.transcription.mask_words and config.mask_words is None else []
+        return [*unused_language(self._language, model.group, config.language), *unused_delay, *unused_masks]
 
     def unused(self, model: SessionModel, config: Config) -> list[str]:
         """Fields and values of the last update that have no effect, and what of the session its model cannot use."""
@@ -285,6 +294,8 @@ class OpenAISession:
             "keywords": boosted,
             "delay": self.transcription.delay if model.has_contexts else None,
             "speakers": self.transcription.asked_speakers,
+            "numbers": self.transcription.numbers,
+            "mask_words": self.transcription.mask_words and config.mask_words is not None,
         }
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock_common.audio.formats import HEAD_BYTES, begins_stream, is_container, is_stream, is_text, no_audio
 from penstock_common.audio.pcm import CutHeaderError, RawFormat, Remark, read_wav_header
-from penstock_common.audio.tracks import Samples
+from penstock_common.audio.tracks import EACH, MIX, Channel, Samples
 from penstock_gateway.audio.container import DecodedRecording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
@@ -29,6 +29,8 @@ class AudioForm:
     """The format of audio without a header; None where it must have one, as FLAC and Ogg."""
     is_declared: bool = False
     """True where the request names the format of `raw`: then only a format's name shows a recording, no MPEG frame."""
+    channels: int = 0
+    """Channels that are recognized each by itself: samples are [channels, n]; 0 for their mix."""
 
 
 class CallAudio:
@@ -53,6 +55,7 @@ class CallAudio:
         """The samples of a whole recording so far."""
         self._pcm: PcmDecoder | None = None
         self._recording: DecodedRecording | None = None
+        self._channel: Channel = EACH if form.channels else MIX
         self._begin = bytearray()
         """All audio of a recording; else the first bytes, until they show what the audio is."""
         self._is_recording = False
@@ -95,7 +98,7 @@ class CallAudio:
         blocks = self._decoded if _kind(audio, self._form, is_whole=True) == "recording" else self._undecoded
         async with aclosing(blocks(audio)) as parts:
             async for samples in parts:
-                self._samples += samples.size
+                self._samples += samples.shape[-1]
                 if self._samples > self._max_seconds * self._rate_hz:
                     raise GatewayError(GatewayCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
                 yield samples
@@ -109,7 +112,8 @@ class CallAudio:
             message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is a compressed recording"
             raise GatewayError(GatewayCode.FIELD_INVALID, message, "runtime_config.force_eou")
         begin = self._begin_pcm(kind) if self._begin else _NO_SAMPLES
-        return begin if self._pcm is None else np.concatenate([begin, self._pcm.flush()])
+        parts = [part for part in (begin, self._pcm.flush() if self._pcm else _NO_SAMPLES) if part.size]
+        return np.concatenate(parts, axis=-1) if parts else _NO_SAMPLES
 
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""
@@ -129,7 +133,7 @@ class CallAudio:
     async def _decoded(self, audio: bytes | bytearray) -> AsyncGenerator[Samples, None]:
         with in_memory(audio) as file:
             self._begin.clear()
-            self._recording = DecodedRecording(file, self._key, self._rate_hz, self._max_seconds)
+            self._recording = DecodedRecording(file, self._key, self._rate_hz, self._max_seconds, self._channel)
             has_samples = False
             try:
                 async with aclosing(self._recording.blocks()) as blocks:
@@ -143,7 +147,7 @@ class CallAudio:
             self._recording, self._is_recording = None, False
             file.seek(0)
             declared = file.read()
-        self._pcm = PcmDecoder(self._form.raw, self._rate_hz)
+        self._pcm = PcmDecoder(self._form.raw, self._rate_hz, channel=self._channel)
         async with aclosing(self._undecoded(declared)) as blocks:
             async for samples in blocks:
                 yield samples
@@ -159,7 +163,7 @@ class CallAudio:
     def _begin_pcm(self, kind: str | None) -> Samples:
         data = bytes(self._begin)
         self._begin.clear()
-        self._pcm = PcmDecoder(None if kind == "wav" else self._form.raw, self._rate_hz)
+        self._pcm = PcmDecoder(None if kind == "wav" else self._form.raw, self._rate_hz, channel=self._channel)
         return self._pcm.push(data)
 
 

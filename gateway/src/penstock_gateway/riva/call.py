@@ -13,10 +13,10 @@ from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.riva.audio_input import CallAudio
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import ResultFormat, is_forced_end
+from penstock_gateway.stream.channels import CallStreams
 from penstock_gateway.stream.events import Event, Final, confidence
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
-CHANNEL_TAG = 1  # channels are averaged to one
 _PIECE_BYTES = 256 << 10
 Messages = AsyncIterator[riva.StreamingRecognizeRequest]
 Change = Callable[[Mapping[str, str], bool], Awaitable[bool]]
@@ -38,7 +38,7 @@ def streaming_result(event: Event, form: ResultFormat) -> riva.StreamingRecognit
         alternatives=alternatives,
         is_final=is_final,
         stability=stability,
-        channel_tag=CHANNEL_TAG,
+        channel_tag=event.channel or 1,  # of a mix as of the only one
         audio_processed=event.audio_processed_s,
     )
 
@@ -46,7 +46,7 @@ def streaming_result(event: Event, form: ResultFormat) -> riva.StreamingRecognit
 def offline_result(event: Final, form: ResultFormat) -> riva.SpeechRecognitionResult:
     """The same segment in the response of `Recognize`."""
     return riva.SpeechRecognitionResult(
-        alternatives=_alternatives(event, form), channel_tag=CHANNEL_TAG, audio_processed=event.audio_processed_s
+        alternatives=_alternatives(event, form), channel_tag=event.channel or 1, audio_processed=event.audio_processed_s
     )
 
 
@@ -90,22 +90,22 @@ def _languages(form: ResultFormat) -> list[str]:
 
 
 class Call:
-    """Pushes the audio of one call and maps the events of its stream, which the caller closes."""
+    """Pushes the audio of one call and maps the events of its streams, which the caller closes."""
 
-    def __init__(self, live: ReplicaStream, audio: CallAudio, form: ResultFormat, change: Change):
+    def __init__(self, live: CallStreams, audio: CallAudio, form: ResultFormat, change: Change):
         """change: changes the stream's options; False where nothing in them differs."""
         self._live = live
         self._audio, self._change = audio, change
         self._form = form
         self._id: riva.RequestId | None = None
+        self._writing = asyncio.Lock()
         self._problem: GatewayError | None = None
         """Error in a message: the results of the audio before it come first."""
 
     @property
     def remarks(self) -> Sequence[Remark]:
         """On the audio and its text; known at the end."""
-        self._live.note(self._audio.remarks)
-        return self._live.remarks
+        return self._live.note(self._audio.remarks)
 
     async def recognize(self, audio: bytes) -> list[riva.SpeechRecognitionResult]:
         """The results of a whole recording."""
@@ -115,7 +115,8 @@ class Call:
 
     async def stream(self, messages: Messages, write: Write, has_interim_results: bool) -> None:
         """Pushes the audio of messages and writes results, until both have ended."""
-        await together(self._push_all(messages), self._write_results(write, has_interim_results))
+        writers = [self._write_results(stream, write, has_interim_results) for stream in self._live.streams]
+        await together(self._push_all(messages), *writers)
         if self._problem is not None:
             raise self._problem
 
@@ -155,23 +156,22 @@ class Call:
             await self._live.end_segment()
 
     async def _push_rest(self, rest: AsyncGenerator[Samples, None]) -> None:
-        with self._live.activity.waiting():  # for a decoder, or until one is free
+        with self._live.waiting():  # for a decoder, or until one is free
             async with aclosing(rest) as blocks:
                 async for samples in blocks:
-                    self._live.start_s = self._audio.start_s
+                    self._live.start_at(self._audio.start_s)
                     await self._live.push(samples)
         await self._live.finish()
 
     async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
-        async for event in self._live.events():
-            if isinstance(event, Final) and is_answer(event):
-                results.append(offline_result(event, self._form))
+        results += [offline_result(final, self._form) for final in await self._live.finals() if is_answer(final)]
 
-    async def _write_results(self, write: Write, has_interim_results: bool) -> None:
-        async for event in self._live.events():
+    async def _write_results(self, stream: ReplicaStream, write: Write, has_interim_results: bool) -> None:
+        async for event in stream.events():
             if is_answer(event) if isinstance(event, Final) else has_interim_results and event.text:
                 result = streaming_result(event, self._form)
-                await write(riva.StreamingRecognizeResponse(results=[result], id=self._id))
+                async with self._writing:
+                    await write(riva.StreamingRecognizeResponse(results=[result], id=self._id))
 
 
 async def together(*works: Coroutine[Any, Any, None]) -> None:

@@ -5,9 +5,8 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
@@ -15,10 +14,12 @@ from google.protobuf import json_format
 from penstock_common.audio.pcm import RawEncoding, RawFormat
 from penstock_common.options import (
     CHANGEABLE,
+    FIGURES,
     MAX_SILENCE_MS,
     MAX_SPEAKERS,
     MIN_SILENCE_MS,
     N_BEST_DECODERS,
+    WORDS,
     StreamOptions,
 )
 from penstock_gateway.config import Config
@@ -31,6 +32,7 @@ from penstock_gateway.stream.options import (
     LiveStreamOptions,
     ModelGroup,
     choose_language,
+    choose_numbers,
     limited_silence_ms,
     shown_language,
     unused_language,
@@ -43,14 +45,6 @@ MAX_BOOST_NATS = 2.0
 """The bundled model repeats boosted words above 5 nats in greedy search, above 2 in beam search."""
 
 
-class Treatment(Enum):
-    """Treatment of a field that a client sets."""
-
-    MAPPED = "mapped"
-    IGNORED = "no effect"
-    REJECTED = "true: rejected"
-
-
 @dataclass(frozen=True)
 class ResultFormat:
     """Result options that a client asked for."""
@@ -61,61 +55,35 @@ class ResultFormat:
     has_words: bool
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of the request; `name` is its path after `config.`."""
-
-    name: str
-    treatment: Treatment
-    mapping: str
-    """The field's effect; empty if the treatment says all."""
-    is_set: Callable[[riva.RecognitionConfig], bool] = field(default=lambda config: False)
-
-
-def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
-    """Riva's clients write -1 for the default."""
-
-    def is_set(config: riva.RecognitionConfig) -> bool:
-        return config.endpointing_config.HasField(name) and bool(getattr(config.endpointing_config, name) != -1)
-
-    return is_set
-
-
+_NO_EFFECT = "no effect"
 _PER_CHANNEL = "enable_separate_recognition_per_channel"
-_MAPPED, _IGNORED, _REJECTED = Treatment
-FIELDS = (
-    Field("encoding", _MAPPED, "all five; a header in the audio overrides it; unset: 16-bit PCM without one"),
-    Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
-    Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
-    Field("model", _MAPPED, 'a model of the gateway; "": the default'),
-    Field("language_code", _MAPPED, '"", `auto`, or a language of the model by code or name'),
-    Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
-    Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
-    Field("speech_contexts.boost", _MAPPED, "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
-    Field("enable_word_time_offsets", _MAPPED, "words with times (ms) and confidence in final results"),
-    Field(
-        "endpointing_config.stop_history",
-        _MAPPED,
-        f"`endpoint_silence_ms`, limited to {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; unset, 0, -1: the gateway's",
-    ),
-    Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
-    Field(
-        "diarization_config",
-        _MAPPED,
-        f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, from 1, in finals; "
-        "not enabled: no effect",
-    ),
-    Field("custom_configuration", _MAPPED, "see below"),
-    Field("endpointing_config.start_history", _IGNORED, "", _endpointing("start_history")),
-    Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
-    Field("endpointing_config.stop_threshold", _IGNORED, "", _endpointing("stop_threshold")),
-    Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
-    Field("verbatim_transcripts", _MAPPED, "no effect: words are as the model writes them"),
-    Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
-    Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
-    Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
-)
-
+FIELDS = {
+    "encoding": "all five; a header in the audio overrides it; unset: 16-bit PCM without one",
+    "sample_rate_hertz": "8,000 to 96,000; 0: that of the header, else 16,000",
+    "audio_channel_count": "up to 8, averaged; 0: that of the header, else 1",
+    _PER_CHANNEL: "true: [each channel by itself](#channels), which needs `audio_channel_count`",
+    "model": 'a model of the gateway; "": the default',
+    "language_code": '"", `auto`, or a language of the model by code or name',
+    "max_alternatives": "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer",
+    "speech_contexts.phrases": "`boosted_phrases`",
+    "speech_contexts.boost": "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2",
+    "enable_word_time_offsets": "words with times (ms) and confidence in final results",
+    "endpointing_config.stop_history": f"`endpoint_silence_ms`, limited to {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; "
+    "unset, 0, -1: the gateway's",
+    "endpointing_config.stop_history_eou": "the same; the smaller of both counts",
+    "diarization_config": f"`speakers`: `max_speaker_count`, 2 to {MAX_SPEAKERS}, 0: any; words with `speaker_tag`, "
+    "from 1, in finals; not enabled: no effect",
+    "custom_configuration": "see below",
+    "endpointing_config.start_history": _NO_EFFECT,
+    "endpointing_config.start_threshold": _NO_EFFECT,
+    "endpointing_config.stop_threshold": _NO_EFFECT,
+    "endpointing_config.stop_threshold_eou": _NO_EFFECT,
+    "verbatim_transcripts": "false: [numbers as figures](transcription.md#numbers), if the language has rules; "
+    "true: as words",
+    "enable_automatic_punctuation": _NO_EFFECT,
+    "profanity_filter": "true: words of `--mask-words` are [masked](#masked-words); else no effect",
+}
+"""By the path after `config.`."""
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")
 _NOT_CUSTOM = ("n_best", "boosted_phrases", "boost", "language", "speakers")
 """Options of a stream with fields of their own."""
@@ -151,11 +119,8 @@ class RecognitionRequest:
 
 def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Config) -> RecognitionRequest:
     """Checks every field and maps it; GatewayError names the wrong one and what is accepted."""
-    for entry in FIELDS:
-        if entry.treatment is Treatment.REJECTED and entry.is_set(config):
-            raise _invalid(entry.name, "is true and not supported; accepted: false")
     custom, ignored_keys = _custom_options(config.custom_configuration)
-    ignored = [entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED and entry.is_set(config)]
+    ignored = [path for path, effect in FIELDS.items() if effect == _NO_EFFECT and _is_set(config, path)]
     ignored += ignored_keys + unused_model(config.model, group)
     ignored += unused_language(config.language_code, group, settings.language)
     silence_ms, limited = _silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms)
@@ -163,11 +128,19 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     speakers = _speakers(config.diarization_config)
     if speakers is None and config.diarization_config.max_speaker_count:
         ignored.append("diarization_config.max_speaker_count")
+    if config.profanity_filter and settings.mask_words is None:
+        ignored.append("profanity_filter")
     if settings.strict and ignored:
         name = ignored[0].partition(" ")[0]
         raise _invalid({"language": "language_code"}.get(name, name), NO_EFFECT)
     language = choose_language(config.language_code, group, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
+    is_open = group.languages and not language  # without a code the server chooses
+    known_language = shown_language(group, config.language_code, settings.language)
+    if (asked := custom.pop("numbers", None)) is not None:
+        numbers = choose_numbers(asked, group, language, known_language, "config.custom_configuration.numbers")
+    else:
+        numbers = choose_numbers(WORDS if config.verbatim_transcripts else FIGURES, group, language, known_language)
     phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
     if not settings.strict:  # else the server rejects them
         ignored += [f"speech_contexts.phrases {text!a}" for text in group.unwritable(text for text, _ in phrases)]
@@ -179,16 +152,23 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         decoder=decoder,
         n_best=n_best,
         speakers=speakers,
+        numbers=numbers,
+        masks=None if not config.profanity_filter else "" if is_open else known_language,
         extra=custom,
     )
-    is_open = group.languages and not language  # without a code the server chooses
-    reported = "" if is_open else shown_language(group, config.language_code, settings.language)
     results = ResultFormat(
-        language=reported,
+        language="" if is_open else known_language,
         max_alternatives=max(1, n_best),
         has_words=config.enable_word_time_offsets or speakers is not None,
     )
     return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
+
+
+def _is_set(config: riva.RecognitionConfig, path: str) -> bool:
+    """True for a field that a client sets. Riva's clients write -1 for the default."""
+    *parents, name = path.split(".")
+    holder: Any = getattr(config, parents[0]) if parents else config
+    return any(field.name == name for field, _ in holder.ListFields()) and bool(getattr(holder, name) != -1)
 
 
 def changed(config: riva.RecognitionConfig, runtime_config: Mapping[str, str]) -> riva.RecognitionConfig:
@@ -231,11 +211,14 @@ def _audio_form(config: riva.RecognitionConfig) -> AudioForm:
         raise _invalid("sample_rate_hertz", f"is {rate}; accepted: {accepted}")
     if not 0 <= config.audio_channel_count <= MAX_CHANNELS:
         raise _invalid("audio_channel_count", f"is {config.audio_channel_count}; accepted: 0 to {MAX_CHANNELS}")
+    channels = config.audio_channel_count if getattr(config, _PER_CHANNEL) else 0
+    if getattr(config, _PER_CHANNEL) and not channels:
+        raise _invalid("audio_channel_count", f"is 0; accepted: 1 to {MAX_CHANNELS}, with {_PER_CHANNEL}")
     raw = _RAW_ENCODINGS[config.encoding]
     if raw is None:
-        return AudioForm(None)
+        return AudioForm(None, channels=channels)
     is_declared = config.encoding != AudioEncoding.ENCODING_UNSPECIFIED
-    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1), is_declared)
+    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1), is_declared, channels)
 
 
 def _search(max_alternatives: int, custom: dict[str, Any], group: ModelGroup) -> tuple[str | None, int]:

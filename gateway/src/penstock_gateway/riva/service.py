@@ -23,6 +23,7 @@ from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import changed, map_request
 from penstock_gateway.rpc.api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
 from penstock_gateway.security.budget import WriteLimit
+from penstock_gateway.stream.channels import CallStreams
 from penstock_gateway.stream.options import ModelGroup
 
 PROTOCOL = "riva"
@@ -114,13 +115,15 @@ class RivaService:
                 group.check_live()
             ignored += ["interim_results"] if has_interim_results else []
             is_file = True
-        live = await streams.open(replace(request.options, is_file=is_file), call_key(), PROTOCOL)
+        options = replace(request.options, is_file=is_file)
+        live = await CallStreams.open(streams, options, call_key(), PROTOCOL, request.audio.channels)
 
         async def change(runtime_config: Mapping[str, str], is_forced: bool) -> bool:
             nonlocal config
             later = changed(config, runtime_config)
             options = replace(map_request(later, group, settings).options, is_file=is_file)
-            changes = await streams.change(live, options, is_forced)
+            for each in live.streams:
+                changes = await streams.change(each, replace(options, channel=each.options.channel), is_forced)
             if changes is None:
                 message = "runtime_config has options that cannot change in this stream; accepted: another stream"
                 raise GatewayError(GatewayCode.FIELD_INVALID, message, "runtime_config")

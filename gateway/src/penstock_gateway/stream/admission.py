@@ -47,13 +47,15 @@ class Admission:
         self._now_s = now_s
         self._keys: defaultdict[str, _Usage] = defaultdict(_Usage)
 
-    def check(self, key: ApiKey) -> None:
+    def check(self, key: ApiKey, streams: int = 1) -> None:
         """GatewayError if the key has no stream left, or has reached a quota."""
         usage = self._keys[key.name]
-        if key.max_streams is not None and usage.streams >= key.max_streams:
-            message = f"all {key.max_streams} streams of the API key {key.name!r} are open"
+        if key.max_streams is not None and usage.streams + streams > key.max_streams:
+            count = "all" if usage.streams >= key.max_streams else f"{usage.streams} of"
+            needed = f", and {streams} are needed" if streams > 1 else ""
+            message = f"{count} {key.max_streams} streams of the API key {key.name!r} are open{needed}"
             raise GatewayError(GatewayCode.STREAMS_EXHAUSTED, message)
-        self._check_quota(key, usage.requests, key.requests_per_minute, 1, "requests per minute")
+        self._check_quota(key, usage.requests, key.requests_per_minute, 1, "requests per minute", streams - 1)
         self._check_quota(key, usage.audio_s, key.audio_minutes_per_day, 60, "minutes of audio per day")
 
     def admit(self, key: ApiKey, group: Group, held_s: float | None = 0.0) -> "Admitted":
@@ -63,10 +65,10 @@ class Admission:
         usage.requests.add(1, self._now_s())  # before the memory is checked: a rejected file is a request, too
         return Admitted(key, usage, self._now_s, group, held_s)
 
-    def _check_quota(self, key: ApiKey, quota: _Quota, limit: int | None, unit: int, what: str) -> None:
+    def _check_quota(self, key: ApiKey, quota: _Quota, limit: int | None, unit: int, what: str, more: int = 0) -> None:
         """`limit` has units of as many as `quota` counts."""
         now_s = self._now_s()
-        if limit is not None and quota.of(now_s) >= limit * unit:
+        if limit is not None and quota.of(now_s) + more >= limit * unit:
             message = f"the API key {key.name!r} has reached its quota: {limit} {what}"
             raise GatewayError(
                 GatewayCode.QUOTA_REACHED, message, retry_after_s=quota.period_s - now_s % quota.period_s

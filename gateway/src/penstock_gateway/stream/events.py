@@ -22,6 +22,8 @@ class Partial:
     """The completed words of the segment so far."""
     audio_processed_s: float
     """Audio that `text` covers, from the stream's start."""
+    channel: int = 0
+    """See `LiveStreamOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Final:
     """True for the Final that answers `finish`."""
     forced: bool
     """True for a Final that answers `end_segment`."""
+    channel: int = 0
+    """The same as in `Partial`."""
 
 
 Event = Partial | Final
@@ -51,15 +55,16 @@ def confidence(word: Word) -> float:
     return 1.0 if word.confidence is None else word.confidence
 
 
-def shifted(event: Event, start_ms: int) -> Event:
-    """The event of a recording whose first sample has this time."""
-    if not start_ms:
+def placed(event: Event, start_ms: int, channel: int) -> Event:
+    """The event of a channel, or 0, of a recording whose first sample has this time."""
+    if not start_ms and not channel:
         return event
     words = later(event.words, start_ms)
     if isinstance(event, Partial):
-        return replace(event, words=words)
+        return replace(event, words=words, channel=channel)
     alternatives = tuple(replace(each, words=later(each.words, start_ms)) for each in event.alternatives)
-    return replace(event, words=words, alternatives=alternatives, end_s=event.end_s + start_ms / 1000)
+    end_s = event.end_s + start_ms / 1000
+    return replace(event, words=words, alternatives=alternatives, end_s=end_s, channel=channel)
 
 
 def speaker_turns(final: Final) -> list[Final]:

@@ -7,9 +7,13 @@ from typing import Any
 
 from penstock_common.errors import OptionError
 from penstock_common.options import (
+    AUTO,
     ENDPOINTS,
+    FIGURE_LANGUAGES,
+    FIGURES,
     MAX_SILENCE_MS,
     MIN_SILENCE_MS,
+    WORDS,
     EndpointState,
     StreamOptions,
     check_live_options,
@@ -60,6 +64,12 @@ class LiveStreamOptions:
     """Alternatives of a final; needs a beam search."""
     speakers: int | str | None = None
     """See the option of the server: "on", or the most speakers."""
+    numbers: str | None = None
+    """See `choose_numbers`."""
+    masks: str | None = None
+    """The language whose words are masked, "" where it is not known; None for none."""
+    channel: int = 0
+    """The channel, from 1, of a call in which each is a stream; 0 for a mix."""
     extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
     is_file: bool = False
@@ -142,11 +152,40 @@ def shown_language(group: ModelGroup, code: str | None, default: str) -> str:
     return default if _find(default, (only,)) else only
 
 
+def choose_numbers(
+    asked: str | None, group: ModelGroup, language: str | None, shown_as: str, param: str | None = None
+) -> str | None:
+    """The server's option where a client asks for numbers as words, as figures or by the rules of a language.
+
+    language, shown_as: results of `choose_language` and `shown_language`. GatewayError FIELD_INVALID names `param`
+    where a language has no rules; without a `param` numbers then stay words.
+    """
+    known = group.figure_languages
+    if asked is None or (asked == WORDS and not known):  # a server of an earlier version has no such option
+        return None
+    if asked != FIGURES and known:
+        return asked
+    is_open = group.languages and not language  # the server chooses the language
+    names = [shown_as] if not is_open else [AUTO] if AUTO in known else group.languages
+    if all(_base(name) in known for name in names):
+        return FIGURES if group.languages else _base(shown_as)
+    if param is None:
+        return WORDS if known else None
+    accepted = ", ".join((WORDS, *(FIGURE_LANGUAGES if known else ())))
+    message = f"{param} is {shown(asked)}, but language {shown(shown_as)} has no rules; accepted: {accepted}"
+    raise GatewayError(GatewayCode.FIELD_INVALID, message, param)
+
+
+def _base(code: str) -> str:
+    """The code of a language without its region."""
+    return _key(code).partition("-")[0]
+
+
 def _find(code: str, names: Sequence[str]) -> str | None:
     """The name that a code stands for."""
     asked = _key(code)
     exact = [name for name in names if _key(name) == asked]
-    similar = [name for name in names if _key(name).partition("-")[0] == asked.partition("-")[0]]
+    similar = [name for name in names if _base(name) == _base(code)]
     return next(iter(exact or similar), None)
 
 
@@ -187,6 +226,7 @@ def upstream_options(
         "decoder": options.decoder,
         "n_best": options.n_best,
         "speakers": options.speakers,
+        "numbers": options.numbers,
     }
     values = {**defaults, **options.extra}
     try:

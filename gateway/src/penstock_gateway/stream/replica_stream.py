@@ -19,8 +19,9 @@ from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admitted
-from penstock_gateway.stream.events import Event, Final, shifted
+from penstock_gateway.stream.events import Event, Final, placed
 from penstock_gateway.stream.failures import OnlyOtherModelsError, gateway_error
+from penstock_gateway.stream.masks import WordMasks
 from penstock_gateway.stream.metrics import StreamReport
 from penstock_gateway.stream.options import LiveStreamOptions, segments_of
 from penstock_gateway.stream.replicas import Group, Replica
@@ -60,6 +61,10 @@ class ReplicaStream:
         """The options now."""
         self.start_s = 0.0
         """The time of the first sample in its recording, which counts in the times of events and remarks."""
+        self.masks: WordMasks | None = None
+        """The words that are masked where the options ask for it."""
+        self._masks_as = options.masks
+        """The option `masks` at the beginning of the segment."""
         self._segments = segments_of(options)
         self._error: GatewayError | None = None
         """Why it ends early: the first error counts. In a stream that is stopped, results come before it."""
@@ -200,11 +205,17 @@ class ReplicaStream:
         """The reported event of a result; None without a change."""
         self._report.result(result, self.start_s)
         event = self._segments.add(result)
+        masks_as = self._masks_as
         if isinstance(event, Final):
             self._report.final(event)
+            self._masks_as = self.options.masks
         elif event is not None:
             self._report.partial(result.round_trip_s)
-        return event and shifted(event, round(1000 * self.start_s))
+        if event is None:
+            return None
+        if masks_as is not None and self.masks is not None:
+            event = self.masks.event(event, result.language or masks_as)
+        return placed(event, round(1000 * self.start_s), self.options.channel)
 
     async def _call_at_end(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine that ends the segment."""

@@ -25,6 +25,7 @@ from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.failures import gateway_error
+from penstock_gateway.stream.masks import WordMasks
 from penstock_gateway.stream.metrics import Metrics, StreamReport
 from penstock_gateway.stream.options import (
     LiveStreamOptions,
@@ -48,8 +49,8 @@ _ELSEWHERE = (ServerReplyError, SpeakersNotServedError, StreamClosedError)
 class ReplicaStreams:
     """Opens live streams on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
-    def __init__(self, config: Config, admission: Admission, metrics: Metrics):
-        self._config, self._admission, self._metrics = config, admission, metrics
+    def __init__(self, config: Config, admission: Admission, metrics: Metrics, masks: WordMasks | None = None):
+        self._config, self._admission, self._metrics, self._masks = config, admission, metrics, masks
         self._groups = [
             Group(group, config.timeout_s, config.longest_segment_s, config.live_window, metrics.note_file)
             for group in config.replicas
@@ -117,10 +118,10 @@ class ReplicaStreams:
             raise GatewayError(GatewayCode.FIELD_INVALID, message)
         self._upstream_options(options, model)
 
-    def check_room(self, key: ApiKey) -> None:
-        """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
+    def check_room(self, key: ApiKey, streams: int = 1) -> None:
+        """Raises GatewayError where `streams` would not all be admitted now: STREAMS_EXHAUSTED, NO_REPLICA."""
         self._check_running()
-        self._admission.check(key)
+        self._admission.check(key, streams)
         if not any(group.candidates() for group in self._groups):
             raise _no_room(any(group.is_up for group in self._groups))
 
@@ -150,6 +151,7 @@ class ReplicaStreams:
         pause_s = (start_options.endpoint_silence_ms or 0) / 1000 * is_live
         activity = Activity(self._config.idle_seconds, is_live and upstream.can_park, pause_s)
         stream = ReplicaStream(upstream, group, replica, admitted, options, report, activity, self._streams.remove)
+        stream.masks = self._masks
         self._streams.add(stream)  # no await since it was accepted: a loss from here on finds its `on_lost`
         return stream
 
@@ -186,6 +188,8 @@ class ReplicaStreams:
             return None
         if changes:
             await stream.change(changes, options, forced)
+        else:
+            stream.options = options  # they may differ in what the server does not know
         return changes
 
     def _check_memory(self) -> None:

@@ -12,6 +12,7 @@ from typing_extensions import Self
 from penstock.errors import SettingError
 from penstock_common.declaration import About, Options
 from penstock_common.options import (
+    ACCEPTED_NUMBERS,
     ALSD,
     BEAM_DECODERS,
     DECODERS,
@@ -30,6 +31,7 @@ from penstock_common.options import (
     IlmAlpha,
     IlmBeta,
     LmWeight,
+    Numbers,
 )
 
 # The names of penstock.graphs.select and penstock.kernels.capability, which import torch.
@@ -98,6 +100,9 @@ class DecodingConfig(Options):
             accepted=LANGUAGES,
         ),
     ] = Field(default=None, description="default language of streams, for models with language prompts")
+    numbers: Annotated[
+        Numbers, About("NAME", page="transcription.md#numbers", decoders=DECODERS, accepted=ACCEPTED_NUMBERS)
+    ] = Field(default="words", description="default of spoken numbers in final results")
     endpoint_silence_ms: Annotated[EndpointSilence, About("MS", page="endpointing.md", decoders=DECODERS)] = Field(
         default=0, description="default endpoint: silence after a word that ends a segment, in ms"
     )

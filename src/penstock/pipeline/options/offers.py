@@ -1,14 +1,27 @@
 """The decoders and languages that a model offers to streams with a server's settings. Does not import torch."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingError, shown
 from penstock.model.bundle_files import sha256_of
+from penstock.model.card import card_languages
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock_common.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
+from penstock_common.options import (
+    AUTO,
+    CTC,
+    CTC_DECODERS,
+    DECODERS,
+    FIGURE_LANGUAGES,
+    FIGURES,
+    GREEDY,
+    TRANSDUCER_DECODERS,
+    WFST,
+    WORDS,
+    Numbers,
+)
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
@@ -103,6 +116,10 @@ class LanguageOffer:
     """The prompt of each."""
     default: str = ""
     """Language of a stream by default; "" without a choice."""
+    detected: tuple[str, ...] = ()
+    """Languages of a model without a choice, as its card names them."""
+    writes_tags: bool = False
+    """The model names the language of what it writes."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,19 +140,38 @@ class LanguageOffer:
         accepted = ", ".join(self.names[:_NAMED_IN_ERRORS]) + (f" and {others} others" if others > 0 else "")
         return f"language is {shown(name)}; accepted: {accepted}"
 
+    def figure_rules(self, numbers: Numbers, language: str | None) -> str:
+        """The language whose rules write numbers as figures; "" for words, `AUTO` for that of each segment's tag.
+
+        SettingError where the language of the stream has no rules, or is not known.
+        """
+        named = language or self.default or (self.detected[0] if len(self.detected) == 1 else "")
+        code = named.replace("_", "-").partition("-")[0].lower() if numbers == FIGURES else numbers
+        if code in FIGURE_LANGUAGES or (code == AUTO and self.writes_tags):
+            return code
+        if numbers == WORDS:
+            return ""
+        accepted = f"{WORDS}, or a language with rules: {', '.join(FIGURE_LANGUAGES)}"
+        is_named = f"is {shown(named)}" if named else "is not known"
+        raise SettingError(f"numbers is {FIGURES!r}, but the language {is_named}; accepted: {accepted}")
+
 
 NO_LANGUAGES = LanguageOffer({})
 
 
-def offer_languages(model: ModelConfig, decoding: DecodingConfig) -> LanguageOffer:
-    """The languages of a model; SettingError for a default that is none of them."""
-    prompt = model.prompt
-    offer = NO_LANGUAGES if prompt is None else LanguageOffer(prompt.languages, prompt.default)
-    if decoding.language is None:
-        return offer
-    if problem := offer.problem_with(decoding.language):
-        raise SettingError(problem)
-    return LanguageOffer(offer.prompts, decoding.language)
+def offer_languages(checkpoint: "Checkpoint", decoding: DecodingConfig) -> LanguageOffer:
+    """The languages of a model; SettingError for a default that is none of them, and for figures without rules."""
+    prompt = checkpoint.config.prompt
+    if prompt is None:
+        offer = LanguageOffer({}, detected=card_languages(checkpoint.directory))
+    else:
+        offer = LanguageOffer(prompt.languages, prompt.default, writes_tags=bool(prompt.tags))
+    if decoding.language is not None:
+        if problem := offer.problem_with(decoding.language):
+            raise SettingError(problem)
+        offer = replace(offer, default=decoding.language)
+    offer.figure_rules(decoding.numbers, None)
+    return offer
 
 
 def check_decoding_files(decoding: DecodingConfig, checkpoint: "Checkpoint") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, RESET, EndpointRules
-from penstock.errors import ErrorCode, StreamError, shown
+from penstock.errors import ErrorCode, SettingError, StreamError, shown
 from penstock.model.config import IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -67,6 +67,8 @@ class ResolvedOptions(StreamOptions):
     """K, at most the server's; 1 for searches without a beam size."""
     lm_weight: float = 0.0
     """Weight of the language model, for `wfst` of the graph."""
+    figures: str = ""
+    """The language whose rules write numbers as figures; "" for words, "auto" for that of each segment's tag."""
     phrases: TokenPhrases = ()
     """In place of `boosted_phrases` and `boost`, which are their defaults."""
     prompt: int = 0
@@ -122,7 +124,7 @@ class OptionReader:
     def __init__(self, checkpoint: "Checkpoint", decoding: DecodingConfig, speakers: "SpeakerConfig | None" = None):
         """speakers: of the model that is served; None where none is."""
         self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
-        self._languages = offer_languages(checkpoint.config, decoding)
+        self._languages = offer_languages(checkpoint, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._config, self._speakers = checkpoint.config, speakers
         self._graph_words = None
@@ -160,9 +162,12 @@ class OptionReader:
         if fixed := [name for name in options if name not in CHANGEABLE]:
             accepted = f"after the start, with {FINALIZE}: {', '.join(CHANGEABLE)}"
             raise _rejection(f"{shown(fixed[0])} cannot change in a running stream; accepted {accepted}")
-        read = self.read({**options, "decoder": current.decoder})
+        kept: dict[str, Any] = {"decoder": current.decoder, "language": current.language}
+        if current.numbers != self._decoding.numbers:  # a default rejects no language
+            kept["numbers"] = current.numbers
+        read = self.read({**kept, **options})
         has_phrases = any(name in PHRASE_OPTIONS for name in options)
-        named = {*options, *(("prompt",) if "language" in options else ())}.difference(PHRASE_OPTIONS)
+        named = {*options, "figures", *(("prompt",) if "language" in options else ())}.difference(PHRASE_OPTIONS)
         changed = {name: getattr(read, name) for name in named}
         return current.model_copy(update={**changed, "phrases": read.phrases, "keeps_phrases": not has_phrases})
 
@@ -212,6 +217,7 @@ def parse_stream_options(
         tokens = tokenize_phrases(phrases, tokenizer, ignores_unknown)
     chosen |= {"boosted_phrases": (), "boost": None, "unknown_phrases": None, "phrases": tokens}
     chosen |= {"prompt": _prompt(given, languages), WARM_UP: warm_up}
+    chosen["figures"] = _figures(given, config, languages)
     chosen["endpoint_tokens"] = _endpoint_tokens(given, config, offer)
     return ResolvedOptions(**chosen)
 
@@ -269,6 +275,15 @@ def _prompt(given: StreamOptions, languages: LanguageOffer) -> int:
     if given.language_tags is not None and not languages.names:
         raise _rejection("language_tags is given, but the model writes no language tags: leave it out")
     return languages.prompt(given.language or languages.default)
+
+
+def _figures(given: StreamOptions, config: DecodingConfig, languages: LanguageOffer) -> str:
+    try:
+        return languages.figure_rules(given.numbers or config.numbers, given.language)
+    except SettingError as error:
+        if given.numbers is not None:
+            raise _rejection(error.message) from None
+        return ""  # the server's default rejects no language
 
 
 def _endpoint_tokens(given: StreamOptions, config: DecodingConfig, offer: DecoderOffer) -> EndpointTokens | None:

@@ -74,7 +74,12 @@ def joined(parts: Sequence[StreamResult | StreamError]) -> StreamResult | Stream
                 before = segments.pop()
                 entry = replace(entry, words=before.words + entry.words, tokens=before.tokens + entry.tokens)
             segments.append(replace(entry, earlier=()))
-    return replace(segments[-1], earlier=tuple(segments[:-1]))
+    return with_earlier(segments)
+
+
+def with_earlier(entries: Sequence[StreamResult]) -> StreamResult:
+    """The last of a request's results, with those before it."""
+    return replace(entries[-1], earlier=tuple(entries[:-1])) if len(entries) > 1 or entries[-1].earlier else entries[-1]
 
 
 class StreamText:

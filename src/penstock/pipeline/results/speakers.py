@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.results.results import StreamResult, joined
+from penstock.pipeline.results.results import StreamResult, joined, with_earlier
 from penstock.pipeline.results.words import Word
 from penstock.speakers.turns import speakers_of
 
@@ -131,10 +131,10 @@ class StreamSpeakers:
                 break
             entries[due] = self._placed(entry, known)
             due += 1
-        self._held = _with_earlier(entries[due:])
+        self._held = with_earlier(entries[due:]) if due < len(entries) else None
         if not is_over:  # then a poll reports the share of a file's work, which is ahead of its words
             self._forget(result.audio_processed_s)
-        return _with_earlier(entries[:due])
+        return with_earlier(entries[:due]) if due else None
 
     def _is_known(self, result: StreamResult) -> bool:
         """True for a partial result, and where the frames cover the last word."""
@@ -182,12 +182,6 @@ def _joined(before: StreamResult, after: StreamResult) -> StreamResult:
     result = joined([before, after])
     assert isinstance(result, StreamResult)
     return result
-
-
-def _with_earlier(entries: Sequence[StreamResult]) -> StreamResult | None:
-    if len(entries) < 2:
-        return entries[0] if entries else None
-    return replace(entries[-1], earlier=tuple(entries[:-1]))
 
 
 def frames_of_rows(

@@ -30,6 +30,7 @@ from penstock.pipeline.results.words import NOTHING, Decoded
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import END, FINALIZE, LIVE, POLL, START, Column, Ticket
+from penstock.pipeline.stages.decoder_figures import FigurePlaces
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, padded, rows_of_tickets
 from penstock.pipeline.stages.decoder_speakers import SpeakerPlaces
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
@@ -78,7 +79,7 @@ class DecoderStage:
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
         self._decoders = list(self._stream_decoders.values())
-        languages = offer_languages(checkpoint.config, decoding)
+        languages = offer_languages(checkpoint, decoding)
         ilm_alpha, ilm_beta = offer.ilm.get(offer.default, (None, None))
         self._default = ResolvedOptions(
             decoder=offer.default,
@@ -99,6 +100,7 @@ class DecoderStage:
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
         self._carries_state = np.zeros(slots, bool)  # through endpoints
         self._speakers = SpeakerPlaces()
+        self._figures = FigurePlaces()
         self._changes: dict[int, deque[ResolvedOptions]] = {}  # of running streams, one for each end that is to come
         self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
         self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames, self._tokenizer.marks)
@@ -240,10 +242,12 @@ class DecoderStage:
                 answers |= self._reject(rows, np.array([place]), _NOT_FINITE)
         if self._speakers.streams:  # after the words, whose segments decide what is final, and before streams close
             self._speakers.place(rows, places, answers)
+        self._figures.rewrite(rows.slots, answers)  # last: a number is of one speaker
         # After the answers, which need the texts. The guard admits no further row of these streams.
         for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
             del self._texts[slot]
             self._speakers.streams.pop(slot, None)
+            self._figures.use(slot, "")
             self._changes.pop(slot, None)
             self._fusion.close(slot)
         # After the decoding: new options hold from the segment's end on.
@@ -284,6 +288,7 @@ class DecoderStage:
     def _use(self, slot: int, options: ResolvedOptions) -> None:
         # The phrase cache has the phrases, once for all streams.
         self._options[slot] = options.model_copy(update={"phrases": ()})
+        self._figures.use(slot, options.figures)
         # Greedy CTC has no state but an open token, which must not be reported twice.
         self._carries_state[slot] = options.carries_state or options.decoder == CTC
 
