@@ -87,7 +87,7 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     from penstock.model.transformers.importer import import_transformers
     from penstock.speakers.importer import convert_to_int8, import_speakers
 
-    check_languages(args.language or ())  # before a download
+    check_languages(args.language)  # before a download
     path, origin, is_changed = Path(args.source), {}, bool(args.language) or args.precision == "int8"
     try:
         exists = path.exists()

@@ -223,7 +223,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Takes what the client has sent, or keeps it until the application has read what came before."""
         self._received_s = self.loop.time()
         if self._is_dropping or self.conn.parser_exc is not None:
-            return  # its client is told already
+            return  # the error is queued for the application already
         if not self.handshake_initiated:
             super().data_received(data)
             return
