@@ -116,13 +116,15 @@ SPOKEN = "[...document.querySelectorAll('.speaker')].map((part) => [part.dataset
 COLOURS = "new Set([...document.querySelectorAll('.speaker')].map((part) => getComputedStyle(part).color)).size"
 
 
-async def test_speakers_have_colours(captions, recording, streams):
+async def test_speakers_have_colours_and_numbers_are_figures(captions, recording, streams):
+    streams.groups = (replace(GROUP, parameters={"figure_languages": "en"}),)
     async with running(captions) as served, browser(recording(0.3, 0.6, 1.2, 0.6, 30.0)) as page:
         await page.open(f"{served.url}/captions")
-        await page.evaluate("document.getElementById('speakers').checked = true")
+        await page.evaluate("for (const name of ['speakers', 'figures']) document.getElementById(name).checked = true")
         await page.click("microphone")
         (text,) = (await finals(page, 1))[:1]
-        assert streams.opened[-1].options.speakers == "on"
+        options = streams.opened[-1].options
+        assert (options.speakers, options.numbers) == ("on", "en")
         assert "".join(f" {part}" for _, part in await page.evaluate(SPOKEN)).startswith(f" {text}")
         assert await page.evaluate(COLOURS) == 2
         await page.click("microphone")
@@ -130,6 +132,7 @@ async def test_speakers_have_colours(captions, recording, streams):
         await page.click("clear")
         await page.choose("chooser", recording(0.3, 0.6))
         await page.wait(f"{READY} && {FINALS}.length > 1")  # a line for each turn
+        assert streams.opened[-1].options.numbers == "en"
         turns = await page.evaluate(SPOKEN)
         assert {speaker for speaker, _ in turns} == {"A", "B"} and words(*(part for _, part in turns)) >= 5
         saved = await page.evaluate(SAVED)

@@ -35,6 +35,7 @@ from trials.server.running import running_gateway, running_server
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
 RECORDING = ROOT / "tests" / "data" / "an4" / "flac" / "an406-fcaw-b.flac"
+OTHER_SPEAKER = RECORDING.with_name("cen8-mjwl-b.flac")
 RATE_HZ = 16_000
 MAX_STREAMS = 32
 IDLE_S, MUTE_S = 5, 8
@@ -65,6 +66,10 @@ def make_recordings(folder: Path) -> None:
     soundfile.write(folder / "recording.mp3", samples, RATE_HZ, format="MP3")
     _encode(folder / "recording.webm", "webm", "libopus", samples)
     _encode(folder / "recording.m4a", "ipod", "aac", samples)
+    other = soundfile.read(OTHER_SPEAKER, dtype="float32")[0]
+    both = np.zeros((max(len(samples), len(other)), 2), np.float32)
+    both[: len(samples), 0], both[: len(other), 1] = samples, other
+    soundfile.write(folder / "stereo.wav", both, RATE_HZ, subtype="PCM_16")
     faster = soxr.resample(samples, RATE_HZ, 24_000)
     (folder / "recording_24khz.pcm").write_bytes(_pcm(faster))
 
@@ -102,6 +107,8 @@ def direct_words(folder: Path, url: str) -> dict[str, str]:
             copy.write_bytes(file.getvalue())
             words[path.suffix[1:]] = client.transcribe(copy).text
             copy.unlink()
+        channels = [client.transcribe(folder / "stereo.wav", channel=channel).text for channel in ("left", "right")]
+        words["speakers"] = " | ".join(channels)
     return words
 
 
@@ -126,6 +133,8 @@ def _expected(call: str, words: dict[str, str], model: str) -> str:
     """The words of the file that a call sends."""
     if "models" in call:
         return model
+    if call.endswith("speakers"):
+        return words["speakers"]
     once = words["pcm"] if call.startswith("realtime") else words.get(call.rpartition(" ")[2], words["wav"])
     if "--no-verbatim-transcripts" in call or "nvidia.STT" in call:
         once = figures_of(once, "en")

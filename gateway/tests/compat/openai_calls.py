@@ -1,8 +1,8 @@
 """Calls of OpenAI's own package, as a user writes them. Runs in the environment `.venv-compat`.
 
-python openai_calls.py HTTP_URL FOLDER MUTE_S: FOLDER has `recording.wav`, .flac, .ogg, .mp3, .webm and .m4a, and
-`recording_24khz.pcm`. A call with a mute sends nothing for MUTE_S between two recordings. Prints a JSON object for each
-call: its name, and the words or the error.
+python openai_calls.py HTTP_URL FOLDER MUTE_S: FOLDER has `recording.wav`, .flac, .ogg, .mp3, .webm and .m4a,
+`recording_24khz.pcm` and, with a speaker in each channel, `stereo.wav`. A call with a mute sends nothing for MUTE_S
+between two recordings. Prints a JSON object for each call: its name, and the words or the error.
 """
 
 import base64
@@ -49,6 +49,21 @@ def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[],
         assert times
         return " ".join(line for line in lines if line not in ("", "WEBVTT", *times) and not line.isdecimal())
 
+    def stereo(form: str) -> str:
+        with (folder / "stereo.wav").open("rb") as file:
+            found = client.audio.transcriptions.create(
+                model=MODEL, file=file, response_format=form, extra_body={"channels": "each"}
+            )
+        words = {"left": "", "right": ""}
+        if form == "srt":
+            for cue in str(found).strip().split("\n\n"):
+                channel, _, text = " ".join(cue.splitlines()[2:]).partition(": ")
+                words[channel] += f" {text}"
+        else:
+            for part in found.segments:
+                words[part.channel] += f" {part.text}"
+        return " | ".join(" ".join(text.split()) for text in words.values())
+
     named = {
         "models.list": lambda: ",".join(model.id for model in client.models.list()),
         "transcriptions json": lambda: create("wav").text,
@@ -60,6 +75,8 @@ def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[],
     }
     for ending in ("flac", "ogg", "mp3", "webm", "m4a"):
         named[f"transcriptions of {ending}"] = lambda ending=ending: create(ending).text
+    for form in ("verbose_json", "srt"):
+        named[f"transcriptions {form} of two speakers"] = lambda form=form: stereo(form)
     audio = (folder / "recording_24khz.pcm").read_bytes()
     vad = {"type": "server_vad", "silence_duration_ms": 800}
     named["realtime server_vad"] = lambda: realtime(client, audio, vad)

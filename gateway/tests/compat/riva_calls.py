@@ -1,8 +1,8 @@
 """Calls of NVIDIA's own package, as its scripts make them. Runs in the environment `.venv-compat`.
 
-python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER MUTE_S: FOLDER has `recording.wav` and `recording.flac`. A call
-with a mute sends nothing for MUTE_S between two recordings. Prints a JSON object for each call: its name, and the words
-or the error.
+python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER MUTE_S: FOLDER has `recording.wav`, `recording.flac` and, with a
+speaker in each channel, `stereo.wav`. A call with a mute sends nothing for MUTE_S between two recordings. Prints a JSON
+object for each call: its name, and the words or the error.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import asyncio
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import riva.client
@@ -52,14 +52,27 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
         lines = [line for line in out.getvalue().splitlines() if "(alternative" not in line]
         return " ".join(line.removeprefix("##").strip() for line in lines)
 
-    def whole(ending: str, **more) -> str:
-        response = service.offline_recognize((folder / f"recording.{ending}").read_bytes(), configuration(**more))
+    def whole(ending: str) -> str:
+        response = service.offline_recognize((folder / f"recording.{ending}").read_bytes(), configuration())
         best = [result.alternatives[0] for result in response.results]
         assert (
             " ".join(word.word for each in best for word in each.words)
             == "".join(each.transcript for each in best).strip()
         )
         return "".join(each.transcript for each in best).strip()
+
+    each = {"audio_channel_count": 2, "enable_separate_recognition_per_channel": True}
+
+    def stereo_stream() -> str:
+        config = riva.client.StreamingRecognitionConfig(config=configuration(**each), interim_results=True)
+        with riva.client.AudioChunkFileIterator(folder / "stereo.wav", CHUNK_FRAMES) as file:
+            responses = list(service.streaming_response_generator(audio_chunks=file, streaming_config=config))
+        return by_channel(result for response in responses for result in response.results if result.is_final)
+
+    def stereo_file() -> str:
+        return by_channel(
+            service.offline_recognize((folder / "stereo.wav").read_bytes(), configuration(**each)).results
+        )
 
     return {
         "list of models": models,
@@ -68,11 +81,18 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
         "streaming_response_generator with a mute": lambda: stream("wav", has_mute=True),
         "offline_recognize wav": lambda: whole("wav"),
         "offline_recognize flac": lambda: whole("flac"),
-        "offline_recognize each channel wav": lambda: whole(
-            "wav", audio_channel_count=1, enable_separate_recognition_per_channel=True
-        ),
+        "streaming_response_generator of two speakers": stereo_stream,
+        "offline_recognize of two speakers": stereo_file,
         "RealtimeClientASR": lambda: asyncio.run(realtime(http_address, folder / "recording.wav")),
     }
+
+
+def by_channel(results: Iterable) -> str:
+    """The words of both channels."""
+    words = {1: "", 2: ""}
+    for result in results:
+        words[result.channel_tag] += " " + result.alternatives[0].transcript
+    return " | ".join(" ".join(text.split()) for text in words.values())
 
 
 async def realtime(address: str, recording: Path) -> str:
