@@ -1,0 +1,101 @@
+"""Measures the share of labels that int8 changes, with 8-bit and 7-bit inputs, on any CPU.
+
+    python -m benchmarks.int8_labels MANIFEST ... [--models BUNDLE ...]
+
+All products of an encoder are in int8, however small. They are computed in float32 from the same integers, whose sums
+are exact up to 1,040 inputs: `torch`'s own products with 8-bit inputs need VNNI. An edit of a label is one that turns
+those of float32 into those of int8 (Levenshtein).
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from rapidfuzz.distance import Levenshtein
+
+from benchmarks.results import ROOT, progress
+from penstock import linear
+from penstock.encoder import encoder, int8, precision
+from penstock.errors import StreamError
+from penstock.evaluation.manifest import read_manifest
+from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import Checkpoint
+from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.recognizer import StreamingRecognizer
+from penstock.reporting import markdown_table
+from penstock.transcription.offline import OfflineRecognizer
+
+MODELS = [ROOT / "models" / name for name in ("an4-rnnt-hybrid", "an4-tdt-hybrid", "an4-offline")]
+BATCH = 16
+WIDTHS = (8, 7)
+Packed = tuple[torch.Tensor, torch.Tensor]
+
+
+def _pack(weight: torch.Tensor) -> Packed:
+    numbers, largest = int8.quantize(weight)
+    return numbers.float().t().contiguous(), largest / 127
+
+
+def _multiply(x: torch.Tensor, largest: int, packed: Packed) -> torch.Tensor:
+    numbers, scales = packed
+    return (x * largest).round() @ numbers * (scales / largest)
+
+
+def labels_of(model: Path, context: str | None, recordings: Sequence[np.ndarray], bits: int) -> list[list[int]]:
+    """The labels of each recording (float32, the model's rate); bits: of int8 inputs, 0 for float32."""
+    with (
+        patch.object(linear, "MIN_PACKED_NUMBERS", 1),
+        patch.object(encoder, "_OPENVINO_NUMBERS", ()),
+        patch.object(int8, "activation_bits", lambda: bits),
+        patch.object(precision, "activation_bits", lambda: bits),
+        patch.object(int8, "_pack", _pack),
+        patch.object(int8, "_multiply", _multiply),
+    ):
+        name = precision.INT8 if bits else precision.FLOAT32
+        if context is None:
+            answers = OfflineRecognizer(model, precision=name).transcribe(recordings)
+        else:
+            recognizer = StreamingRecognizer(model, context, BATCH, precision=name)
+            requests = [AudioRequest(*each, is_start=True, is_end=True) for each in enumerate(recordings)]
+            batches = (requests[first : first + BATCH] for first in range(0, len(requests), BATCH))
+            answers = [answer for batch in batches for answer in recognizer.process(batch)]
+    found = []
+    for answer in answers:
+        if isinstance(answer, StreamError):
+            raise answer
+        found.append([token.id for entry in answer.entries for token in entry.tokens])
+    return found
+
+
+def rows(models: Sequence[Path], recordings: Sequence[np.ndarray]) -> Iterator[list[str]]:
+    """Model, context, labels, and for each width the share that changes, in percent."""
+    for model in models:
+        config = Checkpoint(model).config.encoder
+        for context in [None] if config.is_offline else [f"{one.left},{one.right}" for one in config.contexts]:
+            exact = labels_of(model, context, recordings, 0)
+            count = sum(map(len, exact))
+            row = [model.name, context or "file", f"{count:,}"]
+            for bits in WIDTHS:
+                progress(f"{model.name} {context or 'file'} {bits} bits")
+                changed = sum(map(Levenshtein.distance, exact, labels_of(model, context, recordings, bits)))
+                row.append(f"{100 * changed / count:.2f}")
+            yield row
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("manifests", type=Path, nargs="+", help="recordings; their texts are not used")
+    parser.add_argument("--models", type=Path, nargs="+", default=MODELS, help="bundles; default: the bundled ones")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    recordings = [read_audio(each.audio, 16_000) for path in args.manifests for each in read_manifest(path)]
+    header = ["model", "context", "labels", *(f"{bits} bits, %" for bits in WIDTHS)]
+    print(markdown_table(header, list(rows(args.models, recordings)), left=2))
+
+
+if __name__ == "__main__":
+    main()
