@@ -97,15 +97,6 @@ def test_boosting_adds_to_labels_beside_the_language_model(tmp_path, pruning, al
     assert_same_beam(found, from_reference(expected, 0.3 * table.final), atol=1e-4)
 
 
-def test_an_empty_boost_is_none(tmp_path):
-    _, network = make(tmp_path, 5)
-    streams = random_streams(5, (12,))
-    search = BeamSearch(network, fusion=Fusion(boost=Boost(torch.zeros(48))))
-    expected = search_whole(network, BeamSearch(network), streams, SIZES)
-    found = search_whole(network, search, streams, SIZES)
-    assert_same_beam(found[0], expected[0])
-
-
 @pytest.mark.parametrize("durations", [(0, 1, 3), *PAIRS], ids=str)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
 def test_random_chunks_are_the_whole(tmp_path, algorithm, durations):
