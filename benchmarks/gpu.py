@@ -128,7 +128,7 @@ def measure_server(lines: Lines, chosen: argparse.Namespace, case: dict, context
     """Real-time streams in a server, more of them until chunks are late; they have no labels."""
     size, widths = ("small", (144, 64, 128)) if chosen.tiny else ("xlarge", (1024, 640, 1024))
     with tempfile.TemporaryDirectory() as folder:
-        model = write_random_bundle(Path(folder), size, TransducerSizes(*widths), context, device=chosen.device)
+        model = write_random_bundle(Path(folder), size, TransducerSizes(*widths), context, chosen.device)
         values = (model, f"{context.left},{context.right}", case["precision"], chosen.device, max(chosen.streams))
         names = (f"PENSTOCK_{name}" for name in ("MODEL", "CONTEXT", "PRECISION", "DEVICE", "MAX_STREAMS"))
         environment = dict(zip(names, map(str, values), strict=True))

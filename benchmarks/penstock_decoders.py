@@ -102,8 +102,8 @@ class UnprojectedNetwork(StandardNetwork):
     Its "projected" frames are encoder frames [B, T, D], its "projected" predictions the LSTM's output [N, H].
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
-        super().__init__(checkpoint, device, dtype, TORCH)
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu"):
+        super().__init__(checkpoint, device, kernels=TORCH)
         self.frame_width = checkpoint.tensors("joint.encoder.weight")["joint.encoder.weight"].shape[1]
 
     def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:

@@ -116,9 +116,9 @@ class _RandomHead:
 class RandomCtc(_RandomHead):
     """The part of a `Checkpoint` that a `CtcHead` reads."""
 
-    def __init__(self, sizes: "TransducerSizes", seed: int = 0):
+    def __init__(self, sizes: TransducerSizes):
         """sizes: width of the frames and labels; about one frame in four has a label."""
-        super().__init__(sizes.d_model, seed)
+        super().__init__(sizes.d_model, seed=0)
         self.config = SimpleNamespace(ctc=CtcConfig(sizes.vocabulary_size), transducer=None, prompt=None)
         weight = torch.randn(sizes.vocabulary_size + 1, sizes.d_model, generator=self._generator)
         logits = self.frames(1, _SAMPLES)[0] @ weight.t()
@@ -132,22 +132,15 @@ class RandomCtc(_RandomHead):
 class RandomEncoder:
     """The part of a `Checkpoint` that a `StreamingEncoder` reads."""
 
-    def __init__(
-        self,
-        sizes: EncoderSizes,
-        context: AttentionContext | None,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        mel_bins: int = _MEL_BINS,
-    ):
+    def __init__(self, sizes: EncoderSizes, context: AttentionContext | None, device: str | torch.device):
         """context: None for an offline model; device: where values are drawn.
 
         Raises CheckpointError for a context that no encoder can have.
         """
-        self.features = replace(FEATURES, mel_bins=mel_bins, is_normalized=context is None)
+        self.features = replace(FEATURES, is_normalized=context is None)
         self.config = SimpleNamespace(
             encoder=EncoderConfig(
-                mel_bins=mel_bins,
+                mel_bins=_MEL_BINS,
                 n_layers=sizes.layers,
                 d_model=sizes.width,
                 n_heads=sizes.heads,
@@ -161,8 +154,8 @@ class RandomEncoder:
                 contexts=() if context is None else (context,),
             )
         )
-        self._device, self._seed = torch.device(device), seed
-        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._device = torch.device(device)
+        self._generator = torch.Generator(self._device).manual_seed(0)
 
     def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """`Checkpoint.tensors`; a tensor has the same values in every call."""
@@ -181,7 +174,7 @@ class RandomEncoder:
             return torch.zeros(shape, device=self._device)
         if "norm" in name:
             return torch.ones(shape, device=self._device)
-        generator = torch.Generator(self._device).manual_seed((self._seed << 32) + zlib.crc32(name.encode()))
+        generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
         noise = torch.randn(shape, generator=generator, device=self._device)
         return noise / noise[0].numel() ** 0.5
 
@@ -317,26 +310,18 @@ class SyntheticTokenizer:
 
 
 def write_random_bundle(
-    directory: Path,
-    encoder: str | EncoderSizes,
-    sizes: TransducerSizes,
-    context: AttentionContext | None,
-    kind: str = RNNT,
-    mel_bins: int = 80,
-    device: str = "cpu",
+    directory: Path, encoder: str, sizes: TransducerSizes, context: AttentionContext, device: str
 ) -> Path:
-    """Writes a Transducer of a kind of `KINDS`; returns `directory`.
+    """Writes an RNN-T; returns `directory`.
 
-    encoder: a key of `ENCODERS`, or sizes; context: None for an offline model; device: where the encoder's values are
-    drawn. Raises CheckpointError for a context that no encoder can have, ValueError if the widths of encoder and joint
-    differ.
+    encoder: a key of `ENCODERS`; device: where the encoder's values are drawn. Raises CheckpointError for a context
+    that no encoder can have, ValueError if the widths of encoder and joint differ.
     """
-    encoder_sizes = ENCODERS[encoder] if isinstance(encoder, str) else encoder
-    source = RandomEncoder(encoder_sizes, context, device=device, mel_bins=mel_bins)
+    source = RandomEncoder(ENCODERS[encoder], context, device)
     width, features = source.config.encoder.d_model, source.features
     if width != sizes.d_model:
         raise ValueError(f"sizes: d_model is {sizes.d_model}, the encoder has {width}")
-    transducer = RandomTransducer(kind, sizes)
+    transducer = RandomTransducer(RNNT, sizes)
     config = ModelConfig(features, source.config.encoder, transducer.config.transducer)
     tensors = {name: tensor.cpu() for name, tensor in source.tensors("encoder.").items()} | transducer.tensors()
     tensors |= front_end_tensors(features)

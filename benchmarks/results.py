@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.reporting import commit, date_utc, describe_hardware, package_versions, write_report
@@ -75,13 +75,13 @@ def progress(message: str) -> None:
 class Steps:
     """Says on stderr which step begins, the time since the first one, and that left if all take as long."""
 
-    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic):
-        self._count, self._clock, self._began_s = count, clock, clock()
+    def __init__(self, count: int):
+        self._count, self._began_s = count, time.monotonic()
         self._done = 0
 
     def begin(self, what: str) -> None:
         """The next one."""
-        elapsed_s = self._clock() - self._began_s
+        elapsed_s = time.monotonic() - self._began_s
         left = f", about {duration(elapsed_s / self._done * (self._count - self._done))} left" if self._done else ""
         self._done += 1
         progress(f"[{self._done} of {self._count}, {duration(elapsed_s)} elapsed{left}] {what}")

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from loadtest.report import REPORT, make_folder
 from penstock.errors import RunError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import parse_context
-from penstock.serving.information import server_information
+from penstock.serving.information import server_information, speaker_information
 from penstock.serving.launch import LOOPBACK, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
@@ -193,19 +193,25 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
         facts |= {"context": f"[{context.left},{context.right}]", "chunk_ms": config.chunk_ms(context)}
     facts |= {"max_streams": plan.max_streams, "threads": plan.threads, **settings_beyond(environment)}
     options = ServerOptions(
-        find_model_repository(), drain_s=_DRAIN_S, environment=environment, information=_information(environment)
+        find_model_repository(),
+        drain_s=_DRAIN_S,
+        environment=environment,
+        information=information(os.environ | environment),
     )
     with TritonServer(find_triton(), options) as server:
         yield ReadyServer(server, facts)
 
 
-def _information(environment: dict[str, str]) -> dict[str, str]:
-    """Information that `penstock serve` publishes with these settings; the device is no part of it."""
-    found = Settings.from_environment({**os.environ, **environment, "PENSTOCK_DEVICE": "cpu"})
-    options = found.options
-    return server_information(
-        found.checkpoint, found.context, options.decoding, options.max_streams, options.idle_seconds
-    )
+def information(environment: Mapping[str, str]) -> dict[str, str]:
+    """Information that `penstock serve` with these settings gives to clients; the device is no part of it."""
+    found = Settings.from_environment({**environment, "PENSTOCK_DEVICE": "cpu"})
+    options, config = found.options, found.speaker_config
+    return {
+        **server_information(
+            found.checkpoint, found.context, options.decoding, options.max_streams, options.idle_seconds
+        ),
+        **({} if config is None else speaker_information(config, options.all_speaker_streams)),
+    }
 
 
 def settings_beyond(plan: dict[str, str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Each package of penstock imports only packages below it (docs/architecture.md), and serving imports no trainer."""
 
 import ast
+import functools
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ GRAPH_BUILDING = SOURCES / "scoring" / "wfst" / "building"
 """The only importer of kaldifst; imported only by itself and, when it runs, by `penstock graph`."""
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Dotted names of everything that a file imports, also inside functions."""
     found: set[str] = set()

@@ -141,8 +141,8 @@ def test_a_killed_command_leaves_nothing(model, text, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     command = [sys.executable, "-m", "penstock.cli", "adapt", "--model", model, "--text", text, "--out", place / "out"]
-    with subprocess.Popen([*map(str, command), "--steps", "2000"], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr.readline().startswith("step 100 of 2000: perplexity ")
+    with subprocess.Popen([*map(str, command), "--steps", "400"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline().startswith("step 20 of 400: perplexity ")
         process.kill()
     assert process.returncode == -signal.SIGKILL
     assert list(place.iterdir()) == []

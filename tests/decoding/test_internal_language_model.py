@@ -16,7 +16,7 @@ from penstock.decoding.transducer.networks import FactorizedNetwork
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair
-from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
+from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.beam import Choices, Found, TableAutomaton, assert_same_beam, search_in_chunks, search_whole, start
 from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
@@ -244,29 +244,6 @@ def test_a_score_is_at_most_its_texts_sum_over_all_alignments(tmp_path, algorith
     assert min(map(len, beams)) > 2
     assert min(gaps) > -1e-9
     assert gaps[len(beams[0]) :] == pytest.approx([0.0] * len(beams[1]), abs=1e-9)
-
-
-STRATEGIES = [FusionStrategy(BlankScoring.LABELS_ONLY, pruning) for pruning in Pruning]
-
-
-@both_searches
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.pruning.value)
-def test_the_external_score_has_both_language_models(tmp_path, algorithm, strategy):
-    """By equation 2 of the beam search paper: beta log P_ilm + weight log P_lm of the text and its end."""
-    (stream,) = random_streams(8, (12,))
-    table, pair, weight = TableAutomaton(4), IlmPair(0.6, 0.6), 0.2
-    model = make(tmp_path, pair)
-    search = BeamSearch(model.network, algorithm, Fusion(table), strategy)
-    (beam,) = search_whole(model.network, search, [stream], SIZES, Choices(weights=[weight], pairs=[pair]))
-    for found in beam:
-        state, external = 0, 0.0
-        for label in ids(found):
-            external += weight * float(table.scores[state, label])
-            state = int(table.next_states[state, label])
-        external += weight * float(table.final[state])
-        ilm = sums(model.reference(pair), stream, ids(found)).log_p_ilm
-        assert found.score - found.acoustic == pytest.approx(external + 0.6 * ilm, abs=2e-5)
-    assert any(len(found.labels) > 1 for found in beam)
 
 
 @both_searches

@@ -10,6 +10,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("src/", "client/src/", "gateway/src/")
@@ -32,28 +33,9 @@ SHARED_NAMES = {
 """Names of two classes, one in the server and one in a package without torch, and why both have it."""
 
 
-@functools.cache
-def sources() -> dict[str, ast.Module]:
-    """Every Python file that is not generated: its name relative to the repository, and its code."""
-    command = ["git", "ls-files", "*.py", ":!:*_pb2.py", ":!:*_pb2_grpc.py"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    return {name: ast.parse((ROOT / name).read_text(encoding="utf-8")) for name in names}
-
-
-def test_named_tuples_have_no_second_base():
-    """Python 3.10 rejects one."""
-    classes = (
-        (f"{name}:{node.lineno}", [base.id for base in node.bases if isinstance(base, ast.Name)], len(node.bases))
-        for name, tree in sources().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    )
-    assert [place for place, bases, count in classes if "NamedTuple" in bases and count > 1] == []
-
-
-def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+def docstrings(nodes: list[ast.AST]) -> Iterator[ast.Constant]:
     """Docstrings of the module, its classes and functions, and the texts behind attributes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -67,11 +49,48 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
                 yield statement.value
 
 
+class Class(NamedTuple):
+    place: str
+    name: str
+    bases: list[str]
+
+
+class Source(NamedTuple):
+    """Checked parts of a file, without its tree: those of all files would slow each garbage collection down."""
+
+    classes: list[Class]
+    docstrings: list[ast.Constant]
+
+
+@functools.cache
+def sources() -> dict[str, Source]:
+    """Every Python file that is not generated, by its name relative to the repository."""
+    command = ["git", "ls-files", "*.py", ":!:*_pb2.py", ":!:*_pb2_grpc.py"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return {name: read(name) for name in names}
+
+
+def read(name: str) -> Source:
+    nodes = list(ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))))
+    classes = [
+        Class(f"{name}:{node.lineno}", node.name, list(map(ast.unparse, node.bases)))
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    ]
+    return Source(classes, list(docstrings(nodes)))
+
+
+def test_named_tuples_have_no_second_base() -> None:
+    """Python 3.10 rejects one."""
+    classes = [each for source in sources().values() for each in source.classes]
+    assert [each.place for each in classes if "NamedTuple" in each.bases and len(each.bases) > 1] == []
+
+
 def test_docstrings_begin_with_a_verb_or_the_thing_itself() -> None:
     found = [
         f"{name}:{text.lineno}: {text.value.strip()[:60]}"
-        for name, tree in sources().items()
-        for text in docstrings(tree)
+        for name, source in sources().items()
+        for text in source.docstrings
         if ELLIPSIS.match(text.value)
     ]
     assert not found, "\n".join(found)
@@ -79,11 +98,10 @@ def test_docstrings_begin_with_a_verb_or_the_thing_itself() -> None:
 
 def test_classes_have_names_of_their_own() -> None:
     files = defaultdict[str, list[str]](list)
-    for name, tree in sources().items():
+    for name, source in sources().items():
         if name.startswith(PRODUCT):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    files[node.name].append(name)
+            for each in source.classes:
+                files[each.name].append(name)
     shared = {name: found for name, found in files.items() if len(found) > 1}
     assert shared.keys() <= SHARED_NAMES.keys(), {name: shared[name] for name in shared.keys() - SHARED_NAMES.keys()}
     assert all(len(found) == 2 for found in shared.values()), shared

@@ -74,12 +74,13 @@ def texts() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("pattern", WORDS)
 def test_no_text_has_the_word(pattern: str) -> None:
+    candidate = re.compile(pattern.replace(r"\b", ""), re.IGNORECASE)  # finds more, several times as fast
     word = re.compile(pattern.replace(r"\b", EDGE), re.IGNORECASE)
     found = [
         f"{name}:{number}: {line.strip()[:100]}"
         for name, lines in texts().items()
         for number, line in enumerate(lines, start=1)
-        if word.search(line) and not ALLOWED.search(line)
+        if candidate.search(line) and word.search(line) and not ALLOWED.search(line)
     ]
     assert not found, f"use {WORDS[pattern]!r} instead:\n" + "\n".join(found)
 

@@ -119,15 +119,6 @@ def test_all_chunks_are_whole_and_only_the_last_may_be_partly_valid(extractor):
     assert replies[-1].last_valid_mel_frames == (frames % size or size)
 
 
-def test_nothing_is_emitted_later_than_its_samples_allow(extractor):
-    """A chunk comes with the very sample that completes its window."""
-    geometry = extractor.geometry
-    samples = golden_samples("medium").numpy()
-    needed = geometry.window_samples - geometry.lead_samples
-    push(extractor, 0, NO_SAMPLES, is_first=True)
-    assert len(push(extractor, 0, samples[: needed - 1]).mel) == 0
-    assert len(push(extractor, 0, samples[needed - 1 : needed]).mel) == 1
-    assert len(push(extractor, 0, samples[needed : needed + geometry.chunk_samples - 1]).mel) == 0
 
 
 def test_covered_samples_grow_up_to_the_end(extractor):

@@ -7,8 +7,7 @@ find what NeMo finds, or fixed in NeMo, which must then find what is found here:
 - TDT: a blank forced by max_symbols moves by its best duration: switch `forced_blank_takes_its_duration`
 - AES: the flags of hypotheses that still expand are kept by place while the beam is sorted, so that some leave a
   frame without their blank: one line fixed
-- RNN-T: eq. 3 is not applied to blanks that are forced, by ALSD with early pruning and by AES: fixed
-- AES: early pruning with eq. 3 counts the label's score twice: not compared
+- RNN-T: eq. 3 is not applied to blanks that are forced by AES: fixed
 """
 
 import inspect
@@ -27,7 +26,8 @@ from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import Mod
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.transducer.networks import open_network
-from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
+from penstock.scoring import fusion
+from penstock.scoring.fusion import Fusion
 from tests.helpers.beam import Choices, TableAutomaton, reference, search_whole
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model
 from tests.helpers.oracle.nemo_fusion import NemoFusionModel
@@ -85,9 +85,7 @@ def nemo_alsd(one: OracleModel, beam_size: int, **fusion: object):
         "allow_cuda_graphs": False,
     }  # fmt: skip
     if is_rnnt(one.name):
-        is_unfused = fusion and (fusion["pruning_mode"], fusion["blank_lm_score_mode"]) == ("early", "lm_weighted_full")
-        kind = fixed(ModifiedALSDBatchedRNNTComputer, *[_ALSD_FORCED_BLANK] * bool(is_unfused))
-        return kind(**common, **fusion)
+        return ModifiedALSDBatchedRNNTComputer(**common, **fusion)
     durations = list(one.checkpoint.config.transducer.tdt_durations)
     return ModifiedALSDBatchedTDTComputer(durations=durations, **common, **fusion)
 
@@ -99,10 +97,6 @@ _AES_FLAGS = (
 _AES_FORCED_BLANK = (
     "batched_hyps.scores + logps[..., -1]",
     "batched_hyps.scores + logps[..., -1] * (1 + self.ngram_lm_alpha)",
-)
-_ALSD_FORCED_BLANK = (
-    "hyps_scores + log_probs_blank",
-    "hyps_scores + log_probs_blank * (1 + sum(self.fusion_models_alpha))",
 )
 
 
@@ -175,38 +169,24 @@ def test_aes(name, beam_size):
     print(f"{name}, beam {beam_size}: {faulty:.3f} with NeMo's code unchanged")
 
 
-STRATEGIES = [(scoring, pruning) for scoring in BlankScoring for pruning in Pruning]
-NEMO_SCORING = {BlankScoring.LABELS_ONLY: "no_score", BlankScoring.BLANK_TOO: "lm_weighted_full"}
+NEMO_FUSION = {"blank_lm_score_mode": "lm_weighted_full", "pruning_mode": "late"}
 
 
-@pytest.mark.parametrize(("scoring", "pruning"), STRATEGIES)
 @pytest.mark.parametrize("name", ["rnnt_hybrid", "rnnt_batch_norm", "tdt_hybrid"])
-def test_alsd_with_a_language_model(name, scoring, pruning):
+def test_alsd_with_a_language_model(name, monkeypatch):
+    monkeypatch.setattr(fusion, "MIN_LABEL_PROBABILITY", 1e-2)
     one = oracle_model(name)
     utterances, table, weight = utterances_of(one), silent_end(one), 0.4
-    nemo = nemo_alsd(
-        one, 4, fusion_models=[NemoFusionModel(table)], fusion_models_alpha=[weight],
-        blank_lm_score_mode=NEMO_SCORING[scoring], pruning_mode=pruning.value,
-    )  # fmt: skip
-    found = search(
-        one, utterances, 4, choices=Choices(weights=[weight] * len(utterances)), fusion=Fusion(table),
-        strategy=FusionStrategy(scoring, pruning, min_label_probability=1e-2),
-    )  # fmt: skip
+    nemo = nemo_alsd(one, 4, fusion_models=[NemoFusionModel(table)], fusion_models_alpha=[weight], **NEMO_FUSION)
+    found = search(one, utterances, 4, choices=Choices(weights=[weight] * len(utterances)), fusion=Fusion(table))
     assert share_of_same(found, nemo_search(one, nemo, utterances)) >= MIN_SHARE
 
 
-@pytest.mark.parametrize(("scoring", "pruning"), STRATEGIES[:1] + STRATEGIES[1:2] + STRATEGIES[3:])
-def test_aes_with_a_language_model(scoring, pruning):
+def test_aes_with_a_language_model():
     one = oracle_model("rnnt_hybrid")
     utterances, table, weight = utterances_of(one), silent_end(one), 0.4
-    changes = [_AES_FLAGS, *[_AES_FORCED_BLANK] * (scoring is BlankScoring.BLANK_TOO)]
-    kind = fixed(ModifiedAESBatchedRNNTComputer, *changes)
-    nemo = nemo_aes(
-        one, 4, kind, ngram_lm_model=NemoFusionModel(table), ngram_lm_alpha=weight,
-        blank_lm_score_mode=NEMO_SCORING[scoring], pruning_mode=pruning.value,
-    )  # fmt: skip
-    found = search(
-        one, utterances, 4, BeamAlgorithm.AES, Choices(weights=[weight] * len(utterances)), fusion=Fusion(table),
-        strategy=FusionStrategy(scoring, pruning),
-    )  # fmt: skip
+    kind = fixed(ModifiedAESBatchedRNNTComputer, _AES_FLAGS, _AES_FORCED_BLANK)
+    nemo = nemo_aes(one, 4, kind, ngram_lm_model=NemoFusionModel(table), ngram_lm_alpha=weight, **NEMO_FUSION)
+    choices = Choices(weights=[weight] * len(utterances))
+    found = search(one, utterances, 4, BeamAlgorithm.AES, choices, fusion=Fusion(table))
     assert share_of_same(found, nemo_search(one, nemo, utterances)) >= MIN_SHARE

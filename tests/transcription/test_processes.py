@@ -77,23 +77,18 @@ class Dying:
         yield
 
 
-def killed() -> None:
-    list(transcribe_files(Dying(), ["a.wav", "b.wav"], 2))
-
-
-def test_a_process_that_ends_early_is_an_error():
-    with pytest.raises(RunError, match=r"a process ended by SIGKILL.*; --processes takes fewer"):
-        in_fresh_process(killed)
-
-
 def left_over(model: Path, paths: list[Path]) -> list[BaseProcess]:
+    """Processes that are there after one of them was killed, and after their consumer has stopped."""
+    with pytest.raises(RunError, match=r"a process ended by SIGKILL.*; --processes takes fewer"):
+        list(transcribe_files(Dying(), ["a.wav", "b.wav"], 2))
+    killed = multiprocessing.active_children()
     results = transcribe_files(transcriber_of(model), paths, 2)
     next(results)
     results.close()
-    return multiprocessing.active_children()
+    return killed + multiprocessing.active_children()
 
 
-def test_processes_end_with_their_consumer(model, paths):
+def test_processes_end_with_one_that_is_killed_and_with_their_consumer(model, paths):
     assert in_fresh_process(left_over, model, paths) == []
 
 

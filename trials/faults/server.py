@@ -38,10 +38,10 @@ _UNSETTLED_WORDS = 2
 """At the end of a text that was cut short."""
 
 
-def make_options(model: Path, drain_s: int = 2) -> ServerOptions:
+def make_options(model: Path) -> ServerOptions:
     """A small server with the bundled model and the default queue delay."""
     environment = server_environment(model, MAX_STREAMS, idle_s=30.0) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
-    return ServerOptions(find_model_repository(), drain_s=drain_s, environment=environment)
+    return ServerOptions(find_model_repository(), drain_s=2, environment=environment)
 
 
 def _stream_until(

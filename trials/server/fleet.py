@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from loadtest.locust_run import information
 from loadtest.processes import server_processes
 from penstock.serving.launch import LOOPBACK, Ports, ServerOptions, claim_ports
 from penstock.serving.model_repository import find_model_repository
@@ -24,7 +25,7 @@ from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog
 from trials.edge_check import running_edge
 from trials.server.gateway import RunningGateway, fresh_gateway
-from trials.server.running import CONTEXT, RunningServer, information, server_environment
+from trials.server.running import CONTEXT, RunningServer, server_environment
 
 IDLE_S = 10.0
 """Idle timeout of servers behind gateways, which keep their streams open every 3.3 s."""

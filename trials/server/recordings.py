@@ -121,14 +121,10 @@ def make_recordings(model: Path, seconds: float = 1.6) -> list[Recording]:
 
 
 def stream_all(
-    stream: RawStream | BatchedRawStream,
-    recording: Recording,
-    history: History,
-    pause_s: float = 0.0,
-    request_samples: int = REQUEST_SAMPLES,
+    stream: RawStream | BatchedRawStream, recording: Recording, history: History, pause_s: float = 0.0
 ) -> History:
     """Sends a whole stream; an error ends it."""
-    ends = [*range(request_samples, len(recording.samples), request_samples), len(recording.samples)]
+    ends = [*range(REQUEST_SAMPLES, len(recording.samples), REQUEST_SAMPLES), len(recording.samples)]
     for start, end in zip([0, *ends], ends, strict=False):
         try:
             reply = stream.send(recording.samples[start:end], start == 0, end == ends[-1])

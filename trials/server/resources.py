@@ -17,11 +17,11 @@ def read_metrics(server: RunningServer) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^penstock_(\w+)(?:\{\})? (\S+)$", text, re.M)}
 
 
-def wait_until_free(server: RunningServer, timeout_s: float, slots: int | None = None) -> float:
-    """Returns the seconds until that many slots are free (all); AssertionError after `timeout_s`."""
+def wait_until_free(server: RunningServer, timeout_s: float) -> float:
+    """Returns the seconds until all slots are free; AssertionError after `timeout_s`."""
 
     def is_free() -> bool:
         send_empty_stream(server)  # upon which the server expires idle streams
-        return read_metrics(server)["slots_free"] >= (server.max_streams if slots is None else slots)
+        return read_metrics(server)["slots_free"] >= server.max_streams
 
     return wait_until(is_free, timeout_s, "slots are not free")

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.serving.information import server_information, speaker_information
+from loadtest.locust_run import information
 from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import Settings
 from penstock.serving.triton_install import find_triton
 from trials.server.gateway import RunningGateway, fresh_gateway
 
@@ -42,18 +41,6 @@ def server_environment(
         "PENSTOCK_MAX_STREAMS": str(max_streams),
         "PENSTOCK_IDLE_SECONDS": str(idle_s),
         "PENSTOCK_QUEUE_DELAY_MS": "0",  # a test sends its requests one after the other
-    }
-
-
-def information(environment: dict[str, str]) -> dict[str, str]:
-    """Information that `penstock serve` with these settings gives to clients."""
-    found = Settings.from_environment(environment | {"PENSTOCK_DEVICE": "cpu"})
-    options, config = found.options, found.speaker_config
-    return {
-        **server_information(
-            found.checkpoint, found.context, options.decoding, options.max_streams, options.idle_seconds
-        ),
-        **({} if config is None else speaker_information(config, options.all_speaker_streams)),
     }
 
 
@@ -88,12 +75,12 @@ def processes(group: int) -> list[int]:
     return found
 
 
-def wait_until(is_so: Callable[[], object], timeout_s: float, what: str, pause_s: float = 0.02) -> float:
+def wait_until(is_so: Callable[[], object], timeout_s: float, what: str) -> float:
     """Looks again and again; returns the seconds until it is so. AssertionError with `what` after the limit."""
     begin_s = time.monotonic()
     while not is_so():
         assert time.monotonic() - begin_s < timeout_s, f"{what} after {timeout_s:g} s"
-        time.sleep(pause_s)
+        time.sleep(0.02)
     return time.monotonic() - begin_s
 
 

@@ -133,17 +133,6 @@ def test_truncation(tmp_path, algorithm):
     assert_same_state(found.states, expected.states)
 
 
-def test_long_chunks_are_split(tmp_path):
-    """Nothing is truncated, so the parts of a chunk give the result of the whole."""
-    sizes = BeamSizes(3)
-    network, eager, captured = pair(tmp_path, EagerDriver(), sizes=sizes, max_batch=2)
-    streams = random_streams(5, (31, 12))
-    expected = search_whole(network, eager, streams, sizes)
-    for one, other in zip(search_whole(network, captured, streams, sizes), expected, strict=True):
-        assert_same_beam(one, other)
-    assert len(expected[0][0].labels) > 5
-
-
 def static(algorithm: BeamAlgorithm, network: TransducerNetwork) -> tuple[BeamSearch, BeamWorkspace]:
     search = BeamSearch(network, algorithm, automata(network), max_symbols=3)
     most = search.algorithm.max_labels(11), search.algorithm.max_columns(11)

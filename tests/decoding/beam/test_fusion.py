@@ -8,7 +8,7 @@ import torch
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.sizes import BeamSizes
 from penstock.model.config import IlmPair
-from penstock.scoring.fusion import BlankScoring, Fusion, FusionStrategy, Pruning
+from penstock.scoring.fusion import Fusion
 from tests.helpers.beam import (
     Choices,
     TableAutomaton,
@@ -22,26 +22,19 @@ from tests.helpers.beam import (
 )
 from tests.helpers.decoding import PAIRS, random_streams
 
-STRATEGIES = [FusionStrategy(scoring, pruning) for scoring in BlankScoring for pruning in Pruning]
 SIZES = BeamSizes(3)
 
 
+@pytest.mark.parametrize("durations", [(), (0, 2, 4), IlmPair(0.6, 0.6)], ids=str)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.blank_scoring.value}-{s.pruning.value}")
-def test_the_plain_search(tmp_path, strategy, algorithm):
-    """The model is an RNN-T, a TDT and a factorized transducer in turn."""
-    durations = ((), (0, 2, 4), IlmPair(0.6, 0.6))[
-        (STRATEGIES.index(strategy) + list(BeamAlgorithm).index(algorithm)) % 3
-    ]
+def test_the_plain_search(tmp_path, algorithm, durations):
     checkpoint, network = make(tmp_path, 7, durations)
     table, weights = TableAutomaton(1), [0.6, 0.25]
     streams = random_streams(3, (12, 9))
-    search = BeamSearch(network, algorithm, Fusion(table), strategy)
+    search = BeamSearch(network, algorithm, Fusion(table))
     found = search_whole(network, search, streams, SIZES, Choices(weights=weights))
     for stream, weight, beam in zip(streams, weights, found, strict=True):
-        scores_blank = strategy.blank_scoring is BlankScoring.BLANK_TOO
-        fusion = table.plain(weight, scores_blank=scores_blank, prunes_late=strategy.pruning is Pruning.LATE)
-        plain = reference(checkpoint, 3, fusion=fusion)
+        plain = reference(checkpoint, 3, fusion=table.plain(weight))
         expected = plain.alsd(stream) if algorithm is BeamAlgorithm.ALSD else plain.aes_search(stream)
         assert_same_beam(beam, from_reference(expected, weight * table.final), atol=1e-4)
 
@@ -50,23 +43,17 @@ def test_it_makes_a_difference(tmp_path):
     _, network = make(tmp_path, 7)
     streams, table = random_streams(3, (20, 12)), TableAutomaton(1)
     without = search_whole(network, BeamSearch(network), streams, SIZES)
-    scores = set()
-    for strategy in STRATEGIES:
-        search = BeamSearch(network, fusion=Fusion(table), strategy=strategy)
-        found = search_whole(network, search, streams, SIZES, Choices(weights=[0.6] * 2))
-        assert all(one.acoustic > one.score for one in found[0])
-        assert found[0][0].labels != without[0][0].labels
-        scores.add(round(found[0][-1].score, 6))
-    assert len(scores) == len(STRATEGIES)
+    found = search_whole(network, BeamSearch(network, fusion=Fusion(table)), streams, SIZES, Choices(weights=[0.6] * 2))
+    assert all(one.acoustic > one.score for one in found[0])
+    assert found[0][0].labels != without[0][0].labels
 
 
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_weight_0_is_no_language_model(tmp_path, strategy, algorithm):
+def test_weight_0_is_no_language_model(tmp_path, algorithm):
     _, network = make(tmp_path, 4, (0, 1, 2))
     streams = random_streams(4, (15, 8))
     expected = search_whole(network, BeamSearch(network, algorithm), streams, SIZES)
-    search = BeamSearch(network, algorithm, Fusion(TableAutomaton(2)), strategy)
+    search = BeamSearch(network, algorithm, Fusion(TableAutomaton(2)))
     found = search_whole(network, search, streams, SIZES, Choices(weights=[0.0, 0.5]))
     assert_same_beam(found[0], expected[0])
     assert found[1][0].score != expected[1][0].score
@@ -83,27 +70,17 @@ class Boost(TableAutomaton):
 
 @pytest.mark.parametrize("durations", [(), IlmPair(0.6, 0.6)], ids=str)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-@pytest.mark.parametrize("pruning", Pruning)
-def test_boosting_adds_to_labels_beside_the_language_model(tmp_path, pruning, algorithm, durations):
+def test_boosting_adds_to_labels_beside_the_language_model(tmp_path, algorithm, durations):
     checkpoint, network = make(tmp_path, 5, durations)
     (stream,) = random_streams(5, (12,))
     boost = torch.zeros(48)
     boost[[3, 17]] = 2.0
     table = TableAutomaton(3)
-    search = BeamSearch(network, algorithm, Fusion(table, Boost(boost)), FusionStrategy(pruning=pruning))
+    search = BeamSearch(network, algorithm, Fusion(table, Boost(boost)))
     (found,) = search_whole(network, search, [stream], SIZES, Choices(weights=[0.3]))
-    plain = reference(checkpoint, 3, fusion=table.plain(0.3, boost=boost, prunes_late=pruning is Pruning.LATE))
+    plain = reference(checkpoint, 3, fusion=table.plain(0.3, boost=boost))
     expected = plain.alsd(stream) if algorithm is BeamAlgorithm.ALSD else plain.aes_search(stream)
     assert_same_beam(found, from_reference(expected, 0.3 * table.final), atol=1e-4)
-
-
-def test_an_empty_boost_is_none(tmp_path):
-    _, network = make(tmp_path, 5)
-    streams = random_streams(5, (12,))
-    search = BeamSearch(network, fusion=Fusion(boost=Boost(torch.zeros(48))))
-    expected = search_whole(network, BeamSearch(network), streams, SIZES)
-    found = search_whole(network, search, streams, SIZES)
-    assert_same_beam(found[0], expected[0])
 
 
 @pytest.mark.parametrize("durations", [(0, 1, 3), *PAIRS], ids=str)

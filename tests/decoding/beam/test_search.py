@@ -16,9 +16,7 @@ from tests.helpers.beam import (
     Choices,
     assert_same_beam,
     from_reference,
-    labels_of,
     make,
-    n_best_of,
     reference,
     search_in_chunks,
     search_whole,
@@ -248,17 +246,3 @@ def test_unsupported_sizes(tmp_path, sizes):
     _, network = make(tmp_path, 2)
     with pytest.raises(ValueError, match=r"minimum|not supported"):
         BeamStateStore(network, 1, sizes)
-
-
-def test_bytes_per_slot(tmp_path):
-    _, network = make(tmp_path, 2)
-    few, many = (BeamStateStore(network, slots, SIZES) for slots in (1, 6))
-    assert few.bytes_per_slot == many.bytes_per_slot > 4 * 128 * (3 * 8 + 2 * 4)
-
-
-def test_n_best_of_a_stream_without_labels(tmp_path):
-    _, network = make(tmp_path, 2)
-    search, states = BeamSearch(network), start(network, 1, SIZES)
-    ((only,),) = n_best_of(search, states, [[]])
-    assert only == ([], 0.0, 0.0)
-    assert labels_of(search.n_best(states).unstable, 0, 0) == []

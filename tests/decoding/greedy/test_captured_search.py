@@ -16,9 +16,6 @@ from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.program import EagerDriver, Program, steps_with_depth
 from penstock.model.config import IlmPair
-from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.fusion import Fusion, FusionStates
-from penstock.scoring.ngram.io import TokenNames, load_ngram_lm
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.decoding import (
     DURATIONS,
@@ -30,9 +27,7 @@ from tests.helpers.decoding import (
     random_streams,
 )
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture, NoSynchronization
-from tests.helpers.phrases import NumberTokenizer, as_list, random_boosts
 from tests.helpers.random_models import head, random_checkpoint
-from tests.helpers.reference.ngram import write_random_arpa
 
 SEARCHES = (LabelLooping, FrameLooping)
 DRIVERS = {
@@ -197,30 +192,3 @@ def test_long_chunks_do_not_lose_labels_in_storage(make):
     frames = network.project_encoder(torch.nn.utils.rnn.pad_sequence(streams, batch_first=True))
     hyps, _ = captured.decode(frames, torch.tensor([31, 12]), fresh_states(network, 2))
     assert [len(labels_of(hyps, row)) for row in range(2)] == [310, 120]
-
-
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driver):
-    network = open_network(random_checkpoint(tmp_path, 1, durations=(0, 1, 2), blank_rate=0.5))
-    pieces = ["<unk>", *(f"▁p{label}" for label in range(1, network.blank))]
-    write_random_arpa(tmp_path / "lm.arpa", random.Random(1), pieces[1:], order=3, with_unknown=True)
-    lm = load_ngram_lm(tmp_path / "lm.arpa", TokenNames(tuple(pieces), 0))
-    cache = PhraseCache(NumberTokenizer([False] * network.blank), 2**22)
-    search = LabelLooping(network, max_symbols=3, fusion=Fusion(lm, cache.automaton))
-    captured = CapturedSearch(search, DRIVERS[driver](), max_batch=4, frames=5)
-    chance = random.Random(2)
-    starts = [0, *(cache.acquire(as_list(random_boosts(chance, network.blank))) for _ in range(2))]
-    fusion = FusionStates(torch.full((3,), lm.start_state), torch.tensor(starts), torch.tensor([0.0, 0.6, 0.3]))
-    projected_frames = network.project_encoder(torch.stack(random_streams(3, (17, 17, 17))))
-    lengths, states = torch.tensor([17, 9, 16]), fresh_states(network, 3)
-    plain, *found = [
-        [labels_of(one.decode(projected_frames, lengths, chosen)[0], row) for row in range(3)]
-        for one, chosen in (
-            (search, states),
-            (search, states._replace(fusion=fusion)),
-            (captured, states._replace(fusion=fusion)),
-        )
-    ]
-    assert_same_labels(found[1], found[0])
-    assert found[0][0] == plain[0]
-    assert all(one != other for one, other in zip(found[0][1:], plain[1:], strict=True))

@@ -88,13 +88,6 @@ def test_a_stream_without_choice_is_bit_for_bit_as_without_fusion(make, search, 
     assert fused[1] != plain[1]
 
 
-def test_an_empty_fusion_is_none(make):
-    _, network = make()
-    streams = random_streams(2, LENGTHS)
-    plain = decode(LabelLooping(network), streams, fresh_states(network, 4))
-    assert decode(LabelLooping(network, fusion=Fusion()), streams, states(network, WEIGHTS, PHRASES)) == plain
-
-
 @pytest.mark.parametrize("durations", DURATIONS)
 @pytest.mark.parametrize("search", SEARCHES)
 def test_chunked_is_whole_and_batched_is_alone(make, monkeypatch, search, durations):
@@ -108,17 +101,6 @@ def test_chunked_is_whole_and_batched_is_alone(make, monkeypatch, search, durati
     monkeypatch.setattr("tests.helpers.decoding.fresh_states", lambda *_: states(network, WEIGHTS, PHRASES))
     assert_same_labels(decode_in_chunks(network, search, streams, random.Random(1)), together)
     assert_same_labels(decode_whole(network, search, streams), together)
-
-
-def test_scores_are_those_of_the_network_alone(make):
-    """At a fixed place the probabilities of all labels and blank sum to one, so those chosen stay below 0."""
-    _, network = make(blank_rate=0.2)
-    streams = random_streams(4, (20,))
-    boost = RandomAutomaton(3, network.blank, is_phrase_list=True)
-    boost.scores[1:] += 50.0
-    (found,) = decode(LabelLooping(network, fusion=Fusion(None, boost)), streams, states(network, [0.0], [1]))
-    assert len(found) > 5
-    assert all(label.score <= 0 for label in found)
 
 
 def test_blank_stays_blank_whatever_the_bonus(make):

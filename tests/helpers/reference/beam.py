@@ -1,8 +1,7 @@
 """Transducer beam search the slow and obvious way: hypotheses are objects in lists, one utterance, double precision.
 
 ALSD++ and AES++ (Grigoryan et al., "Pushing the limits of beam search decoding for Transducer-based ASR models") for
-RNN-T and TDT, with shallow fusion by equations 2 and 3, early and late pruning. The fast searches must give its
-results.
+RNN-T and TDT, with shallow fusion by equation 3 and late pruning. The fast searches must give its results.
 """
 
 import dataclasses
@@ -24,9 +23,6 @@ class PlainFusion:
     next_states: torch.Tensor
     final: torch.Tensor
     weight: float = 1.0
-    scores_blank: bool = True
-    prunes_late: bool = True
-    min_label_probability: float = 1e-6
     boost: torch.Tensor | None = None
     """[V] added to labels, unweighted."""
 
@@ -181,25 +177,22 @@ class BeamReference(GreedyReference):
             return fused, acoustic
         if fusion.weight:
             fused[:-1] += fusion.weight * fusion.scores[hypothesis.lm_state].double()
-            if fusion.scores_blank:
-                label_probability = max(1.0 - math.exp(float(acoustic[-1])), fusion.min_label_probability)
-                fused[:-1] += fusion.weight * math.log(label_probability)
-                fused[-1] *= 1.0 + fusion.weight
+            label_probability = max(1.0 - math.exp(float(acoustic[-1])), 1e-6)
+            fused[:-1] += fusion.weight * math.log(label_probability)
+            fused[-1] *= 1.0 + fusion.weight
         if fusion.boost is not None:
             fused[:-1] += fusion.boost.double()
         return fused, acoustic
 
     def _steps(self, hypothesis: Hypothesis, logits: torch.Tensor, width: int, margin: float = math.inf) -> list[Step]:
         fused, acoustic = self._fused(hypothesis, logits)
-        prunes_late = self.fusion is None or self.fusion.prunes_late
-        pruning = fused if prunes_late else self.ranking(acoustic, hypothesis.prediction)
-        labels = pruning.argsort(descending=True, stable=True)[:width].tolist()
+        labels = fused.argsort(descending=True, stable=True)[:width].tolist()
         durations = self._durations(logits)
-        best = max(float(pruning[label]) + value for label in labels for _, value in durations)
+        best = max(float(fused[label]) + value for label in labels for _, value in durations)
         steps = []
         for label in labels:
             for duration, log_probability in durations:
-                if float(pruning[label]) + log_probability < best - margin:
+                if float(fused[label]) + log_probability < best - margin:
                     continue
                 jump = max(duration, 1) if label == self._blank else duration
                 total = hypothesis.score + float(fused[label]) + log_probability

@@ -246,13 +246,6 @@ def test_audio_that_the_encoder_cannot_follow_waits_as_samples(checkpoint, speec
     assert is_freed(server)
 
 
-def test_silence_has_no_words(checkpoint):
-    stream = StreamingRecognizer(checkpoint.directory).open_stream(options=WINDOW)
-    stream.push(np.zeros(RATE_HZ, np.float32))
-    last = stream.finish()
-    assert (last.is_final, last.audio_processed_s) == (True, 1.0)
-
-
 @pytest.mark.parametrize(
     ("window", "problem"),
     [

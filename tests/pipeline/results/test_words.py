@@ -208,10 +208,6 @@ def test_a_tag_changes_no_times_and_no_confidence_of_words():
     assert with_tag.words == plain.words
 
 
-def test_a_word_is_as_certain_as_its_least_probable_token():
-    assert word_confidence([math.log(0.5), math.log(0.1), math.log(0.5)]) == pytest.approx(0.1)
-
-
 def test_a_log_probability_rounded_above_0_is_certain():
     assert word_confidence([1e-7]) == 1.0
 

@@ -1,7 +1,5 @@
 """End tokens of a model, such as <EOU>: segments end where the search writes one, as if they were cut there by hand."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stages.decoder import DecoderStage
 from tests.helpers.random_models import with_end_tokens
-from tests.helpers.segments import recognize, recognize_together, segments, speech_with_pauses
+from tests.helpers.segments import recognize, segments, speech_with_pauses
 from tests.helpers.stage_requests import DecoderRequest, decode
 
 CONTEXT = AttentionContext(70, 1)
@@ -138,18 +136,6 @@ def test_without_the_rule_a_segment_goes_on_and_only_text_and_words_lack_them(re
     assert len(kept) < len(whole[-1].text.split())
 
 
-@pytest.mark.nightly  # stages/test_endpointing.py has mates without the rule, too
-def test_streams_with_and_without_the_rule_share_batches(recognizer, speech):
-    states = [{"endpoint_state": RESET}, {"endpoint_state": CARRY}, OFF, OFF | {"endpoint_silence_ms": 400}]
-    rows = [(speech[:100_000], decoder | state) for decoder in DECODERS[::2] for state in states[:2]]
-    rows += [(speech[40_000:], DECODERS[i % 3] | state) for i, state in enumerate(states[2:])]
-    together = recognize_together(recognizer, rows, random.Random(0))
-    for (samples, options), entries in zip(rows, together, strict=True):
-        assert segments(entries) == segments(recognize(recognizer, samples, [slice(None)], options))
-    counts = [len(segments(entries)) for entries in together]
-    assert min(counts[:6]) > 1 and counts[6] == 1 < counts[7]
-
-
 def test_silence_counts_from_the_last_word_not_from_an_end_token(recognizer, speech):
     """The first recording ends with " four" at frame 22, after a word that ends at frame 19."""
     options = OFF | {"endpoint_silence_ms": 400}
@@ -171,8 +157,3 @@ def test_the_default_of_the_recognizer_can_be_off(checkpoint, bundled_model, spe
     assert len(segments(recognize(recognizer, speech, [slice(None)], ON))) > 3
     with pytest.raises(SettingError, match="endpoint_tokens is 'on', but the model has no end tokens; accepted: off"):
         StreamingRecognizer(bundled_model, decoding=DecodingConfig(endpoint_tokens="on"))
-
-
-def test_a_model_without_end_tokens_accepts_off(plain, speech):
-    (entry,) = recognize(plain, speech[:20_000], [slice(None)], OFF)
-    assert entry.is_final

@@ -99,7 +99,7 @@ class AesSearch:
         is_prefix &= expands.unsqueeze(2)
         # 2) score the step: the hypothesis's last label and the duration between the two
         frames = beam.next_frames.unsqueeze(1) - beam.next_frames.unsqueeze(2)
-        step = self._expander.label_scores(scores, labels.flatten(0, 1))
+        step = scores.ranking.gather(1, labels.flatten(0, 1))
         step = step + self._expander.duration_scores(scores, frames.flatten(0, 1))
         # 3) add the probabilities of all paths through a prefix: [B, K]
         through = beam.scores.unsqueeze(2) + step.view(batch, beam_size, beam_size)

@@ -1,8 +1,8 @@
 """Expander: the best continuations (label, duration) of each hypothesis, with external scores.
 
 RNN-T is TDT with the one duration 0; a blank moves at least one frame. Hypotheses are independent here, N = B * K of
-them, K for each of B streams. Fusion strategies after Grigoryan et al., "Pushing the limits of beam search decoding for
-Transducer-based ASR models", equations 2 and 3.
+them, K for each of B streams. Labels are pruned by the sum of all scores, late pruning in Grigoryan et al., "Pushing
+the limits of beam search decoding for Transducer-based ASR models".
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from penstock.decoding.beam.hyps import ABSENT
 from penstock.decoding.tensors.tensor_tree import map_tensors
 from penstock.decoding.transducer.interface import Scores
 from penstock.model.config import TransducerConfig
-from penstock.scoring.fusion import Fusion, FusionStates, FusionStrategy, Pruning, blank_offset, label_offset
+from penstock.scoring.fusion import Fusion, FusionStates, blank_offset, label_offset
 
 
 class Expansions(NamedTuple):
@@ -67,10 +67,8 @@ class FusedScores(NamedTuple):
 
     network: Scores
     """Labels are impossible where a blank is forced."""
-    states: FusionStates
-    """Fields [N], the automaton states."""
     external: torch.Tensor | None
-    """[N, V + 1], the network's `extra`, and with late pruning the scores of automata; None where there is neither."""
+    """[N, V + 1], the network's `extra` and the scores of automata; None where there is neither."""
     ranking: torch.Tensor
     """[N, V + 1], log-probabilities with `external`."""
     is_forced: torch.Tensor
@@ -80,22 +78,12 @@ class FusedScores(NamedTuple):
 class Expander:
     """Ranks continuations with an optional language model and boosting.
 
-    The internal language model's part, `Scores.extra`, is external, too, but known for all labels: it counts in early
-    pruning as well.
+    The internal language model's part, `Scores.extra`, is external, too.
     """
 
-    def __init__(
-        self,
-        config: TransducerConfig,
-        fusion: Fusion,
-        strategy: FusionStrategy,
-        device: torch.device | str = "cpu",
-    ):
+    def __init__(self, config: TransducerConfig, fusion: Fusion, device: torch.device | str = "cpu"):
         self._blank = config.vocabulary_size
         self.fusion = fusion
-        self._strategy = strategy
-        self._adds_early = strategy.pruning is Pruning.EARLY and not fusion.is_empty
-        self._adds_late = strategy.pruning is Pruning.LATE and not fusion.is_empty
         self._durations = torch.tensor(config.tdt_durations or (0,), dtype=torch.int64, device=device)
         self._is_first_duration = torch.arange(len(self._durations), device=device) == 0
         self._is_label = torch.arange(self._blank + 1, device=device) < self._blank
@@ -103,15 +91,15 @@ class Expander:
     def fuse(self, scores: Scores, states: FusionStates, is_forced: torch.Tensor) -> FusedScores:
         """Adds the external scores; is_forced: [N] bool, where only a blank of one frame is possible."""
         scores = self._with_forced(scores, is_forced)
-        external = self._external_of_all(scores, states) if self._adds_late else None
+        external = None if self.fusion.is_empty else self._external_of_all(scores, states)
         if scores.extra is not None:
             extra = torch.nn.functional.pad(scores.extra, (0, 1))  # nothing for blank
             external = extra if external is None else external + extra
         ranking = scores.log_probs if external is None else scores.log_probs + external
-        return FusedScores(scores, states, external, ranking, is_forced)
+        return FusedScores(scores, external, ranking, is_forced)
 
     def rank(self, fused: FusedScores, limits: Limits) -> Expansions:
-        """The best continuations, in no order. Late pruning ranks by the fused scores, early by the acoustic ones."""
+        """The best continuations by the fused scores, in no order."""
         scores, external = fused.network, fused.external
         # 1) the best labels: [N, W]
         best, labels = fused.ranking.topk(min(limits.max_width, self._blank + 1), dim=1)
@@ -124,20 +112,10 @@ class Expander:
         ranking = limits.prune(ranking)
         if external is not None:
             external = external.gather(1, labels)
-        # 4) early pruning: scores of automata for the labels that remain
-        if self._adds_early:
-            added = self._external_of(fused, labels)
-            ranking = (ranking.unflatten(1, (-1, len(self._durations))) + added.unsqueeze(2)).flatten(1)
-            external = added if external is None else external + added
-        # 5) the best pairs of label and duration: [N, W]
+        # 4) the best pairs of label and duration: [N, W]
         if scores.durations is None:
             return Expansions(labels, (labels == self._blank).long(), ranking, acoustic, external)
         return self._best_pairs(ranking, (labels, acoustic, external), limits, fused.is_forced)
-
-    def label_scores(self, fused: FusedScores, labels: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities [N, W] of `labels` [N, W] (no blanks) with external scores, durations not included."""
-        scores = fused.ranking.gather(1, labels)
-        return scores + self._external_of(fused, labels) if self._adds_early else scores
 
     def duration_scores(self, fused: FusedScores, frames: torch.Tensor) -> torch.Tensor:
         """Log-probability [N, W] that a label moves `frames` [N, W] on; minus infinity without such a duration."""
@@ -147,20 +125,11 @@ class Expander:
         is_duration = frames.unsqueeze(2) == self._durations  # [N, W, D]
         return torch.where(is_duration, durations.unsqueeze(1), ABSENT).amax(dim=2)
 
-    def _external_of(self, fused: FusedScores, labels: torch.Tensor) -> torch.Tensor:
-        """External scores [N, W] of `labels` [N, W], blank included."""
-        blank, states = fused.network.blank, fused.states
-        is_blank = labels == self._blank
-        repeated = map_tensors(lambda t: t.repeat_interleave(labels.shape[1], dim=0), states)
-        scores, _ = self.fusion.advance(repeated, torch.where(is_blank, 0, labels).flatten())
-        scores = scores.view(labels.shape) + label_offset(blank, states.lm_weights, self._strategy).unsqueeze(1)
-        return torch.where(is_blank, blank_offset(blank, states.lm_weights, self._strategy).unsqueeze(1), scores)
-
     def _external_of_all(self, scores: Scores, states: FusionStates) -> torch.Tensor:
         """External scores [N, V + 1] of all labels and blank."""
-        offset = label_offset(scores.blank, states.lm_weights, self._strategy)
+        offset = label_offset(scores.blank, states.lm_weights)
         labels = self.fusion.score_all(states).scores + offset.unsqueeze(1)
-        blank = blank_offset(scores.blank, states.lm_weights, self._strategy)
+        blank = blank_offset(scores.blank, states.lm_weights)
         return torch.cat([labels, blank.unsqueeze(1)], dim=1)
 
     def _with_forced(self, scores: Scores, is_forced: torch.Tensor) -> Scores:

@@ -24,7 +24,7 @@ from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors.graph_buckets import Buckets, split_chunk
 from penstock.decoding.tensors.tensor_tree import first, map_tensors, rows_at
 from penstock.graphs.program import Driver, Program, Step, While, run_eagerly
-from penstock.scoring.fusion import Fusion, FusionStrategy
+from penstock.scoring.fusion import Fusion
 
 
 class BeamAlgorithm(enum.Enum):
@@ -42,7 +42,6 @@ class BeamSearch:
         network: BeamNetwork,
         algorithm: BeamAlgorithm = BeamAlgorithm.ALSD,
         fusion: Fusion | None = None,
-        strategy: FusionStrategy | None = None,
         max_symbols: int | None = None,
         aes_limits: AesLimits | None = None,
         is_normalized: bool = True,
@@ -60,7 +59,7 @@ class BeamSearch:
         if isinstance(network, CtcHead):
             self.algorithm = CtcSearch(network, self._fusion, label_bonus)
         else:
-            expander = Expander(network.config, self._fusion, strategy or FusionStrategy(), network.device)
+            expander = Expander(network.config, self._fusion, network.device)
             self.algorithm = (
                 AlsdSearch(network, expander, max_symbols or network.config.max_symbols)
                 if algorithm is BeamAlgorithm.ALSD

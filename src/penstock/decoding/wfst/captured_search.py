@@ -14,7 +14,7 @@ from penstock.decoding.wfst.backpointers import ChunkLinks
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.ragged import StaticShapes
-from penstock.decoding.wfst.search import ChunkDecoder, WfstSearch, join_paths, largest_capacity
+from penstock.decoding.wfst.search import WfstSearch, join_paths, largest_capacity
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
 from penstock.graphs.program import Driver, Program
 
@@ -34,7 +34,7 @@ class _Chunk(NamedTuple):
     """Output."""
 
 
-class CapturedWfstSearch(ChunkDecoder):
+class CapturedWfstSearch:
     """Runs a search with a driver; a batch is padded to a bucket with streams without tokens."""
 
     def __init__(
@@ -55,7 +55,7 @@ class CapturedWfstSearch(ChunkDecoder):
         self._boosted = boosts and Buckets(driver, max_batch, self._part, partial(self._program, boosts))
 
     @torch.inference_mode()
-    def decode_with_links(
+    def decode(
         self,
         log_probs: torch.Tensor,
         lengths: torch.Tensor,
@@ -64,7 +64,7 @@ class CapturedWfstSearch(ChunkDecoder):
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """Does `ChunkDecoder.decode_with_links`, but the next call overwrites the tensors returned.
+        """Does `WfstSearch.decode`, but the next call overwrites the tensors returned.
 
         A batch above the largest bucket is decoded eagerly, and so is one in which a stream wants links: their memory
         is more than all the rest, and few streams want any.
@@ -72,7 +72,7 @@ class CapturedWfstSearch(ChunkDecoder):
         batch, buckets = len(lengths), self._plain if boosts is None else self._boosted
         bucket = None if buckets is None or wants_links is not None else buckets.fitting(batch)
         if bucket is None:
-            return self._search.decode_with_links(log_probs, lengths, is_end, states, boosts, wants_links)
+            return self._search.decode(log_probs, lengths, is_end, states, boosts, wants_links)
         self._load_states(states)
         if boosts is not None:
             self._chunk.table_rows[:batch].copy_(boosts.table_rows)

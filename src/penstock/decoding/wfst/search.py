@@ -4,7 +4,7 @@ After Galvez and Kaldewey, "GPU-accelerated WFST beam search decoder for CTC-bas
 frame, so chunks of any length give the result of the whole utterance."""
 
 import math
-from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,56 +21,25 @@ from penstock.errors import SettingError
 from penstock.kernels.capability import FUSED, TORCH, resolve
 from penstock.kernels.graph_frame import FrameMemory
 
-
-class ChunkDecoder(ABC):
-    """A `WfstSearch` or a `CapturedWfstSearch`."""
-
-    def decode(
-        self,
-        log_probs: torch.Tensor,
-        lengths: torch.Tensor,
-        is_end: torch.Tensor,
-        states: WfstStates,
-        boosts: StreamBoosts | None = None,
-    ) -> tuple[BestPath, WfstStates]:
-        """`decode_with_links` without links."""
-        path, after, _ = self.decode_with_links(log_probs, lengths, is_end, states, boosts)
-        return path, after
-
-    @abstractmethod
-    def decode_with_links(
-        self,
-        log_probs: torch.Tensor,
-        lengths: torch.Tensor,
-        is_end: torch.Tensor,
-        states: WfstStates,
-        boosts: StreamBoosts | None = None,
-        wants_links: torch.Tensor | None = None,
-    ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """Decodes one chunk of B streams.
-
-        log_probs: [B, T, V + 1] float32, blank last, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end: [B]
-        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths, the
-        states after, and links. boosts: None where no row boosts anything. wants_links: [B] bool, rows whose links are
-        returned, of one part of the chunk after the other; None: no row's are.
-        """
+if TYPE_CHECKING:
+    from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 
 
 def decode_chunk(
-    search: ChunkDecoder,
+    search: "WfstSearch | CapturedWfstSearch",
     chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     states: WfstStates,
     boosts: StreamBoosts | None = None,
     wants_links: torch.Tensor | None = None,
 ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-    """Does `decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
+    """Does `WfstSearch.decode`, with the same result for chunks of any length, also where tokens are dropped.
 
     chunk: log_probs, lengths, is_end. One whose nodes could outgrow their memory is decoded in halves, down to single
     frames, and the end of a segment after its last frame. So tokens are dropped as if each frame were a chunk. Waits
     for the device once.
     """
     log_probs, lengths, is_end = chunk
-    path, after, links = search.decode_with_links(*chunk, states, boosts, wants_links)
+    path, after, links = search.decode(*chunk, states, boosts, wants_links)
     frames, ends = log_probs.shape[1], is_end & (lengths > 0)
     if not frames or not bool(path.may_overflow.any()) or (frames == 1 and not bool(ends.any())):
         return path, after, links
@@ -112,7 +81,7 @@ def join_paths(paths: list[BestPath]) -> BestPath:
     return last._replace(**nodes, lengths=lengths, stable=stable, may_overflow=may_overflow)
 
 
-class WfstSearch(ChunkDecoder):
+class WfstSearch:
     """The search; `decode` runs it eagerly, over what lives on a CPU and over all memory on other devices."""
 
     def __init__(
@@ -138,7 +107,7 @@ class WfstSearch(ChunkDecoder):
         self._rows = 0
 
     @torch.inference_mode()
-    def decode_with_links(
+    def decode(
         self,
         log_probs: torch.Tensor,
         lengths: torch.Tensor,
@@ -147,7 +116,13 @@ class WfstSearch(ChunkDecoder):
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """Implements `ChunkDecoder.decode_with_links`."""
+        """Decodes one chunk of B streams.
+
+        log_probs: [B, T, V + 1] float32, blank last, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end: [B]
+        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths, the
+        states after, and links. boosts: None where no row boosts anything. wants_links: [B] bool, rows whose links are
+        returned, of one part of the chunk after the other; None: no row's are.
+        """
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
             self._memory, self._rows = self.frame_memory(batch), batch
@@ -179,7 +154,7 @@ class WfstSearch(ChunkDecoder):
         boosts: StreamBoosts | None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, ChunkLinks | None]:
-        """`decode_with_links` for tensors of `shapes`; never waits for the host if they are fixed."""
+        """`decode` for tensors of `shapes`; never waits for the host if they are fixed."""
         log_probs, lengths, is_end = chunk
         batch, frames, _ = log_probs.shape
         # 1) begin: costs of labels, and what rows take which frame
