@@ -1,6 +1,7 @@
 """Utterances for training, read from manifests, and endless batches drawn from several sources of them."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from penstock.evaluation import manifest
-from penstock.frontend.audio_file import read_audio
+from penstock.frontend.audio_file import AudioSource
 from recipes.training.augmentation import GENTLE, AugmentationConfig, Augmenter
 
 SAMPLE_RATE_HZ = 16_000
@@ -55,18 +56,19 @@ class Recording:
 
 
 def read_recordings(path: Path) -> list[Recording]:
-    """Reads a NeMo manifest and its audio files. Without a speaker every file counts as one.
+    """Reads a NeMo manifest and its audio files, or parts of them. Without a speaker every file counts as one.
 
     Raises ManifestError or AudioError.
     """
-    return [
-        Recording(
-            read_audio(utterance.audio, SAMPLE_RATE_HZ),
-            tuple(utterance.reference.lower().split()),
-            utterance.speaker or str(utterance.audio),
-        )
-        for utterance in manifest.read_manifest(path)
-    ]
+    with closing(AudioSource(SAMPLE_RATE_HZ)) as source:
+        return [
+            Recording(
+                source.read(utterance.part),
+                tuple(utterance.reference.lower().split()),
+                utterance.speaker or str(utterance.audio),
+            )
+            for utterance in manifest.read_manifest(path, has_parts=True)
+        ]
 
 
 class Batch(NamedTuple):

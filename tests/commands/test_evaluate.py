@@ -274,3 +274,55 @@ def test_speaker_options_that_are_rejected(arguments, message):
     with pytest.raises(PenstockError) as error:
         run(*arguments, MANIFEST)
     assert message in str(error.value)
+
+
+@pytest.fixture
+def parts(tmp_path) -> Path:
+    """A manifest of six recordings and a part of each."""
+    lines = [
+        {"audio_filepath": str(each.path), "text": each.text, "speaker": str(number % 2)} | part
+        for number, each in enumerate(golden_utterances())
+        for part in ({}, {"offset": 0.25, "duration": 0.9, "text": each.text.split()[0]})
+    ]
+    path = tmp_path / "parts.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_three_shards_merged_are_the_whole(bundled_model, parts, tmp_path, capsys):
+    reports = [tmp_path / f"{number}.json" for number in range(4)]
+    options = ("--model", bundled_model, "--decoder", "greedy", "--decoder", "greedy:max_symbols=1")
+    assert run(*options, "--json", reports[0], parts) == 0
+    for number in (1, 2, 3):
+        assert run(*options, "--shard", f"{number}/3", "--json", reports[number], parts) == 0
+    assert [len(read(path)["results"][1]["utterances"]) for path in reports[1:]] != [12, 0, 0]
+    merged, page = tmp_path / "merged.json", tmp_path / "page.html"
+    assert run("--merge", reports[3], *reports[1:3], "--json", merged, "--html", page) == 0
+    whole, found = read(reports[0]), read(merged)
+    for each in (whole, found):
+        each.update(hardware="", date="", streams=0, processes=0)
+        for result in each["results"]:
+            result.update(elapsed_s=0, rtfx=None, cpu_rtfx=None)
+    assert found == whole
+    assert [each.get("offset") for each in found["results"][0]["utterances"]] == [None, 0.25] * 6
+    assert all(0.5 < each["audio_s"] <= 0.9 for each in found["results"][0]["utterances"][1::2])
+    assert page.read_text(encoding="utf-8").count('"opus":') == 12
+    assert "2 shards" not in capsys.readouterr().out
+    second = tmp_path / "second.json"
+    second.write_text(reports[2].read_text().replace('"normalizer": "none"', '"normalizer": "basic"'))
+    for given, message in (
+        (reports[1:3], "accepted: all 12 of 3 shards, each once"),
+        ([*reports[1:], reports[1]], "accepted: all 12 of 3 shards, each once"),
+        ([reports[1], second, reports[3]], "normalizer differs: .* has 'none', .*second.json has 'basic'"),
+        (reports[:1], "0.json: TypeError: .*; accepted: a report of `penstock evaluate --json`"),
+        ([reports[1], "--limit", 1], "--limit cannot be combined with --merge"),
+    ):
+        with pytest.raises(PenstockError, match=message):
+            run("--merge", *given)
+
+
+def test_a_shard_without_utterances_is_no_error(noise, tmp_path, capsys):
+    statuses = [run("--shard", f"{number}/9", noise, "--model", "gone") for number in range(2, 10)]
+    assert statuses == [0] * 8 and "penstock: shard 9/9 has none of the 1 utterances" in capsys.readouterr().err
+    with pytest.raises(PenstockError, match="--shard is given with --join"):
+        run("--shard", "1/2", "--join", "2", noise)

@@ -210,7 +210,7 @@ def test_a_manifest_names_files_beside_it_or_anywhere(model, audio, capsys, tmp_
 def test_a_wrong_manifest_is_named(model, tmp_path, line):
     manifest = tmp_path / "manifest.jsonl"
     manifest.write_bytes(line.encode("utf-8", "surrogateescape"))
-    with pytest.raises(PenstockError, match=r"manifest\.jsonl: not a manifest"):
+    with pytest.raises(PenstockError, match=r"MANIFEST_INVALID: .*manifest\.jsonl:"):
         run("--model", model, "--from-manifest", str(manifest))
 
 

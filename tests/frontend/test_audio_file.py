@@ -8,8 +8,9 @@ import pytest
 import soundfile
 
 from penstock.errors import AudioError
-from penstock.frontend.audio_file import AudioBlocks, AudioTrack, audio_seconds, load_audio, read_audio
+from penstock.frontend.audio_file import AudioBlocks, AudioTrack, audio_span, read_audio
 from penstock_common.audio import sound_file
+from penstock_common.audio.tracks import load
 
 
 def tone(rate: int, seconds: float = 0.5, hz: float = 440.0) -> np.ndarray:
@@ -30,7 +31,7 @@ def tone(rate: int, seconds: float = 0.5, hz: float = 440.0) -> np.ndarray:
 def test_unusable_files_are_named(tmp_path, name, content, match):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    for read in (lambda path: read_audio(path, 16000), audio_seconds, lambda path: AudioBlocks(path, 16000)):
+    for read in (lambda path: read_audio(path, 16000), audio_span, lambda path: AudioBlocks(path, 16000)):
         with pytest.raises(AudioError, match=rf"{name}: {match}"):
             read(tmp_path / name)
 
@@ -63,7 +64,7 @@ def read(track: AudioTrack, count: int) -> list[np.ndarray]:
 def test_the_samples_are_those_of_the_whole_file(tmp_path, rate_hz, channel, count):
     path = tmp_path / "a.wav"
     soundfile.write(path, noise(3500, 2), rate_hz)
-    whole = load_audio(path, 16000, channel)
+    whole = load(path, 16000, channel)
     blocks = AudioBlocks(path, 16000, channel)
     assert [track.channel for track in blocks.tracks] == [track.channel for track in whole.tracks]
     for track, expected in zip(blocks.tracks, whole.tracks, strict=True):
@@ -100,7 +101,7 @@ def test_a_cut_file_is_read_to_its_end(tmp_path):
     path.write_bytes(path.read_bytes()[:-5000])
     blocks = AudioBlocks(path, 16000)
     assert sum(map(len, read(blocks.tracks[0], 300))) == 2500
-    assert blocks.remarks == load_audio(path, 16000).remarks == [("cut", 2500 / 16000, 2500 / 16000)]
+    assert blocks.remarks == load(path, 16000).remarks == [("cut", 2500 / 16000, 2500 / 16000)]
 
 
 def test_samples_that_are_not_finite_are_an_error_when_they_are_reached(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.transcription.audio_inputs import FolderWatch, find_audio
+from penstock.transcription.manifest import parse_lines
 
 
 @pytest.fixture
@@ -40,8 +41,9 @@ def test_what_a_directory_has_beside_audio_is_named(tree):
         (tree / "calls" / f"{name}.doc").touch()
     (tree / "calls" / "x.M4A").touch()
     paths = [each.path for each in find_audio(["calls", "calls/day"], None, None, notes.append)]
-    assert "calls/x.M4A" in paths and len(paths) == 5
-    assert notes == ["calls: skipped 7 files of other formats: a.doc, b.doc, c.doc, d.doc, e.doc and 2 more"]
+    assert "calls/x.M4A" in paths and len(paths) == 4
+    skipped = "calls: skipped 7 files of other formats: a.doc, b.doc, c.doc, d.doc, e.doc and 2 more"
+    assert notes == [skipped, "left out 1 repetition of the same audio"]
 
 
 def test_a_file_keeps_its_relative_path(tree):
@@ -95,3 +97,46 @@ def test_a_file_is_new_once_it_no_longer_grows(tmp_path):
     assert [len(watch.look().new) for _ in range(3)] == [0, 1, 0]
     (tmp_path / "a.wav").unlink()
     assert watch.look() == ([], [])
+
+
+def test_links_to_directories_are_followed_without_circles(tree):
+    (tree / "far" / "deep").mkdir(parents=True)
+    (tree / "far" / "deep" / "e.wav").touch()
+    (tree / "calls" / "far").symlink_to(tree / "far")
+    (tree / "far" / "up").symlink_to(tree)  # a circle, and more than the directory
+    (tree / "far" / "a").symlink_to(tree / "calls" / "day")
+    (tree / "calls" / "lost.wav").symlink_to(tree / "gone.wav")
+    names = [name for _, name in found("calls")]
+    assert names == ["a.FLAC", "b.wav", "day/c.mp3", "far/deep/e.wav", "far/up/one.wav", "lost.wav"]
+
+
+def test_names_have_as_much_of_the_folders_as_tells_them_apart(tree):
+    for name in ("x/1/a.wav", "x/2/a.wav", "y/2/a.wav", "y/b.wav"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    given = [str(tree / name) for name in ("x/1/a.wav", "x/2/a.wav", "y/2/a.wav", "y/b.wav")]
+    assert [name for _, name in found(*given, "x/../y/b.wav")] == ["x/1/a.wav", "x/2/a.wav", "y/2/a.wav", "b.wav"]
+    assert [name for _, name in found(given[0], given[1], given[0])] == ["1/a.wav", "2/a.wav"]
+    assert [name for _, name in found("x/1", "x/2", "/" + given[0])] == ["1/a.wav", "2/a.wav"]
+
+
+def test_a_manifest_is_read_line_by_line(tree):
+    taken = []
+
+    def lines():
+        for number in range(10**6):
+            taken.append(number)
+            yield json.dumps({"audio_filepath": f"{number}.wav", "offset": 0.5 * number, "duration": 1})
+
+    read = parse_lines(lines(), "set", "s3://bucket/folder")
+    assert [next(read).audio for _ in range(2)] == [("s3://bucket/folder/0.wav", 0.0, 1.0),
+                                                    ("s3://bucket/folder/1.wav", 0.5, 1.0)]  # fmt: skip
+    assert taken == [0, 1]
+
+
+def test_where_paths_of_a_manifest_lead(tree, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    paths = ["~/a.wav", "one.wav", "b.wav", "gone.wav", "gs://bucket/a.wav"]
+    text = [json.dumps({"audio_filepath": path}) for path in paths]
+    located = [line.audio.path for line in parse_lines(text, "set", "calls")]
+    assert located == ["/home/me/a.wav", "one.wav", "calls/b.wav", "calls/gone.wav", "gs://bucket/a.wav"]

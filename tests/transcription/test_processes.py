@@ -45,7 +45,9 @@ def outcome(transcript: FileTranscript) -> tuple:
     return transcript.audio, transcript.audio_s, transcript.text, tokens, words, transcript.error
 
 
-def transcribed(model: Path, paths: list[Path], processes: int, order: list[int] | None) -> tuple[list, list[float]]:
+def transcribed(
+    model: Path, paths: list[Path], processes: int, order: list[list[int]] | None
+) -> tuple[list, list[float]]:
     """The results of all processes in the order in which they come, and the seconds of audio that they have heard."""
     heard_s: list[float] = []
     return list(transcribe_files(transcriber_of(model), paths, processes, heard_s.append, order)), heard_s
@@ -55,7 +57,7 @@ def test_the_transcripts_are_those_of_files_one_by_one(model, paths, tmp_path):
     paths.insert(1, tmp_path / "gone.wav")
     transcriber = transcriber_of(model)
     alone = [outcome(transcript) for path in paths for transcript in transcriber.transcribe([path])]
-    for processes, order in ((1, None), (3, [*range(len(paths))][::-1])):
+    for processes, order in ((1, None), (3, [[i] for i in range(len(paths))][::-1])):
         results, heard_s = in_fresh_process(transcribed, model, paths, processes, order)
         assert sorted(index for index, _ in results) == [*range(len(paths))], "each is given to one process"
         found = dict(results)

@@ -1,6 +1,9 @@
 """Transcripts as files: formats, names, and what exists already."""
 
 import json
+import os
+import platform
+import subprocess
 from itertools import islice
 from pathlib import PurePath
 
@@ -126,3 +129,17 @@ def test_what_cannot_be_written_is_named(tmp_path):
     (tmp_path / "day").touch()
     with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: .*a\.b\.txt: cannot be written: "):
         ResultFiles(tmp_path, ["txt"]).write(AUDIO, transcript())
+
+
+def test_only_what_a_dead_process_of_this_machine_left_is_removed(tmp_path):
+    with subprocess.Popen(["true"]) as process:
+        dead = process.pid
+    host = platform.node()
+    gone = [f".penstock-{dead}.partial", f".penstock-{dead}-{host}.partial", f"day/.penstock-{dead}-{host}.partial"]
+    kept = [f".penstock-{os.getppid()}.partial", f".penstock-{dead}-{host}.partial.txt", ".penstock-x.partial",
+            f"night/.penstock-{dead}.partial", f".penstock-{dead}-x.partial", f".penstock-0{dead}.partial"]  # fmt: skip
+    for name in (*gone, *kept):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    ResultFiles(tmp_path, ["txt"]).remove_partials([AUDIO])
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*partial*")} == set(kept)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from penstock.evaluation.normalizers import NORMALIZERS
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
 from penstock.serving.settings import MODEL, PRECISION
+from penstock.transcription.shards import SHARD_HELP, parse_shard
 from penstock_common.declaration import read_flags
 from penstock_common.options import ENDPOINTS, FIGURE_LANGUAGES, StreamOptions
 
@@ -43,6 +44,7 @@ _IN_PROCESS_ONLY = (
     "device",
     "precision",
 )
+_OF_MERGE = ("manifests", "merge", "json", "html", "force", "run", "command")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -82,6 +84,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--join", type=int, metavar="N", help="join N utterances at a time into one stream")
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
+    parser.add_argument("--shard", metavar="I/N", help=SHARD_HELP)
+    parser.add_argument("--merge", action="store_true", help="merge the reports of all shards, in place of manifests")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and utterance to this file")
     parser.add_argument("--force", action="store_true", help="replace existing files")
     parser.add_argument(
@@ -101,16 +105,20 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks all arguments before the work. Exit status 1 if an utterance failed."""
     _check(args)
-    from penstock.evaluation.manifest import read_manifest
+    from penstock.evaluation.manifest import read_shard
     from penstock.evaluation.report import render, write_report
     from penstock.reporting import check_writable
 
     for flag, path in (("--json", args.json), ("--html", args.html)):
         if path:
             check_writable(path, args.force, flag)
-    utterances = [
-        utterance for path in args.manifests for utterance in read_manifest(path, args.limit, bool(args.speakers))
-    ]
+    if args.merge:
+        return _merge(args)
+    shard = parse_shard(args.shard)
+    utterances, count = read_shard(args.manifests, shard, args.limit, bool(args.speakers))
+    if not utterances:
+        print(f"penstock: shard {shard} has none of the {count} utterances", file=sys.stderr)
+        return 0
     _warn_of_durations(utterances)
     utterances = _with_turns(args, utterances)
     results: list[RunResult] = []
@@ -121,6 +129,8 @@ def run(args: argparse.Namespace) -> int:
             utterances = join_utterances(utterances, args.join, _pause_s(args), _JOINED_SAMPLE_RATE_HZ, Path(folder))
         try:
             for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
+                if args.shard:
+                    conditions = replace(conditions, shard=asdict(shard) | {"utterances": count})
                 results.append(result)
                 if args.json:  # after every run, so that an interruption loses only one
                     write_report(args.json, conditions, results)
@@ -134,6 +144,20 @@ def run(args: argparse.Namespace) -> int:
     for failure in dict.fromkeys(failures):
         print(f"penstock: error: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _merge(args: argparse.Namespace) -> int:
+    from penstock.evaluation.merging import merge_reports
+    from penstock.evaluation.report import render, write_report
+
+    if given := [name for name, value in vars(args).items() if value and name not in _OF_MERGE]:
+        raise SettingError(f"--{given[0].replace('_', '-')} cannot be combined with --merge")
+    conditions, results = merge_reports(args.manifests)
+    if args.json:
+        write_report(args.json, conditions, results)
+    _write_page(args, conditions, results)
+    print(render(conditions, results), flush=True)
+    return 1 if any(result.failures for result in results) else 0
 
 
 def _with_turns(args: argparse.Namespace, utterances: list["Utterance"]) -> list["Utterance"]:
@@ -226,6 +250,8 @@ def _check(args: argparse.Namespace) -> None:
                 raise SettingError(f"--{name} cannot be combined with --url, which uses the server's own settings")
     if args.rttm and not args.speakers:
         raise SettingError("--rttm needs --speakers BUNDLE")
+    if args.shard and args.join:
+        raise SettingError("--shard is given with --join; accepted: utterances as they are")
     if args.speakers and args.join:
         raise SettingError("--speakers is given with --join; accepted: recordings as they are")
     _check_package("jiwer")
@@ -244,7 +270,7 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
     if odd:
         where, more = f"{odd[0].manifest}:{odd[0].line}", f"; so do {len(odd) - 1} more" if len(odd) > 1 else ""
         print(
-            f"penstock: warning: {where}: duration: {odd[0].stated_s:g} s, but {odd[0].audio} lasts "
+            f"penstock: warning: {where}: duration: {odd[0].stated_s:g} s, but {odd[0].part} lasts "
             f"{odd[0].audio_s:g} s and is used as a whole{more}",
             file=sys.stderr,
         )

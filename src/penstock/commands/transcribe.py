@@ -18,8 +18,10 @@ from penstock.pipeline.options.offers import offer_decoders
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, PRECISION, THREADS
 from penstock.transcription.audio_inputs import AudioInput, FolderWatch, find_audio
+from penstock.transcription.manifest import is_stated_wrongly
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, RTTM, ResultFiles, document
+from penstock.transcription.shards import SHARD_HELP, parse_shard
 from penstock_common.audio.sound_file import open_audio
 from penstock_common.audio.tracks import CHANNELS, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_common.declaration import read_flags
@@ -58,6 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--files-from", metavar="FILE", help="list of audio files, one path per line")
     parser.add_argument("--from-manifest", metavar="FILE", help="NeMo manifest with the audio files (JSON lines)")
+    parser.add_argument("--shard", metavar="I/N", help=SHARD_HELP)
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the transcripts to files in this directory")
     parser.add_argument(
         "--format", metavar="NAMES", help=f"formats of these files, separated by commas: {', '.join(FORMATS)} (txt)"
@@ -119,7 +122,7 @@ class _Job(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Transcribes each file. A file that fails is named on stderr and does not stop the others."""
+    """Transcribes each file or part. One that fails is named on stderr and does not stop the others."""
     from penstock.model.resolve import BUNDLED_MODEL_NOTICE
     from penstock.runtime import prepare_process
     from penstock.transcription.processes import STREAMS_PER_PROCESS, divide
@@ -139,9 +142,14 @@ def run(args: argparse.Namespace) -> int:
     results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
     lattices = ResultFiles(args.lattices, [LATTICE]) if args.lattices else None
     outputs = [files for files in (results, lattices) if files]
-    jobs = [] if args.watch else _select(args, outputs, [_Job(each, *_header(each.path, channel)) for each in inputs])
+    for written in outputs:  # before files are chosen: their names are the same in all shards
+        written.choose_names([] if args.watch else inputs)
+        written.remove_partials(inputs)
+    shard, names = parse_shard(args.shard), [str(each.name) for each in inputs]
+    inputs = [inputs[index] for index in shard.choose(names, [each.stated_s for each in inputs])]
+    jobs = [] if args.watch else _select(args, outputs, [_job(each, channel) for each in inputs])
     if not jobs and not args.watch:
-        print("penstock: the results of all files exist", file=sys.stderr)
+        _note("the results of all files exist" if inputs else f"shard {shard} has none of the {len(names)} files")
         return 0
     if not model:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
@@ -151,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         processes, streams = 1, args.streams or STREAMS_PER_PROCESS
     prepare_process(threads if processes == 1 else 1)
     started_s = time.monotonic()
-    transcriber = _open_transcriber(args, streams, decoding, options, channel)
+    transcriber = _open_transcriber(args, streams, decoding, options, jobs)
     if args.speakers:
         transcriber = _with_speakers(transcriber, args, channel)
     note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
@@ -161,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open_transcriber(
-    args: argparse.Namespace, streams: int, decoding: DecodingConfig, options: dict[str, Any], channel: Channel
+    args: argparse.Namespace, streams: int, decoding: DecodingConfig, options: dict[str, Any], jobs: list[_Job]
 ) -> "Transcriber":
     """Loads the model. streams: files at the same time."""
     from penstock.model.bundle import Checkpoint
@@ -185,7 +193,17 @@ def _open_transcriber(
     request_samples = recognizer.chunk_samples(options)
     if args.request_ms is not None:
         request_samples = max(1, round(args.request_ms * recognizer.sample_rate_hz / 1000))
-    return FileTranscriber(recognizer, request_samples, options, channel)
+    has_languages = checkpoint.config.prompt is not None  # `lang` of other models' manifests changes nothing
+    has_own = any(job.audio.language or job.audio.boosted_phrases for job in jobs)
+    own = [_with_own(options, job.audio, has_languages) for job in jobs] if has_own else options
+    return FileTranscriber(recognizer, request_samples, own, _channel(args))
+
+
+def _with_own(options: dict[str, Any], audio: AudioInput, has_languages: bool) -> dict[str, Any]:
+    """The options with those of a line of a manifest: its language instead, its phrases too."""
+    language = {"language": audio.language} if has_languages and audio.language is not None else {}
+    phrases = [*(options["boosted_phrases"] or ()), *audio.boosted_phrases]
+    return {**options, **language, "boosted_phrases": phrases or None}
 
 
 def _with_speakers(transcriber: "Transcriber", args: argparse.Namespace, channel: Channel) -> "Transcriber":
@@ -210,12 +228,14 @@ def _transcribe(
     note: for the summary. Returns how many failed.
     """
     from penstock.transcription.files import in_order
-    from penstock.transcription.processes import longest_first, transcribe_files
+    from penstock.transcription.processes import group_parts, longest_first, transcribe_files
 
     failures = 0
     (results, lattices), (processes, threads) = outputs, sizes
-    paths = [job.audio.path for job in jobs]
-    order = longest_first([job.audio_s for job in jobs]) if processes > 1 else None
+    paths, audio_s = [job.audio.part for job in jobs], [job.audio_s for job in jobs]
+    order = group_parts(paths, audio_s, processes)
+    if processes > 1:
+        order = longest_first(order, audio_s)
     with Progress(sys.stderr, len(jobs), sum(job.audio_s for job in jobs)) as progress:
         done = progress.count(transcribe_files(transcriber, paths, processes, progress.add_audio, order, threads))
         for index, transcripts in done if results else in_order(done):
@@ -231,13 +251,20 @@ def _transcribe(
                 if transcript.error:
                     _note(f"error: {transcript.error}")
             for line in dict.fromkeys(
-                f"{each.audio}: {remark.text}" for each in transcripts for remark in each.remarks
+                f"{each.audio_name}: {remark.text}" for each in transcripts for remark in each.remarks
             ):
                 _note(f"warning: {line}")
+            _warn_of_duration(jobs[index].audio, transcripts[0])
         if results:
             progress.clear()
             _note(f"{progress.summary()} ({note}), {failures} failed; results are in {args.out}")
     return failures
+
+
+def _warn_of_duration(audio: AudioInput, transcript: "FileTranscript") -> None:
+    if audio.offset_s is None and not transcript.error and is_stated_wrongly(audio.stated_s, transcript.audio_s):
+        lasts = f"{audio.stated_s:g} s, but the file lasts {transcript.audio_s:g} s"
+        _note(f"warning: {audio.path}: duration: {lasts} and is used as a whole, as the line has no offset")
 
 
 def _watch(
@@ -258,7 +285,7 @@ def _watch(
             found = watch.look()
             for files in given:
                 files.choose_names(found.files)
-            jobs = [_Job(each, *_header(each.path, channel)) for each in found.new]
+            jobs = [_job(each, channel) for each in found.new]
             if not args.force:
                 jobs = [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in given)]
             if jobs:
@@ -305,6 +332,8 @@ def _check_watch(args: argparse.Namespace) -> None:
         raise SettingError("--watch is given with other audio than directories; accepted: existing directories")
     if args.processes:
         raise SettingError("--processes cannot be combined with --watch, which uses one process")
+    if args.shard:
+        raise SettingError("--shard cannot be combined with --watch; accepted: other directories on each machine")
 
 
 def _check_decoder(args: argparse.Namespace, decoder: str) -> None:
@@ -322,6 +351,16 @@ def _channel(args: argparse.Namespace) -> Channel:
         raise SettingError(f"--{error}") from error
 
 
+def _job(audio: AudioInput, channel: Channel) -> _Job:
+    """Reads the header of the file unless a manifest has its duration."""
+    if audio.stated_s is not None and channel != EACH:
+        return _Job(audio, audio.stated_s, [None])
+    audio_s, channels = _header(audio.path, channel)
+    if audio.offset_s is not None:
+        audio_s = max(0.0, audio_s - audio.offset_s * len(channels))
+    return _Job(audio, audio_s, channels)
+
+
 def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
     """`audio_s` and `channels` of the file's job."""
     if not os.path.isfile(path):
@@ -336,8 +375,6 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
 
 def _select(args: argparse.Namespace, outputs: list[ResultFiles], jobs: list[_Job]) -> list[_Job]:
     """The files to transcribe, with --resume without those that are done. OutputError if there are results."""
-    for files in outputs:
-        files.choose_names([job.audio for job in jobs])
     if args.resume:
         return [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in outputs)]
     for job in jobs if not args.force else ():

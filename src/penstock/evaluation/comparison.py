@@ -1,7 +1,8 @@
 """Compares two reports of `penstock evaluate --json` on the same recordings: a paired bootstrap, and what changed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -39,12 +40,24 @@ class Run:
     utterances: list[Scored]
 
 
-def read_runs(path: Path) -> list[Run]:
-    """The runs of a report; raises SettingError for a file that is none."""
+@contextmanager
+def open_report(path: Path) -> Iterator[dict]:
+    """The content of a report; raises SettingError for a file that is none, also for fields that the reader misses."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if (document["format"], document["version"]) != (FORMAT, FORMAT_VERSION):
             raise ValueError(f"format {shown(document['format'])}, version {shown(document['version'])}")
+        yield document
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        accepted = f"accepted: a report of `penstock evaluate --json`, version {FORMAT_VERSION}"
+        raise SettingError(f"{path}: {type(error).__name__}: {error}; {accepted}") from error
+
+
+def read_runs(path: Path) -> list[Run]:
+    """The runs of a report; raises as `open_report`."""
+    with open_report(path) as document:
         runs = []
         for result in document["results"]:
             variant = " ".join(str(each) for each in (result["context"], result["decoder"]) if each) or "server"
@@ -54,11 +67,6 @@ def read_runs(path: Path) -> list[Run]:
         if not runs:
             raise ValueError("has no results")
         return runs
-    except OSError as error:
-        raise SettingError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        accepted = f"accepted: a report of `penstock evaluate --json`, version {FORMAT_VERSION}"
-        raise SettingError(f"{path}: {type(error).__name__}: {error}; {accepted}") from error
 
 
 def _scored(entry: dict) -> Scored:

@@ -14,6 +14,7 @@ from penstock.errors import ManifestError, shown
 from penstock.evaluation.errors import NO_NORMALIZER, EditCounts, compare, total
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
+from penstock.frontend.audio_file import FilePart
 
 COLLARS_S = (0.0, 0.25)
 """Times before and after each boundary of a reference turn that are not scored, each for a DER of its own."""
@@ -37,7 +38,8 @@ class SpeakerTurn(NamedTuple):
 
 
 def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Sequence[SpeakerTurn]]:
-    """The turns of each utterance from an RTTM file or the `*.rttm` of a folder, by the stem of its audio file.
+    """The turns of each utterance, cut at its ends, from an RTTM file or the `*.rttm` of a folder, by the stem of its
+    audio file.
 
     Without turns is only a recording without reference text, or with an RTTM file of its own. Raises ManifestError.
     """
@@ -63,7 +65,12 @@ def reference_turns(path: Path, utterances: Sequence[Utterance]) -> list[Sequenc
         other = names.setdefault(name, utterance)
         if other.audio != utterance.audio:
             raise ManifestError(f"{where}: {utterance.audio} and {other.audio} are both {name} in {path}")
-    return [found.get(_name(utterance.audio), []) for utterance in utterances]
+    return [_within(utterance.part, found.get(_name(utterance.audio), [])) for utterance in utterances]
+
+
+def _within(part: FilePart, turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
+    cut = (SpeakerTurn(who, max(begin_s, part.begin_s), min(end_s, part.end_s)) for who, begin_s, end_s in turns)
+    return [turn for turn in cut if turn.start_s < turn.end_s]
 
 
 @dataclass(frozen=True)

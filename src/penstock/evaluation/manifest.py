@@ -1,18 +1,17 @@
 """Recordings with reference texts, from NeMo manifests (JSON lines), also joined as a test of endpointing."""
 
-import json
-import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import AudioError, ManifestError, shown
-from penstock.frontend.audio_file import audio_seconds, read_audio
-
-_DURATION_TOLERANCE_S = 0.5
+from penstock.frontend.audio_file import AudioSource, FilePart, audio_span
+from penstock.transcription.manifest import ManifestLine, Phrases, is_stated_wrongly, read_lines, text_of
+from penstock.transcription.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Utterance:
 
     audio: Path
     audio_s: float
-    """Duration from the file's header; the manifest's is often rounded."""
+    """Duration of the file from its header, as that of the manifest is often rounded; of a part up to its end."""
     reference: str
     """Reference text as in the manifest; empty without speech."""
     manifest: Path
@@ -34,33 +33,52 @@ class Utterance:
     """Turns of the speakers: speaker, start_s, end_s; not in manifests."""
     language: str | None = None
     """`lang`, for models with language prompts."""
-    boosted_phrases: tuple[str | tuple[str, float], ...] = ()
-    """Phrases to boost, each alone or with its boost."""
+    boosted_phrases: Phrases = ()
     stated_s: float | None = None
     """Duration in the manifest."""
+    offset_s: float | None = None
+    """The begin of a part of the file; None for the whole file."""
+
+    @property
+    def part(self) -> FilePart:
+        """The file, or the part of it."""
+        return FilePart(str(self.audio), self.offset_s, None if self.offset_s is None else self.stated_s)
 
     @property
     def is_stated_wrongly(self) -> bool:
-        """True if the manifest's duration differs from the file's by more than rounding."""
-        return self.stated_s is not None and abs(self.stated_s - self.audio_s) > _DURATION_TOLERANCE_S
+        """True if the manifest's duration differs from that of the audio by more than rounding."""
+        return is_stated_wrongly(self.stated_s, self.audio_s)
 
 
-def read_manifest(manifest: Path, limit: int | None = None, has_segments: bool = False) -> list[Utterance]:
-    """The utterances of a manifest (the first `limit`). Relative audio paths start from the manifest's folder.
+def read_manifest(
+    manifest: Path, limit: int | None = None, has_segments: bool = False, has_parts: bool = False
+) -> list[Utterance]:
+    """The utterances of a manifest (the first `limit`), as `read_shard`; without `has_parts` only of whole files."""
+    utterances, _ = read_shard([manifest], Shard(), limit, has_segments)
+    for each in utterances:
+        if each.offset_s is not None and not has_parts:
+            raise ManifestError(f"{manifest}:{each.line}: offset: {each.offset_s:g}; only whole files are supported")
+    return utterances
+
+
+def read_shard(
+    manifests: Sequence[Path], shard: Shard, limit: int | None = None, has_segments: bool = False
+) -> tuple[list[Utterance], int]:
+    """The shard's utterances of manifests (the first `limit` of each), and the number of those of all shards.
 
     Reads the header of every audio file, so that a missing file is found before the work. Raises ManifestError.
     has_segments: reads `segments`, too.
     """
-    try:
-        lines = manifest.read_text(encoding="utf-8-sig").split("\n")  # JSON strings may have other line ends
-    except OSError as error:
-        raise ManifestError(f"{manifest}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{manifest}: not UTF-8 text: {error}") from error
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][:limit]
-    if not numbered:
-        raise ManifestError(f"{manifest}: has no utterances")
-    return [_parse(manifest, number, line, has_segments) for number, line in numbered]
+    found: list[tuple[Path, ManifestLine]] = []
+    for manifest in manifests:
+        lines = [(manifest, line) for line in islice(read_lines(manifest), limit)]
+        if not lines:
+            raise ManifestError(f"{manifest}: has no utterances")
+        found += lines
+    names = [line.text("audio_filepath") for _, line in found]
+    chosen = shard.choose(names, [line.stated_s for _, line in found])
+    span_of = lru_cache(audio_span)  # of a file without a length in its header it takes long
+    return [_utterance(*found[index], has_segments, span_of) for index in chosen], len(found)
 
 
 def join_utterances(
@@ -71,35 +89,38 @@ def join_utterances(
     pause_s: silence between two of them. Raises AudioError, and ManifestError for languages that differ in a group.
     """
     joined: list[Utterance] = []
+    source = AudioSource(sample_rate_hz)
     for _, of_manifest in groupby(utterances, key=lambda utterance: utterance.manifest):
         rows = list(of_manifest)
         for first in range(0, len(rows), count):
             path = folder / f"{len(joined)}.wav"
-            joined.append(_joined(rows[first : first + count], pause_s, sample_rate_hz, path))
+            joined.append(_joined(rows[first : first + count], pause_s, sample_rate_hz, path, source))
+    source.close()
     return joined
 
 
-def _parse(manifest: Path, number: int, line: str, has_segments: bool) -> Utterance:
-    where = f"{manifest}:{number}"
-    entry = _entry(where, line)
-    audio = manifest.parent / _required_text(where, entry, "audio_filepath")
-    if entry.get("offset"):
-        raise ManifestError(f"{where}: offset: {entry['offset']!r}; only whole files are supported")
+def _utterance(
+    manifest: Path, line: ManifestLine, has_segments: bool, span_of: Callable[[str], tuple[float, float]]
+) -> Utterance:
+    where, part = line.where, line.audio
     try:
-        audio_s = audio_seconds(audio)
+        start_s, end_s = span_of(part.path)
     except AudioError as error:
         raise ManifestError(f"{where}: audio_filepath: {error.message}") from error
+    if part.begin_s >= end_s:
+        raise ManifestError(f"{where}: offset: {part.begin_s:g}, but {part.path} ends at {end_s:.3f} s")
     return Utterance(
-        audio=audio,
-        audio_s=audio_s,
-        reference=_required_text(where, entry, "text"),
+        audio=Path(part.path),
+        audio_s=min(part.end_s, end_s) - max(part.begin_s, start_s),
+        reference=line.text("text"),
         manifest=manifest,
-        line=number,
-        speaker=_speaker(where, entry),
-        speaker_texts=_speaker_texts(where, entry) if has_segments else {},
-        language=_required_text(where, entry, "lang") if entry.get("lang") is not None else None,
-        boosted_phrases=_boosted_phrases(where, entry),
-        stated_s=_duration(where, entry),
+        line=line.number,
+        speaker=_speaker(where, line.fields),
+        speaker_texts=_speaker_texts(where, line.fields) if has_segments else {},
+        language=line.language,
+        boosted_phrases=line.boosted_phrases,
+        stated_s=line.stated_s,
+        offset_s=part.offset_s,
     )
 
 
@@ -114,52 +135,8 @@ def _speaker_texts(where: str, entry: dict) -> dict[str, str]:
         speaker = _speaker(place, segment)
         if speaker is None:
             raise ManifestError(f"{place}: speaker: is missing")
-        texts.setdefault(speaker, []).append(_required_text(place, segment, "text"))
+        texts.setdefault(speaker, []).append(text_of(place, segment, "text"))
     return {speaker: " ".join(parts) for speaker, parts in texts.items()}
-
-
-def _entry(where: str, line: str) -> dict:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{where}: not JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise ManifestError(f"{where}: {line.strip()[:40]!r}, expected a JSON object with audio_filepath and text")
-    return entry
-
-
-def _required_text(where: str, entry: dict, field: str) -> str:
-    if field not in entry:
-        raise ManifestError(f"{where}: {field}: is missing")
-    value = entry[field]
-    if not isinstance(value, str):
-        raise ManifestError(f"{where}: {field}: {value!r}, expected a string")
-    return value
-
-
-def _duration(where: str, entry: dict) -> float | None:
-    value = entry.get("duration")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ManifestError(f"{where}: duration: {value!r}, expected a positive number of seconds")
-    return float(value)
-
-
-def _boosted_phrases(where: str, entry: dict) -> tuple[str | tuple[str, float], ...]:
-    value = entry.get("boosted_phrases") or []
-    if isinstance(value, list):
-        phrases = [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in value]
-        if all(map(_is_phrase, phrases)):
-            return tuple(phrases)
-    raise ManifestError(f"{where}: boosted_phrases: {value!r}, expected a list of phrases or [phrase, boost] pairs")
-
-
-def _is_phrase(value: object) -> bool:
-    if not isinstance(value, tuple):
-        return isinstance(value, str)
-    is_pair = len(value) == 2 and isinstance(value[0], str)
-    return is_pair and isinstance(value[1], int | float) and not isinstance(value[1], bool)
 
 
 def _speaker(where: str, entry: dict) -> str | None:
@@ -171,14 +148,16 @@ def _speaker(where: str, entry: dict) -> str | None:
     return str(value)
 
 
-def _joined(group: Sequence[Utterance], pause_s: float, sample_rate_hz: int, path: Path) -> Utterance:
+def _joined(
+    group: Sequence[Utterance], pause_s: float, sample_rate_hz: int, path: Path, source: AudioSource
+) -> Utterance:
     import soundfile
 
     first = group[0]
     if len({utterance.language for utterance in group}) > 1:
         raise ManifestError(f"{first.manifest}:{first.line}: lang: differs from those of the next {len(group) - 1}")
     pause = np.zeros(round(pause_s * sample_rate_hz), np.float32)
-    parts = [part for one in group for part in (pause, read_audio(one.audio, sample_rate_hz))][1:]
+    parts = [part for one in group for part in (pause, source.read(one.part))][1:]
     samples = np.concatenate(parts)
     soundfile.write(path, samples, sample_rate_hz, subtype="FLOAT")
     return replace(
@@ -189,4 +168,5 @@ def _joined(group: Sequence[Utterance], pause_s: float, sample_rate_hz: int, pat
         speaker=first.speaker if len({one.speaker for one in group}) == 1 else None,
         boosted_phrases=tuple(dict.fromkeys(phrase for one in group for phrase in one.boosted_phrases)),
         stated_s=None,
+        offset_s=None,
     )

@@ -9,6 +9,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from penstock.evaluation.errors import EditCounts, UtteranceErrors, total
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, summary_cells, summary_lines
 from penstock.evaluation.runs import RunResult
-from penstock.frontend.audio_file import read_audio
+from penstock.frontend.audio_file import AudioSource
 from penstock.transcription.progress import Progress
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult],
     header, rows = summary_cells(results)
     document: dict[str, Any] = {
         "columns": header,
-        "recordings": [{"name": each.audio.name, "speaker": each.speaker, "s": each.audio_s} for each in utterances],
+        "recordings": [
+            {"name": each.audio.name + each.part.label, "speaker": each.speaker, "s": each.audio_s}
+            for each in utterances
+        ],
         "runs": [
             {
                 "name": str(result.variant),
@@ -176,15 +180,20 @@ def _encode(
     audio_s = sum(each.audio_s for each in utterances)
     fitting = 0.8 * left * 6 / max(audio_s, 1.0)  # 6 of 8 bits, and Ogg's headers
     bit_rate = round(min(max(fitting, _LEAST_BIT_RATE), _MOST_BIT_RATE))
+    if fitting >= _LEAST_BIT_RATE:  # all have room, so a file is decoded once for its parts
+        order = sorted(order, key=lambda index: (utterances[index].part.path, utterances[index].part.begin_s))
     import av.error  # optional (extra `media`)
 
     gone, without_room = [], 0
-    with Progress(sys.stderr, len(order), audio_s, "recordings", "report") as progress:
+    with (
+        Progress(sys.stderr, len(order), audio_s, "recordings", "report") as progress,
+        closing(AudioSource(_SAMPLE_RATE_HZ)) as source,
+    ):
         for index in progress.count(order):
             opus, seconds = "", utterances[index].audio_s
             try:
                 if seconds * _LEAST_BIT_RATE / 6 <= left:
-                    samples = read_audio(utterances[index].audio, _SAMPLE_RATE_HZ)
+                    samples = source.read(utterances[index].part)
                     if not len(samples):  # too short for a sample at this rate
                         continue
                     opus = base64.b64encode(_opus(samples, bit_rate)).decode()
@@ -192,7 +201,7 @@ def _encode(
                 gone.append(error.message)
                 continue
             except (av.error.FFmpegError, ValueError) as error:
-                gone.append(f"{utterances[index].audio}: {error}")
+                gone.append(f"{utterances[index].part}: {error}")
                 continue
             progress.add_audio(seconds)
             if not opus or len(opus) > left:

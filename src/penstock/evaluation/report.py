@@ -18,7 +18,7 @@ from penstock.evaluation.errors import (
 )
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import NONE
-from penstock.evaluation.runs import RunResult
+from penstock.evaluation.runs import Outcome, RunResult
 from penstock.reporting import date_utc, markdown_table
 from penstock.version import __version__
 
@@ -54,6 +54,8 @@ class Conditions:
     """The normalizer's name, and the package with its version."""
     left_out: Sequence[str] = ()
     """Lines of manifests whose reference has no word after the normalizer, as "file:line"."""
+    shard: dict[str, int] | None = None
+    """The shard's `number` of `count`, and the `utterances` of all shards; None for a whole evaluation."""
     date: str = field(default_factory=date_utc)
 
 
@@ -89,7 +91,7 @@ def _result(result: RunResult) -> dict:
         "speakers": [{"speaker": name} | _words(counts) for name, counts in result.score.speakers.items()],
         **_by_speaker(result.who_spoke),
         "utterances": [
-            _utterance(utterance, outcome.error, error) | _by_speaker(by_speaker or SpeakerErrors())
+            _utterance(utterance, outcome, error) | _by_speaker(by_speaker or SpeakerErrors())
             for utterance, outcome, error, by_speaker in zip(
                 result.utterances, result.outcomes, result.errors, result.speaker_errors, strict=True
             )
@@ -157,16 +159,18 @@ def _word_counts(counted: list[tuple[str, int]]) -> list[dict]:
     return [{"word": word, "count": count} for word, count in counted]
 
 
-def _utterance(utterance: Utterance, failure: str | None, errors: UtteranceErrors | None) -> dict:
+def _utterance(utterance: Utterance, outcome: Outcome, errors: UtteranceErrors | None) -> dict:
     about = {
         "audio": str(utterance.audio),
+        **({} if utterance.offset_s is None else {"offset": utterance.offset_s, "duration": utterance.stated_s}),
         "manifest": str(utterance.manifest),
         "line": utterance.line,
         "speaker": utterance.speaker,
         "audio_s": utterance.audio_s,
+        **({"remarks": list(outcome.remarks)} if outcome.remarks else {}),
     }
     if errors is None:
-        return about | {"error": failure}
+        return about | {"error": outcome.error}
     return about | {
         "reference": errors.reference,
         "hypothesis": errors.hypothesis,
@@ -211,6 +215,8 @@ def summary_lines(conditions: Conditions, result: RunResult) -> list[str]:
         words = speech.words.reference_units
         lines.append(f"speech: {speech.utterances} utterances, {words} words, {_minutes(speech.audio_s)}")
         lines.append(f"normalizer: {conditions.normalizer}")
+    if conditions.shard:
+        lines.append("shard {number}/{count}".format(**conditions.shard))
     if conditions.left_out:
         lines.append(f"left out: {len(conditions.left_out)} utterances whose reference the normalizer empties")
     if silent.utterances:

@@ -240,7 +240,7 @@ def recognize_in_process(
     stream. diarizer: says who speaks.
     """
     from penstock.transcription.files import FileTranscriber
-    from penstock.transcription.processes import longest_first, transcribe_files
+    from penstock.transcription.processes import group_parts, longest_first, transcribe_files
     from penstock.transcription.speakers import SpeakerTranscriber
 
     has_languages = recognizer.config.prompt is not None  # `lang` of other models' manifests changes nothing
@@ -250,8 +250,8 @@ def recognize_in_process(
         for utterance in utterances
     ]
     recognizer.check_options(own)
-    paths = [utterance.audio for utterance in utterances]
-    order = longest_first([utterance.audio_s for utterance in utterances])
+    paths, audio_s = [utterance.part for utterance in utterances], [utterance.audio_s for utterance in utterances]
+    order = longest_first(group_parts(paths, audio_s, processes), audio_s)
     transcriber: Transcriber = FileTranscriber(recognizer, recognizer.chunk_samples(options[0]), options)
     if diarizer is not None:
         transcriber = SpeakerTranscriber(transcriber, diarizer, MIX)

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import ErrorCode, ServerError, SettingError
+from penstock.errors import AudioError, ErrorCode, ServerError, SettingError
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.runs import Outcome
+from penstock.frontend.audio_file import AudioSource
 from penstock_client import Client, ConnectionOptions
 from penstock_common.errors import ClientError, ServerFullError, ServerUnreachableError
 from penstock_common.options import PhraseError, StreamOptions
+from penstock_common.samples import SAMPLE_RATE_HZ
 from penstock_common.server_info import ServerInfo
 
 _REQUEST_MS = 1000
@@ -51,9 +54,15 @@ def recognize_through_server(
     has_languages: those of the utterances are sent. more_options: fields of the client's `StreamOptions`.
     A failed stream yields an outcome with its error. Raises ServerError for an unreachable server.
     """
+    source, one_at_a_time = AudioSource(SAMPLE_RATE_HZ), Lock()
+
+    def audio_of(utterance: Utterance) -> str | np.ndarray:
+        with one_at_a_time:  # so that the parts of a file share its decoder
+            return str(utterance.audio) if utterance.offset_s is None else source.read(utterance.part)
+
     pool = ThreadPoolExecutor(streams)  # not a context manager, which would wait for the running streams
     jobs = [
-        pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, more_options)
+        pool.submit(_recognize, client, index, utterance, audio_of, has_languages, more_options)
         for index, utterance in enumerate(utterances)
     ]
     try:
@@ -74,16 +83,23 @@ def server_info(client: Client) -> ServerInfo:
 
 
 def _recognize(
-    client: Client, index: int, utterance: Utterance, language: str | None, more_options: Mapping[str, Any]
+    client: Client,
+    index: int,
+    utterance: Utterance,
+    audio_of: Any,
+    has_languages: bool,
+    more_options: Mapping[str, Any],
 ) -> Outcome:
     try:
-        phrases = list(utterance.boosted_phrases)
+        language, phrases = utterance.language if has_languages else None, list(utterance.boosted_phrases)
         options = StreamOptions(boosted_phrases=phrases, language=language, **more_options)
-        return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
+        return Outcome(index, client.transcribe(audio_of(utterance), request_ms=_REQUEST_MS, options=options).text)
+    except AudioError as error:
+        return Outcome(index, "", str(error))
     except ServerUnreachableError:
         raise
     except PhraseError as error:
-        return Outcome(index, "", f"{ErrorCode.PHRASES_INVALID}: {utterance.audio}: {error}")
+        return Outcome(index, "", f"{ErrorCode.PHRASES_INVALID}: {utterance.part}: {error}")
     except ClientError as error:
         text = error.text.removeprefix(f"{utterance.audio}: ")
-        return Outcome(index, "", f"{error.code}: {utterance.audio}: {text}")
+        return Outcome(index, "", f"{error.code}: {utterance.part}: {text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import AudioError, StreamError
-from penstock.frontend.audio_file import AudioBlocks, AudioTrack
+from penstock.frontend.audio_file import AudioBlocks, AudioSource, AudioTrack, FilePart
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
@@ -18,6 +18,7 @@ from penstock_common.audio.pcm import Remark
 from penstock_common.audio.tracks import MIX, Channel
 from penstock_common.writing import join_texts
 
+AudioPath = str | Path | FilePart
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
 _READ_SAMPLES = 1 << 17
@@ -40,9 +41,13 @@ class FileSegment:
 
 @dataclass
 class FileTranscript:
-    """Transcript of one file, or of one of its channels. A truncated file has the text up to its end, and a remark."""
+    """Transcript of one file or part of a file, or of one of its channels.
+
+    A truncated file has the text up to its end, and a remark.
+    """
 
     audio: str
+    """The file."""
     channel: str | None = None
     """Name of the channel where each channel is transcribed, else None."""
     audio_s: float = 0.0
@@ -66,11 +71,18 @@ class FileTranscript:
     """The time of the first sample in the file, which counts in the times of words."""
     remarks: list[Remark] = field(default_factory=list)
     """On the audio and its text, such as where samples are missing."""
+    part: FilePart | None = None
+    """The file or part as it was opened; None: the whole file."""
+
+    @property
+    def audio_name(self) -> str:
+        """The file, with the times of the part."""
+        return str(self.part or self.audio)
 
     @property
     def name(self) -> str:
-        """The file, and the channel if each is transcribed."""
-        return self.audio if self.channel is None else f"{self.audio} [{self.channel}]"
+        """The file or part, and the channel if each is transcribed."""
+        return self.audio_name if self.channel is None else f"{self.audio_name} [{self.channel}]"
 
     def add(self, result: StreamResult) -> None:
         """Adds one result of the file's stream, without earlier ones."""
@@ -98,9 +110,12 @@ class FileTranscript:
 class _OpenFile:
     """A file that is being transcribed."""
 
-    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict, rate_hz: int):
+    def __init__(self, index: int, audio: AudioBlocks, options: dict, rate_hz: int):
         self.index, self._audio = index, audio
-        self.transcripts = [FileTranscript(str(path), track.channel, start_s=audio.start_s) for track in audio.tracks]
+        self.transcripts = [
+            FileTranscript(audio.part.path, track.channel, start_s=audio.start_s, part=audio.part)
+            for track in audio.tracks
+        ]
         self.tracks = [
             _OpenTrack((index, number), track, transcript, options, rate_hz)
             for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
@@ -157,7 +172,7 @@ class _OpenTrack:
 class Transcriber(ABC):
     """Makes transcripts of files."""
 
-    def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
+    def transcribe(self, paths: Iterable[AudioPath]) -> Iterator[FileTranscript]:
         """Yields one transcript per file, in the order of `paths`; a file that fails has `error` set.
 
         With channel "each" every channel of a file has its own.
@@ -167,12 +182,12 @@ class Transcriber(ABC):
 
     @abstractmethod
     def transcribe_numbered(
-        self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
+        self, files: Iterable[tuple[int, AudioPath]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
         """Yields the number and the transcripts of each file as soon as it is done.
 
-        files: numbers and paths; the next one is taken when there is room for it. on_audio: called with the seconds of
-        audio of every step.
+        files: numbers, and paths or parts; the next one is taken when there is room for it. Parts of one file in a row,
+        by their begin, share its decoder. on_audio: called with the seconds of audio of every step.
         """
 
 
@@ -199,16 +214,18 @@ class FileTranscriber(Transcriber):
         self._channel = channel
 
     def transcribe_numbered(
-        self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
+        self, files: Iterable[tuple[int, AudioPath]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
         """Implements `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch.
 
         Where the caller stops before the last file, the open files and their streams are closed.
         """
         open_files: list[_OpenFile] = []
+        source = AudioSource(self._recognizer.sample_rate_hz, self._channel)
         try:
-            yield from self._transcribe(iter(files), open_files, on_audio)
+            yield from self._transcribe(iter(files), source, open_files, on_audio)
         finally:
+            source.close()
             for file in open_files:
                 file.close()
                 for track in file.tracks:
@@ -216,7 +233,8 @@ class FileTranscriber(Transcriber):
 
     def _transcribe(
         self,
-        waiting: Iterator[tuple[int, str | Path]],
+        waiting: Iterator[tuple[int, AudioPath]],
+        source: AudioSource,
         open_files: list[_OpenFile],
         on_audio: Callable[[float], None],
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
@@ -230,10 +248,12 @@ class FileTranscriber(Transcriber):
                 if entry is None:
                     has_more = False
                     break
+                index, part = entry[0], FilePart.of(entry[1])
+                options = self._options if isinstance(self._options, dict) else self._options[index]
                 try:
-                    file = self._open(*entry)
+                    file = _OpenFile(index, source.open(part), options, self._recognizer.sample_rate_hz)
                 except AudioError as error:
-                    yield entry[0], [FileTranscript(str(entry[1]), error=str(error))]
+                    yield index, [FileTranscript(part.path, error=str(error), part=part)]
                     continue
                 open_files.append(file)
                 tracks += file.tracks
@@ -250,12 +270,6 @@ class FileTranscriber(Transcriber):
         read_s = sum(track.samples for track in tracks) / self._recognizer.sample_rate_hz
         is_full = not self._request_samples and read_s >= self._recognizer.batch_audio_s
         return len(tracks) < self._recognizer.table.max_streams and not is_full
-
-    def _open(self, index: int, path: str | Path) -> _OpenFile:
-        """Raises AudioError."""
-        audio = AudioBlocks(path, self._recognizer.sample_rate_hz, self._channel)
-        options = self._options if isinstance(self._options, dict) else self._options[index]
-        return _OpenFile(index, path, audio, options, self._recognizer.sample_rate_hz)
 
     def _read(self, tracks: list[_OpenTrack]) -> None:
         """Sends all samples of whole files."""
@@ -301,7 +315,7 @@ class FileTranscriber(Transcriber):
             if isinstance(result, StreamError):
                 self._recognizer.cancel(track.stream_id)
                 message = result.message.removeprefix(f"stream {track.stream_id!r}: ")
-                track.transcript.error = f"{result.code}: {track.transcript.audio}: {message}"
+                track.transcript.error = f"{result.code}: {track.transcript.audio_name}: {message}"
                 continue
             track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
             track.add(result)

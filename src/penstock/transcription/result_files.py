@@ -1,8 +1,11 @@
 """Transcripts as files: one per audio file and format."""
 
 import contextlib
+import errno
 import json
 import os
+import platform
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby, repeat
@@ -10,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OutputError, SettingError
+from penstock.frontend.audio_file import FilePart
 from penstock.transcription.audio_inputs import AudioInput
 from penstock_common import subtitles
 from penstock_common.transcript import alternative_documents, segment_document, word_document
@@ -22,6 +26,7 @@ def document(transcript: "FileTranscript") -> dict[str, Any]:
     """A transcript in the format of `penstock-client --json`."""
     return {
         "audio": transcript.audio,
+        **_times(transcript.part),
         **({} if transcript.channel is None else {"channel": transcript.channel}),
         "text": transcript.text,
         "language": transcript.language,
@@ -38,6 +43,11 @@ def document(transcript: "FileTranscript") -> dict[str, Any]:
         "remarks": [remark.document for remark in transcript.remarks],
         "latency_ms": None,
     }
+
+
+def _times(part: FilePart | None) -> dict[str, Any]:
+    """The times of a part as in its manifest."""
+    return {} if part is None or part.offset_s is None else {"offset": part.offset_s, "duration": part.duration_s}
 
 
 def _words(transcript: "FileTranscript") -> list[dict[str, Any]]:
@@ -104,11 +114,25 @@ LATTICE = "fst.txt"
 _WRITERS[LATTICE] = _lattice
 
 
+_HOST = f"-{platform.node()[:64]}"
+"""In names of partly written files: machines that share a folder may have processes of one number."""
+_PARTIAL = re.compile(r"\.penstock-([1-9][0-9]{0,8})(-.*|)\.partial")
+
+
+def _is_alive(process: int) -> bool:
+    """True for another process that runs; this one has not begun to write."""
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return process != os.getpid()
+
+
 class ResultFiles:
     """The files below one directory, named after the audio: `calls/a.wav` is `calls/a.txt`, `calls/a.json`.
 
-    Where two audio files would have one result, `a.flac` and `a.mp3`, both keep their suffix: `a.mp3.txt`. With several
-    transcripts per audio file they are named after the channels: `calls/a.left.txt`.
+    Where two audio files would have one result, `a.flac` and `a.mp3`, both keep their suffix: `a.mp3.txt`. Parts of a
+    file have their times, `calls/a#12.500-15.250.txt`, and several channels their names: `calls/a.left.txt`.
     """
 
     def __init__(self, directory: Path, formats: Sequence[str]):
@@ -135,7 +159,16 @@ class ResultFiles:
             (first, *_) = self._paths(each, None)
             other = seen.setdefault(first, each)
             if other is not each:
-                raise SettingError(f"{other.path} and {each.path} would both be written to {first}; rename one")
+                raise SettingError(f"{other.part} and {each.part} would both be written to {first}; rename one")
+
+    def remove_partials(self, inputs: Sequence[AudioInput]) -> None:
+        """Removes partly written files that dead processes of this machine have left beside the results."""
+        folders = {self._directory, *(self._directory / each.name.parent for each in inputs)}
+        for path in (path for folder in folders for path in folder.glob(".penstock-*.partial")):
+            found = _PARTIAL.fullmatch(path.name)
+            if found and found[2] in ("", _HOST) and not _is_alive(int(found[1])):
+                with contextlib.suppress(OSError):  # such as another process that removes it
+                    path.unlink()
 
     def exist(self, audio: AudioInput, channels: Sequence[str | None]) -> bool:
         """True if all results of an audio file are there."""
@@ -150,7 +183,7 @@ class ResultFiles:
     def write(self, audio: AudioInput, transcript: "FileTranscript") -> None:
         """Writes the transcript in all formats; a file is complete or not there. Raises OutputError."""
         for name, path in zip(self._formats, self._paths(audio, transcript.channel), strict=True):
-            partial = path.with_name(f".penstock-{os.getpid()}.partial")  # short: a name has at most 255 bytes
+            partial = path.with_name(f".penstock-{os.getpid()}{_HOST}.partial")  # short: a name has at most 255 bytes
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # A name that is not UTF-8 is escaped, as JSON has it.
@@ -164,5 +197,5 @@ class ResultFiles:
     def _paths(self, audio: AudioInput, channel: str | None) -> list[Path]:
         """One path for each format."""
         kept = audio.name if audio.name in self._with_suffix else audio.name.with_suffix("")
-        stem = kept.name + (f".{channel}" if channel else "")
+        stem = kept.name + audio.part.label + (f".{channel}" if channel else "")
         return [self._directory / audio.name.with_name(f"{stem}.{name}") for name in self._formats]

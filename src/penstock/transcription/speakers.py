@@ -1,16 +1,15 @@
 """Says of each transcript who speaks: the file is read once more, for the speaker model."""
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from penstock.errors import PenstockError, StreamError
-from penstock.frontend.audio_file import AudioBlocks
+from penstock.frontend.audio_file import AudioSource
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.turns import speakers_of, turns
-from penstock.transcription.files import FileTranscript, Transcriber
+from penstock.transcription.files import AudioPath, FileTranscript, Transcriber
 from penstock_common.audio.tracks import Channel
 
 _READ_SAMPLES = 1 << 16
@@ -23,18 +22,21 @@ class SpeakerTranscriber(Transcriber):
         self._inner, self._diarizer, self._channel = inner, diarizer, channel
 
     def transcribe_numbered(
-        self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
+        self, files: Iterable[tuple[int, AudioPath]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
         """Implements `Transcriber.transcribe_numbered`."""
-        for number, transcripts in self._inner.transcribe_numbered(files, on_audio):
-            if any(transcript.error is None for transcript in transcripts):
-                self._add(transcripts)
-            yield number, transcripts
-
-    def _add(self, transcripts: list[FileTranscript]) -> None:
-        rate_hz = self._diarizer.config.features.sample_rate_hz
+        source = AudioSource(self._diarizer.config.features.sample_rate_hz, self._channel)
         try:
-            audio = AudioBlocks(transcripts[0].audio, rate_hz, self._channel)
+            for number, transcripts in self._inner.transcribe_numbered(files, on_audio):
+                if any(transcript.error is None for transcript in transcripts):
+                    self._add(transcripts, source)
+                yield number, transcripts
+        finally:
+            source.close()
+
+    def _add(self, transcripts: list[FileTranscript], source: AudioSource) -> None:
+        try:
+            audio = source.open(transcripts[0].part or transcripts[0].audio)
             try:
                 recordings = [self._diarizer.open() for _ in audio.tracks]
                 while not all(track.is_done for track in audio.tracks):

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -192,13 +192,13 @@ class TrackReader:
 
     def __init__(
         self,
-        source: str | Path | bytes | BinaryIO,
+        source: Any,
         sample_rate_hz: int,
         channel: Channel = MIX,
         max_channels: int = MAX_CHANNELS,
     ):
-        """source: as of `open_audio`."""
-        self._reader = open_audio(source)
+        """source: as of `open_audio`, or a reader."""
+        self._reader: Any = source if hasattr(source, "blocks") else open_audio(source)
         self.start_s = self._reader.start_s
         try:
             self._maker = TrackMaker(self._reader.channels, sample_rate_hz, channel, max_channels)
@@ -240,18 +240,6 @@ def load(source: str | Path | bytes, sample_rate_hz: int, channel: Channel = MIX
     with TrackReader(source, sample_rate_hz, channel) as reader:
         joined = [np.concatenate(parts) for parts in zip(*reader.blocks(), strict=True)]
         return Audio(list(map(Track, reader.names, joined)), reader.start_s, reader.remarks)
-
-
-def seconds(path: str | Path) -> float:
-    """Duration from the header of a file, which is read to its end where the header states none.
-
-    Raises as `TrackReader`.
-    """
-    with open_audio(path) as reader:
-        duration_s = reader.seconds or sum(len(block.samples) / block.rate_hz for block in reader.blocks())
-        if not duration_s:
-            raise ValueError("has no audio")
-        return float(duration_s)
 
 
 def read_audio(path: str | Path, channel: Channel = MIX) -> npt.NDArray[np.float32]:
