@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from penstock_common.results import Word
 from penstock_gateway.config import Config
 from penstock_gateway.openai.formats import TranscriptEvents, Transcription, render
@@ -23,6 +25,20 @@ def test_segments_of_verbose_json_end_at_pauses_and_with_sentences(streams):
         (2, "Four", 0.3, 0.39),
         (3, "five", 0.9, 0.99),
     ]
+
+
+@pytest.mark.parametrize("language, sentences", [("de-DE", 2), ("", 3)])
+def test_segments_have_the_sentences_of_their_language(streams, language, sentences):
+    """That the model names, else of the request's, here English; a segment of verbose_json is one, a cue may be two."""
+    text = "Am 3. Oktober kam er. Er blieb."
+    words = tuple(Word(each, 100 * i, 100 * i + 90, 1.0) for i, each in enumerate(text.split()))
+    transcription = Transcription([Final(0, text, words, (), 1.0, 1.0, True, False, language=language)], 1.0)
+    body, srt = (
+        render(transcription, parse_fields({"response_format": [form]}, streams, Config()))
+        for form in ("verbose_json", "srt")
+    )
+    assert len(json.loads(body)["segments"]) == sentences
+    assert srt.split("\n")[2:] == [text, ""]
 
 
 def test_texts_without_spaces_are_joined_without_blanks(streams):
@@ -50,7 +66,7 @@ def test_texts_without_spaces_are_joined_without_blanks(streams):
     body = json.loads(rendered("verbose_json"))
     assert (body["text"], [each["text"] for each in body["segments"]]) == (whole, ["今日は。", "GPUを。", "New Yorkに"])
     assert "".join(token["token"] for token in json.loads(rendered("json"))["logprobs"]) == whole
-    assert [line for line in rendered("srt").split("\n")[2::4]] == ["今日は。", "GPUを。", "New Yorkに"]
+    assert [line for line in rendered("srt").split("\n")[2::4]] == [whole]
     events = TranscriptEvents(has_logprobs=True)
     sent = [json.loads(events.add(final)[6:]) for final in finals]
     assert "".join(each["delta"] for each in sent) == json.loads(events.done(1.0)[6:])["text"] == whole

@@ -49,6 +49,8 @@ class FileTranscript:
     text: str = ""
     language: str = ""
     """The last that the model's tags name; "" for a model without tags."""
+    known_language: str = ""
+    """The language of its stream by its options and the model; "" where it is not known."""
     segments: list[FileSegment] = field(default_factory=list)
     """Each but the last is final."""
     tokens: list[Token] = field(default_factory=list)
@@ -98,9 +100,13 @@ class FileTranscript:
 class _OpenFile:
     """A file that is being transcribed."""
 
-    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict, rate_hz: int):
-        self.index, self._audio = index, audio
-        self.transcripts = [FileTranscript(str(path), track.channel, start_s=audio.start_s) for track in audio.tracks]
+    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict, recognizer: Recognizer):
+        self.index, self._audio, rate_hz = index, audio, recognizer.sample_rate_hz
+        language = recognizer.languages.known(options.get("language"))
+        self.transcripts = [
+            FileTranscript(str(path), track.channel, known_language=language, start_s=audio.start_s)
+            for track in audio.tracks
+        ]
         self.tracks = [
             _OpenTrack((index, number), track, transcript, options, rate_hz)
             for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
@@ -255,7 +261,7 @@ class FileTranscriber(Transcriber):
         """Raises AudioError."""
         audio = AudioBlocks(path, self._recognizer.sample_rate_hz, self._channel)
         options = self._options if isinstance(self._options, dict) else self._options[index]
-        return _OpenFile(index, path, audio, options, self._recognizer.sample_rate_hz)
+        return _OpenFile(index, path, audio, options, self._recognizer)
 
     def _read(self, tracks: list[_OpenTrack]) -> None:
         """Sends all samples of whole files."""
