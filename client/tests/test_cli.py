@@ -162,8 +162,7 @@ def test_subtitles_are_all_that_is_written(run, audio_file, kind, first):
 
 
 @pytest.mark.parametrize(
-    ("asked", "known", "language"),
-    [(None, ["de"], "de"), (None, ["de", "en"], ""), ("fr", ["de"], "fr"), (None, 0, "")],
+    ("asked", "known", "language"), [(None, "de", "de"), (None, "de en", ""), ("fr", "de", "fr"), (None, "", "")]
 )
 def test_subtitles_know_the_only_language_of_a_model(asked, known, language):
     class Server:
