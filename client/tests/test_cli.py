@@ -10,7 +10,6 @@ import soundfile
 from client.tests.helpers.fakes import RejectionError, confidence, outputs, parse_reply, text_of
 from penstock_client.cli import main as main_module
 from penstock_client.cli.main import main
-from penstock_common.errors import ClientError
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 TEXT = text_of(38_400)
@@ -165,13 +164,8 @@ def test_subtitles_are_all_that_is_written(run, audio_file, kind, first):
     ("asked", "known", "language"), [(None, "de", "de"), (None, "de en", ""), ("fr", "de", "fr"), (None, "", "")]
 )
 def test_subtitles_know_the_only_language_of_a_model(asked, known, language):
-    class Server:
-        def server_info(self):
-            if not known:
-                raise ClientError("gone")
-            return SimpleNamespace(detected_languages=known.split())
-
-    assert main_module._language(Server(), SimpleNamespace(language=asked)) == language
+    server = SimpleNamespace(server_info=lambda: SimpleNamespace(detected_languages=known.split()))
+    assert main_module._language(server, SimpleNamespace(language=asked)) == language
 
 
 @GRPC_ONLY

@@ -39,8 +39,7 @@ def results(tmp_path) -> list[RunResult]:
 def test_numbers_are_figures_in_both_texts(tmp_path, results):
     """The page has times of recordings, not of words."""
     outcomes = [Outcome(0, "ONE two"), Outcome(1, "</script><b>"), Outcome(2, "345 six")]
-    variant = results[0].variant
-    alike = collect(variant, results[0].utterances, outcomes, normalizer=Normalizer(numbers="en"))
+    alike = collect(results[0].variant, results[0].utterances, outcomes, normalizer=Normalizer(numbers="en"))
     _, data, _ = write(tmp_path, [alike])
     assert data["runs"][0]["utterances"][2] == {"edits": 1, "words": 1, "aligned": ["345", ["", "six"]]}
 

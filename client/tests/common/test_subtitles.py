@@ -88,19 +88,11 @@ def test_every_word_once_in_cues_that_do_not_overlap(drawn):
     words = [word for segment in drawn for word in segment]
     text = "".join(line for cue in all_cues for line in cue.lines)
     assert text.replace(" ", "") == "".join(word.text.replace("\n", "\ufffd") for word in words)
-    assert all(0 <= cue.start_ms < cue.end_ms for cue in all_cues)
+    assert all(0 <= cue.start_ms < cue.end_ms <= cue.start_ms + MAX_CUE_MS for cue in all_cues)
+    assert all(len(cue.lines) <= MAX_LINES for cue in all_cues)
+    long_lines = {line for cue in all_cues for line in cue.lines if cells(line) > MAX_LINE_COLUMNS}
+    assert long_lines <= {word.text.replace("\n", "\ufffd") for word in words}
     assert all(earlier.end_ms <= later.start_ms for earlier, later in itertools.pairwise(all_cues))
-
-
-@settings(max_examples=60, deadline=None)
-@given(segments())
-def test_cues_keep_the_limits(drawn):
-    """A single word may be longer than a line."""
-    words = {word.text.replace("\n", "\ufffd") for segment in drawn for word in segment}
-    for cue in shown(*drawn):
-        assert len(cue.lines) <= MAX_LINES and cue.end_ms - cue.start_ms <= MAX_CUE_MS
-        for line in cue.lines:
-            assert cells(line) <= MAX_LINE_COLUMNS or line in words
 
 
 @st.composite
@@ -156,9 +148,7 @@ def test_short_sentences_share_a_cue_and_long_ones_are_divided_at_clauses():
         ("Water falls from the", "reservoir down to the turbine,"),
         ("which turns the generator", "until the evening comes."),
     ]
-    late = spoken("Yes, I see.") + spoken("But why now?", start_ms=2_000)
-    assert texts(late) == ["Yes, I see.", "But why now?"]
-    assert texts(spoken("Yes.") + spoken("But why?", start_ms=1_100)) == ["Yes.", "But why?"]
+    assert texts(spoken("Yes.") + spoken("But why?", start_ms=1_001)) == ["Yes.", "But why?"]
     assert texts(spoken("Yes.") + spoken("No.", start_ms=999)) == ["Yes. No."]
 
 
