@@ -1,12 +1,14 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
 from client.tests.helpers.fakes import RejectionError, confidence, outputs, parse_reply, text_of
+from penstock_client.cli import main as main_module
 from penstock_client.cli.main import main
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
@@ -156,6 +158,14 @@ def test_subtitles_are_all_that_is_written(run, audio_file, kind, first):
     assert out.startswith(first)
     lines = [line for line in out.splitlines() if "-->" not in line and not line.isdigit() and line != "WEBVTT"]
     assert "".join(lines).replace(" ", "") == TEXT.replace(" ", "")  # beside Han there is no blank
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "language"), [(None, "de", "de"), (None, "de en", ""), ("fr", "de", "fr"), (None, "", "")]
+)
+def test_subtitles_know_the_only_language_of_a_model(asked, known, language):
+    server = SimpleNamespace(server_info=lambda: SimpleNamespace(detected_languages=known.split()))
+    assert main_module._language(server, SimpleNamespace(language=asked)) == language
 
 
 @GRPC_ONLY

@@ -20,6 +20,7 @@ from penstock.pipeline.offline.encoder import WindowEncoderStage
 from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.offline.jobs import WholeFiles
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.offers import offer_languages
 from penstock.pipeline.options.windows import live_window
 from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.results.words import Token, Word
@@ -67,6 +68,8 @@ class Recognizer:
         """
         self._name, self._device = checkpoint.directory.name, device
         self.config: ModelConfig = checkpoint.config
+        self.languages = offer_languages(checkpoint, decoding)
+        """What a stream may choose, and what is known without its choice."""
         self.context = context
         self._window = LIVE if whole_files is None else FILE
         ledger, board = SlotLedger(slot_count(max_streams)), DrainBoard(slot_count(max_streams))

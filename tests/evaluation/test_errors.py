@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.evaluation.errors import EditCounts, Score, bootstrap_interval, compare, summarize
 from penstock.evaluation.manifest import Utterance
-from penstock.evaluation.normalizers import BASIC, Normalizer
+from penstock.evaluation.normalizers import BASIC, NONE, Normalizer
 from tests.helpers.reference.edit_distance import edit_distance
 
 WORDS = st.lists(st.sampled_from(["a", "b", "eight", "eighty", "naïve", "'s"]), max_size=8).map(" ".join)
@@ -44,6 +44,23 @@ def test_without_a_normalizer_punctuation_counts():
     assert compare("It's NINE", "it's  nine").words.edits == 0
     assert compare("nine,", "nine").words.edits == 1
     assert compare("Nine, ten.", "nine ten", Normalizer(BASIC)).words.edits == 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "words", "edits"),
+    [
+        ("enter one oh f\u00f3ur", "enter one oh fo\u0301ur", 4, 0),
+        ("今日は GPUを使う。", "今日 はGPUを使う。", 7, 0),
+        ("今日はいい天気", "今日は良い天気", 7, 1),
+        ("สวัสดี ครับ", "สวัสดีคับ", 7, 2),
+        ("말 했다", "말했다", 2, 2),
+    ],
+)
+def test_words_are_those_of_the_recognizer(reference, hypothesis, words, edits):
+    """In NFC, and in scripts without spaces a character each with its marks."""
+    for name in (NONE, BASIC):
+        errors = compare(reference, hypothesis, Normalizer(name))
+        assert (errors.words.reference_units, errors.words.edits) == (words, edits)
 
 
 def utterance(reference: str, speaker: str | None = None, audio_s: float = 2.0) -> Utterance:

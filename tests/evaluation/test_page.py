@@ -12,6 +12,7 @@ import soundfile
 from penstock.errors import PenstockError
 from penstock.evaluation import page
 from penstock.evaluation.manifest import Utterance
+from penstock.evaluation.normalizers import Normalizer
 from penstock.evaluation.report import Conditions
 from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, parse_decoder
 from penstock.model.config import AttentionContext
@@ -33,6 +34,14 @@ def results(tmp_path) -> list[RunResult]:
     outcomes = [Outcome(0, "one to two"), Outcome(1, "", "lost"), Outcome(2, "three", remarks=("is loud",))]
     decoders = [parse_decoder(f"greedy:max_symbols={n}") for n in (1, 2)]
     return [collect(Variant(AttentionContext(70, 6), decoder), utterances, outcomes) for decoder in decoders]
+
+
+def test_numbers_are_figures_in_both_texts(tmp_path, results):
+    """The page has times of recordings, not of words."""
+    outcomes = [Outcome(0, "ONE two"), Outcome(1, "</script><b>"), Outcome(2, "345 six")]
+    alike = collect(results[0].variant, results[0].utterances, outcomes, normalizer=Normalizer(numbers="en"))
+    _, data, _ = write(tmp_path, [alike])
+    assert data["runs"][0]["utterances"][2] == {"edits": 1, "words": 1, "aligned": ["345", ["", "six"]]}
 
 
 def write(tmp_path, results: list[RunResult], swept: str | None = None) -> tuple[str, dict, list[str]]:

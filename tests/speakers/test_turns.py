@@ -62,7 +62,7 @@ def test_subtitles_begin_a_cue_with_each_speaker():
     transcript = FileTranscript("a.wav", words=words, segments=[FileSegment("", 4), FileSegment("", 2)])
     transcript.speakers = [1, 1, 2, 2, 2, 1]
     texts = [line for line in result_files._WRITERS["srt"](transcript).splitlines() if line.startswith("Speaker")]
-    assert texts == ["Speaker 1: w0 w1", "Speaker 2: w2 w3", "Speaker 2: w4", "Speaker 1: w5"]
+    assert texts == ["Speaker 1: w0 w1", "Speaker 2: w2 w3 w4", "Speaker 1: w5"]
 
 
 @pytest.mark.parametrize("model", ["an4-rnnt-hybrid", "an4-offline"])
@@ -76,6 +76,24 @@ def test_files_with_speakers(bundle, tmp_path, model):
         assert all(0 <= turn["start_s"] < turn["end_s"] <= document["audio_s"] for turn in document["turns"])
         lines = (tmp_path / f"{Path(recording).stem}.rttm").read_text().splitlines()
         assert [float(line.split()[3]) for line in lines] == [turn["start_s"] for turn in document["turns"]]
+
+
+def test_figures_keep_the_turns_and_have_the_times_of_the_words_that_they_replace(bundle, tmp_path):
+    command = ("transcribe", "--speakers", bundle, "--processes", "1", "--format", "json,rttm", *RECORDINGS)
+    for numbers in ("words", "figures"):
+        assert main([*command, "--numbers", numbers, "--out", str(tmp_path / numbers)]) == 0
+    replaced = 0
+    for stem in (Path(recording).stem for recording in RECORDINGS):
+        spoken_rttm, rttm = ((tmp_path / numbers / f"{stem}.rttm").read_text() for numbers in ("words", "figures"))
+        assert rttm == spoken_rttm
+        documents = (json.loads((tmp_path / numbers / f"{stem}.json").read_text()) for numbers in ("words", "figures"))
+        spoken, written = (document["words"] for document in documents)
+        for word in written:
+            covered = [each for each in spoken if word["start_ms"] <= each["start_ms"] < word["end_ms"]]
+            assert (word["start_ms"], word["end_ms"]) == (covered[0]["start_ms"], covered[-1]["end_ms"])
+            assert word["word"] == covered[0]["word"] if len(covered) == 1 else word["word"].isdigit()
+            replaced += len(covered) - 1
+    assert replaced > 0
 
 
 @pytest.mark.parametrize(

@@ -73,17 +73,27 @@ def test_a_lattice_has_the_alternatives_as_paths_that_openfst_reads(tmp_path):
     assert (words, cost.value) == ([1, 2], 1.5)
 
 
-@pytest.mark.parametrize("lengths, expected", [([7], 2), ([2, 3, 2], 4)])
-def test_subtitles_are_those_of_the_client(tmp_path, lengths, expected):
-    """Cues end with segments, sentences and pauses."""
+@pytest.mark.parametrize("lengths", [[7], [2, 3, 2]])
+def test_subtitles_are_those_of_the_client(tmp_path, lengths):
+    """A long pause ends a cue, not a segment."""
     given = transcript()
     given.segments = [FileSegment(words=count) for count in lengths]
     ResultFiles(tmp_path, ["srt", "vtt"]).write(AUDIO, given)
     words = iter([ClientWord(text, *times, 0.5) for text, times in zip(TEXTS, TIMES_MS, strict=True)])
-    cues = subtitles.cues([list(islice(words, count)) for count in lengths])
-    assert len(cues) == expected
+    cues = subtitles.cues(subtitles.Part(list(islice(words, count))) for count in lengths)
+    assert len(cues) == 2
     assert (tmp_path / "day" / "a.b.srt").read_text() == subtitles.srt(cues)
     assert (tmp_path / "day" / "a.b.vtt").read_text() == subtitles.vtt(cues)
+
+
+@pytest.mark.parametrize("named, known, cues", [("", "de-DE", 1), ("de", "en", 1), ("", "", 2)])
+def test_subtitles_have_the_sentences_of_their_language(tmp_path, named, known, cues):
+    """Of the one that the model names, else of the one that is known before; the pause is one between sentences."""
+    words = [Word("am", 0, 300), Word("2.", 400, 700), Word("Oktober.", 1_800, 2_100)]
+    given = FileTranscript(AUDIO.path, audio_s=9.0, words=words, known_language=known)
+    given.segments = [FileSegment(words=3, language=named)]
+    ResultFiles(tmp_path, ["srt"]).write(AUDIO, given)
+    assert (tmp_path / "day" / "a.b.srt").read_text().count("-->") == cues
 
 
 def test_channels_have_files_of_their_own(tmp_path):

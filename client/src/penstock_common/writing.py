@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f", "\uff0e", "\uff61", "\u061f", "\u0964")
-_OTHER_ENDS = ",;:\u2026\u3001\uff0c\uff1a\uff1b\uff64\u30fb\u060c\u061b\u06d4\u0965"
+CLAUSE_ENDS = ",;:\u2026\u3001\uff0c\uff1a\uff1b\uff64\u30fb\u060c\u061b\u06d4\u0965"
 """Marks that end a clause."""
 _BEGINS_WORDS = "\u00bf\u00a1\u2047"
 """Punctuation that is no mark: Spanish's inverted ones, and how SentencePiece writes an unknown piece."""
@@ -40,7 +40,7 @@ def is_mark(text: str) -> bool:
 
 def may_begin_word(mark: str) -> bool:
     """True for marks such as the apostrophe of "'em"; False where one of them ends a sentence, a clause or brackets."""
-    return not any(x in SENTENCE_ENDS or x in _OTHER_ENDS or unicodedata.category(x) == "Pe" for x in mark)
+    return not any(x in SENTENCE_ENDS or x in CLAUSE_ENDS or unicodedata.category(x) == "Pe" for x in mark)
 
 
 def split_words(text: str, before: str = "") -> list[str]:
@@ -94,6 +94,8 @@ def wrap(line: str, columns: int) -> list[str]:
 
 def cells(text: str) -> int:
     """The width of a text in terminal columns: two for wide characters, none for combining ones."""
+    if text.isascii() and text.isprintable():
+        return len(text)
     return sum(_character_cells(character) for character in text)
 
 

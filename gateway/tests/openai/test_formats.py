@@ -10,18 +10,19 @@ from penstock_gateway.stream.events import Final
 
 
 def test_segments_of_verbose_json_end_at_pauses_and_with_sentences(streams):
-    words = tuple(Word(text, 100 * i, 100 * i + 90, 1.0) for i, text in enumerate(["One", "two.", "Three?", "Four"]))
-    finals = [Final(0, "One two. Three? Four", words, (), 1.0, 1.0, False, False)]
+    """The sentences are those of the language that the model names."""
+    text = "Am 2. Oktober. Wann?"
+    words = tuple(Word(each, 100 * i, 100 * i + 90, 1.0) for i, each in enumerate(text.split()))
+    finals = [Final(0, text, words, (), 1.0, 1.0, False, False, language="de-DE")]
     finals.append(Final(1, "five", (Word("five", 900, 990, 1.0),), (), 1.0, 1.0, True, False))
     request = parse_fields({"response_format": ["verbose_json"]}, streams, Config())
     body = json.loads(render(Transcription(finals, 1.0), request))
-    assert body["text"] == "One two. Three? Four five"
+    assert body["text"] == f"{text} five"
     segments = [(each["id"], each["text"], each["start"], each["end"]) for each in body["segments"]]
     assert segments == [
-        (0, "One two.", 0.0, 0.19),
-        (1, "Three?", 0.2, 0.29),
-        (2, "Four", 0.3, 0.39),
-        (3, "five", 0.9, 0.99),
+        (0, "Am 2. Oktober.", 0.0, 0.29),
+        (1, "Wann?", 0.3, 0.39),
+        (2, "five", 0.9, 0.99),
     ]
 
 
@@ -50,7 +51,7 @@ def test_texts_without_spaces_are_joined_without_blanks(streams):
     body = json.loads(rendered("verbose_json"))
     assert (body["text"], [each["text"] for each in body["segments"]]) == (whole, ["今日は。", "GPUを。", "New Yorkに"])
     assert "".join(token["token"] for token in json.loads(rendered("json"))["logprobs"]) == whole
-    assert [line for line in rendered("srt").split("\n")[2::4]] == ["今日は。", "GPUを。", "New Yorkに"]
+    assert [line for line in rendered("srt").split("\n")[2::4]] == [whole]
     events = TranscriptEvents(has_logprobs=True)
     sent = [json.loads(events.add(final)[6:]) for final in finals]
     assert "".join(each["delta"] for each in sent) == json.loads(events.done(1.0)[6:])["text"] == whole

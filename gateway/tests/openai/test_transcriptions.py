@@ -30,9 +30,9 @@ async def test_json(client, streams, form):
 async def test_text_srt_and_vtt(client):
     assert (await post(client, encoded(), response_format="text")).text == "w0 w1 w2 w3 w4\n"
     srt = await post(client, encoded(), response_format="srt")
-    assert srt.text.startswith("1\n00:00:00,000 --> 00:00:01,000\nw0 w1 w2\n\n2\n00:00:01,500 --> ")
+    assert srt.text.startswith("1\n00:00:00,000 --> 00:00:01,700\nw0 w1 w2 w3 w4\n")
     vtt = await post(client, encoded(), response_format="vtt")
-    assert vtt.text.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nw0 w1 w2\n")
+    assert vtt.text.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.700\nw0 w1 w2 w3 w4\n")
     assert vtt.headers["content-type"].startswith("text/vtt")
 
 

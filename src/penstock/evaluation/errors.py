@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.normalizers import Normalizer
+from penstock_common.writing import split_words
 
 RESAMPLES = 2000
 SEED = 0
@@ -75,15 +76,14 @@ NO_NORMALIZER = Normalizer()
 
 
 def compare(reference: str, hypothesis: str, normalizer: Normalizer = NO_NORMALIZER) -> UtteranceErrors:
-    """Aligns an utterance's texts after the normalizer. With an empty reference every word is an insertion."""
+    """Aligns an utterance's texts after the normalizer. With an empty reference every word is an insertion.
+
+    Words are those of the recognizer: in scripts without spaces each character with its marks.
+    """
     reference, hypothesis = normalizer(reference), normalizer(hypothesis)
-    if not reference:
-        inserted = tuple(("", word) for word in hypothesis.split())
-        words, characters = EditCounts(insertions=len(inserted)), EditCounts(insertions=len(hypothesis))
-        return UtteranceErrors(reference, hypothesis, words, characters, inserted)
     import jiwer  # optional (extra `evaluate`)
 
-    found = jiwer.process_words(reference, hypothesis)
+    found = jiwer.process_words(" ".join(split_words(reference)), " ".join(split_words(hypothesis)))
     (reference_words,), (hypothesis_words,), (chunks,) = found.references, found.hypotheses, found.alignments
     aligned = tuple(
         pair

@@ -3,18 +3,22 @@
 `basic` and `whisper` are the normalizers of Whisper, from the package whisper-normalizer, which NeMo uses as well.
 """
 
+import unicodedata
 from collections.abc import Callable
 from functools import cached_property
 from importlib.metadata import version
 
 from penstock.model.languages import without_tags
+from penstock_common.writing import join_texts, split_words
 
 NONE, BASIC, WHISPER = NORMALIZERS = ("none", "basic", "whisper")
 PACKAGE = "whisper-normalizer"
 
 
 class Normalizer:
-    """Removes language tags, then what its kind removes; the result is in lower case with white space collapsed.
+    """Removes language tags, then what its kind removes; the result is in NFC and lower case.
+
+    It has one blank between words of scripts with spaces, and none beside the characters of others.
 
     numbers: the language whose rules write numbers as figures before, in both texts alike; "" for none.
 
@@ -27,12 +31,12 @@ class Normalizer:
 
     def __call__(self, text: str) -> str:
         """The text as it is compared."""
-        text = without_tags(text)
+        text = unicodedata.normalize("NFC", without_tags(text))
         if self._numbers:
             from penstock.pipeline.results.figures import figures_of  # with torch, which a run through a server has not
 
             text = figures_of(text, self._numbers)
-        return " ".join(self._function(text).lower().split())
+        return join_texts(split_words(self._function(text).lower()))
 
     def __str__(self) -> str:
         figures = f", numbers as figures ({self._numbers})" if self._numbers else ""

@@ -54,6 +54,8 @@ class FileTranscript:
     text: str = ""
     language: str = ""
     """The last that the model's tags name; "" for a model without tags."""
+    known_language: str = ""
+    """The language of its stream by its options and the model; "" where it is not known."""
     segments: list[FileSegment] = field(default_factory=list)
     """Each but the last is final."""
     tokens: list[Token] = field(default_factory=list)
@@ -110,10 +112,13 @@ class FileTranscript:
 class _OpenFile:
     """A file that is being transcribed."""
 
-    def __init__(self, index: int, audio: AudioBlocks, options: dict, rate_hz: int):
-        self.index, self._audio = index, audio
+    def __init__(self, index: int, audio: AudioBlocks, options: dict, recognizer: Recognizer):
+        self.index, self._audio, rate_hz = index, audio, recognizer.sample_rate_hz
+        language = recognizer.languages.known(options.get("language"))
         self.transcripts = [
-            FileTranscript(audio.part.path, track.channel, start_s=audio.start_s, part=audio.part)
+            FileTranscript(
+                audio.part.path, track.channel, known_language=language, start_s=audio.start_s, part=audio.part
+            )
             for track in audio.tracks
         ]
         self.tracks = [
@@ -251,7 +256,7 @@ class FileTranscriber(Transcriber):
                 index, part = entry[0], FilePart.of(entry[1])
                 options = self._options if isinstance(self._options, dict) else self._options[index]
                 try:
-                    file = _OpenFile(index, source.open(part), options, self._recognizer.sample_rate_hz)
+                    file = _OpenFile(index, source.open(part), options, self._recognizer)
                 except AudioError as error:
                     yield index, [FileTranscript(part.path, error=str(error), part=part)]
                     continue

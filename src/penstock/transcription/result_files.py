@@ -8,7 +8,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby, repeat
+from itertools import islice, repeat
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from penstock.errors import OutputError, SettingError
 from penstock.frontend.audio_file import FilePart
 from penstock.transcription.audio_inputs import AudioInput
 from penstock_common import subtitles
+from penstock_common.results import Word
 from penstock_common.transcript import alternative_documents, segment_document, word_document
 
 if TYPE_CHECKING:
@@ -63,21 +64,14 @@ def _rttm(transcript: "FileTranscript") -> str:
 
 
 def _cues(transcript: "FileTranscript") -> list[Any]:
-    """With speakers a part of a segment for each of them."""
-    segments, end_s = _words_of_segments(transcript), transcript.start_s + transcript.audio_s
-    if not transcript.speakers:
-        return subtitles.cues(segments, end_s=end_s)
-    speakers = iter(transcript.speakers)
-    spoken = [(next(speakers), number, word) for number, words in enumerate(segments) for word in words]
-    parts = [(key[0], [word for *_, word in part]) for key, part in groupby(spoken, lambda each: each[:2])]
-    names = [f"Speaker {speaker}" for speaker, _ in parts]
-    return subtitles.cues([words for _, words in parts], speakers=names, end_s=end_s)
-
-
-def _words_of_segments(transcript: "FileTranscript") -> list[Any]:
-    """The words of each segment; those of the core have the fields of the client's."""
-    ends = list(accumulate(segment.words for segment in transcript.segments))
-    return [transcript.words[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    """The words of each segment, of each speaker in turn."""
+    who = transcript.speakers or repeat(None)
+    words = (Word(*word, speaker) for word, speaker in zip(transcript.words, who, strict=False))
+    segments = [
+        (list(islice(words, segment.words)), segment.language or transcript.known_language)
+        for segment in transcript.segments
+    ]
+    return subtitles.cues(subtitles.spoken_parts(segments), transcript.start_s + transcript.audio_s)
 
 
 def _lattice(transcript: "FileTranscript") -> str:

@@ -65,7 +65,7 @@ def _run(arguments: list[str] | None) -> bool:
     with client:
         if args.info:
             return _print_info(client, args.format == "json")
-        report = _report(args)
+        report = _report(client, args)
         with _warnings_printed(report):
             return _transcribe_all(Streamer(client, options, args), report)
 
@@ -185,11 +185,20 @@ def _fail(name: AudioName, error: ClientError, more: str = "") -> bool:
     return False
 
 
-def _report(args: argparse.Namespace) -> Report:
+def _language(client: Client, args: argparse.Namespace) -> str:
+    """The language that was asked for, or the model's only one; "" where neither is known."""
+    only: Sequence[str] = ()
+    if not args.language:
+        with contextlib.suppress(ClientError):
+            only = client.server_info().detected_languages
+    return args.language or (only[0] if len(only) == 1 else "")
+
+
+def _report(client: Client, args: argparse.Namespace) -> Report:
     if args.format == "json":
         return JsonReport(sys.stdout, interim=args.interim)
     if args.format != "text":
-        return SubtitleReport(sys.stdout, args.format)
+        return SubtitleReport(sys.stdout, args.format, partial(_language, client, args))
     return PlainReport(
         sys.stdout,
         sys.stderr,

@@ -150,17 +150,16 @@ class JsonReport(Report):
 class SubtitleReport(Report):
     """The words of one file as subtitles; those of each channel start with its name."""
 
-    def __init__(self, out: TextIO, kind: SubtitleFormat):
-        self._out = out
+    def __init__(self, out: TextIO, kind: SubtitleFormat, language: Callable[[], str] = str):
+        """language: called for that of segments whose language the model does not name; "" where it is not known."""
+        self._out, self._language = out, language
         self._write = {"srt": srt, "vtt": vtt}[kind]
         self._cues: list[Cue] | None = None
 
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Takes the words."""
-        parts = spoken_parts(segment.words for segment in streamed.transcript.segments)
-        names = (", ".join(each for each in (name.channel, who) if each) or None for who, _ in parts)
-        new = cues((words for _, words in parts), speakers=names, end_s=streamed.end_s)
-        self._cues = [*(self._cues or ()), *new]
+        segments = ((each.words, each.language or self._language()) for each in streamed.transcript.segments)
+        self._cues = [*(self._cues or ()), *cues(spoken_parts(segments, name.channel), streamed.end_s)]
 
     def end_file(self) -> None:
         """Writes the subtitles in the order of their times; nothing where every channel failed."""
@@ -226,8 +225,8 @@ def spoken_lines(transcript: Transcript) -> list[str]:
     if all(word.speaker is None for word in transcript.words):
         return [printable(transcript.text)]
     return [
-        printable((f"{who}: " if who else "") + join_texts(word.text for word in words))
-        for who, words in spoken_parts([transcript.words])
+        printable((f"{part.speaker}: " if part.speaker else "") + join_texts(word.text for word in part.words))
+        for part in spoken_parts([(transcript.words, "")])
     ]
 
 

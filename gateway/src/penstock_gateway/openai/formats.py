@@ -9,7 +9,8 @@ from typing import Any
 
 from penstock_common.audio.pcm import Remark
 from penstock_common.results import Word
-from penstock_common.subtitles import Cue, cues, sentences, srt, vtt
+from penstock_common.sentences import sentences
+from penstock_common.subtitles import Cue, cues, spoken_parts, srt, vtt
 from penstock_common.writing import blank_between, join_texts
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.http.openai_objects import error_body, logprob, logprobs
@@ -64,7 +65,7 @@ def render(transcription: Transcription, request: TranscriptionRequest) -> str:
         return transcription.text + "\n"
     if form in ("srt", "vtt"):
         write = srt if form == "srt" else vtt
-        return write(_cues(transcription, request.form))
+        return write(_cues(transcription, request))
     body = _BODIES[form](transcription, request)
     return json.dumps(body, ensure_ascii=False)
 
@@ -94,7 +95,12 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
         "remarks": [remark.document for remark in transcription.remarks],
     }
     if "segment" in request.form.timestamp_granularities:
-        parts = [part for final in spoken for turn in speaker_turns(final) for part in _sentences(turn)]
+        parts = [
+            part
+            for final in spoken
+            for turn in speaker_turns(final)
+            for part in split(turn, sentences(turn.words, turn.language or request.language))
+        ]
         body["segments"] = [
             _segment(index, part) | _named(request.form, part.words) | transcription.channel(part)
             for index, part in enumerate(parts)
@@ -146,11 +152,6 @@ def _named(form: TranscriptionForm, words: Sequence[Word]) -> dict[str, Any]:
     return {"speaker": form.speaker_name(words[0].speaker)}
 
 
-def _sentences(final: Final) -> list[Final]:
-    """A segment for each sentence, with its words; as it is where it has one."""
-    return split(final, list(sentences(final.words)))
-
-
 def _segment(index: int, final: Final) -> dict[str, Any]:
     """A segment from its first word to its last one. Whisper's own fields have neutral values."""
     encoded = final.text.encode()
@@ -169,21 +170,17 @@ def _segment(index: int, final: Final) -> dict[str, Any]:
     }
 
 
-def _cues(transcription: Transcription, form: TranscriptionForm) -> list[Cue]:
+def _cues(transcription: Transcription, request: TranscriptionRequest) -> list[Cue]:
     """The cues of each channel, in the order of their times."""
-    found: list[Cue] = []
-    for channel in range(len(transcription.channels) + 1):
-        turns = [
-            turn
+    form, found = request.form, list[Cue]()
+    for channel, name in enumerate([None, *transcription.channels]):
+        segments = [
+            (final.words, final.language or request.language)
             for final in transcription.finals
-            if final.words and final.channel == channel
-            for turn in (speaker_turns(final) if form.asked_speakers is not None else [final])
+            if final.channel == channel
         ]
-        names = [
-            ", ".join([*transcription.channel(turn).values(), *_named(form, turn.words).values()]) or None
-            for turn in turns
-        ]
-        found += cues([turn.words for turn in turns], speakers=names, end_s=transcription.end_s)
+        parts = spoken_parts(segments, name, form.speaker_name if form.asked_speakers is not None else lambda _: None)
+        found += cues(parts, transcription.end_s)
     return sorted(found, key=lambda cue: cue.start_ms)
 
 

@@ -45,6 +45,8 @@ class Final:
     """True for a Final that answers `end_segment`."""
     channel: int = 0
     """The same as in `Partial`."""
+    language: str = ""
+    """The last that the model named in it; "" where it named none."""
 
 
 Event = Partial | Final
@@ -119,6 +121,7 @@ class Segments:
             result.end_s,
             is_last=result.is_last,
             forced=result.answers_finalize,
+            language=result.language,
         )
         self._segment += 1
         self._words, self._words_before, self._text, self._before = [], (), "", ""

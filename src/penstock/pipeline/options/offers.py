@@ -140,12 +140,16 @@ class LanguageOffer:
         accepted = ", ".join(self.names[:_NAMED_IN_ERRORS]) + (f" and {others} others" if others > 0 else "")
         return f"language is {shown(name)}; accepted: {accepted}"
 
+    def known(self, language: str | None) -> str:
+        """The language of a stream with this option; "" where it is not known."""
+        return language or self.default or (self.detected[0] if len(self.detected) == 1 else "")
+
     def figure_rules(self, numbers: Numbers, language: str | None) -> str:
         """The language whose rules write numbers as figures; "" for words, `AUTO` for that of each segment's tag.
 
         SettingError where the language of the stream has no rules, or is not known.
         """
-        named = language or self.default or (self.detected[0] if len(self.detected) == 1 else "")
+        named = self.known(language)
         code = named.replace("_", "-").partition("-")[0].lower() if numbers == FIGURES else numbers
         if code in FIGURE_LANGUAGES or (code == AUTO and self.writes_tags):
             return code
