@@ -16,9 +16,11 @@ import sentencepiece
 import torch
 from nemo.collections.asr.models import (
     ASRModel,
+    EncDecCTCModel,
     EncDecCTCModelBPE,
     EncDecHybridRNNTCTCBPEModel,
     EncDecHybridRNNTCTCBPEModelWithPrompt,
+    EncDecHybridRNNTCTCModel,
     EncDecRNNTBPEModel,
     EncDecRNNTBPEModelWithPrompt,
 )
@@ -44,6 +46,8 @@ def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]
     torch.manual_seed(spec.seed)
     data = with_texts(spec.tokenizer or _train(spec.byte_fallback, spec.tags), spec.texts)
     tokenizer = write_tokenizer(workspace / f"{spec.name}_tokenizer", data)
+    if spec.second_language:
+        write_tokenizer(tokenizer / "de", _train(False, (), spec.second_language))
     model = _model_class(spec)(cfg=OmegaConf.create(_configuration(spec, tokenizer))).eval()
     with torch.no_grad():
         _randomise(model)
@@ -54,6 +58,8 @@ def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]
 
 
 def _model_class(spec: ModelSpec) -> type[ASRModel]:
+    if spec.characters:
+        return EncDecHybridRNNTCTCModel
     if spec.languages:
         return EncDecHybridRNNTCTCBPEModelWithPrompt if spec.hybrid else EncDecRNNTBPEModelWithPrompt
     return EncDecHybridRNNTCTCBPEModel if spec.hybrid else EncDecRNNTBPEModel
@@ -66,9 +72,9 @@ def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndar
     tokenizer = write_tokenizer(workspace / f"{spec.name}_tokenizer", _train(spec.byte_fallback, ()))
     configuration = _configuration(spec, tokenizer)
     head = configuration.pop("aux_ctc")
-    kept = ("sample_rate", "tokenizer", "preprocessor", "encoder")
+    kept = ("sample_rate", *(() if spec.characters else ("tokenizer",)), "preprocessor", "encoder")
     configuration = {key: configuration[key] for key in kept} | {key: head[key] for key in ("decoder", "decoding")}
-    model = EncDecCTCModelBPE(cfg=OmegaConf.create(configuration)).eval()
+    model = (EncDecCTCModel if spec.characters else EncDecCTCModelBPE)(cfg=OmegaConf.create(configuration)).eval()
     with torch.no_grad():
         _randomise(model)
         encoded = _standardise_encoder(model, spec, list(signals.values()))
@@ -90,11 +96,11 @@ def write_tokenizer(directory: Path, trained: bytes) -> Path:
     return directory
 
 
-def _train(byte_fallback: bool, tags: tuple[str, ...]) -> bytes:
+def _train(byte_fallback: bool, tags: tuple[str, ...], sentences: str = _SENTENCES) -> bytes:
     """A SentencePiece model of a few hundred bytes, without normalization table."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(_SENTENCES.splitlines()), model_writer=model, model_type="bpe",
+        sentence_iterator=iter(sentences.splitlines()), model_writer=model, model_type="bpe",
         vocab_size=300 if byte_fallback else 48, byte_fallback=byte_fallback, normalization_rule_name="identity",
         character_coverage=1.0, bos_id=-1, eos_id=-1, minloglevel=2,
         user_defined_symbols=list(tags),
@@ -205,6 +211,13 @@ def _configuration(spec: ModelSpec, tokenizer: Path) -> dict:
             "vocabulary": [],
         }
         configuration["aux_ctc"] = {"ctc_loss_weight": 0.3, "decoder": head, "decoding": {"strategy": "greedy"}}
+    if spec.characters:
+        configuration["labels"] = list(spec.characters)
+        configuration["aux_ctc"]["decoder"] |= {"vocabulary": list(spec.characters)}
+    if spec.second_language:
+        directories = {"en": str(tokenizer), "de": str(tokenizer / "de")}
+        parts = {language: {"dir": directory, "type": "bpe"} for language, directory in directories.items()}
+        configuration["tokenizer"] = {"type": "agg", "langs": parts}
     if spec.durations:
         durations = list(spec.durations)
         hidden |= {"tdt_durations": durations, "num_tdt_durations": len(durations)}

@@ -57,6 +57,10 @@ class ModelSpec:
     """A SentencePiece model; without one, one of 48 pieces is trained."""
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     """Other texts for some of its pieces."""
+    characters: str = ""
+    """The labels of a character model, which has no tokenizer."""
+    second_language: str = ""
+    """Sentences of a second tokenizer, for `de` beside `en`."""
 
     @property
     def all_contexts(self) -> list[list[int]]:
@@ -112,6 +116,17 @@ MARKS_SPEC = ModelSpec(
     texts={"ou": ".", "e": "?", "▁o": "▁?", "f": ",", "n": "'"},
 )  # fmt: skip
 """Writes marks, also with a blank before them."""
+FINE_TUNES = (
+    ModelSpec(
+        "rnnt_characters", seed=43, contexts=[[14, 6], [5, 0]],
+        characters=" abcdefghijklmnopqrstuvwxyzé",
+    ),
+    ModelSpec(
+        "tdt_languages", seed=43, durations=(0, 1, 2, 3, 4), contexts=[[14, 6], [5, 0]],
+        second_language="drei grüne straßen und sieben weiße häuser\nzwei kühe gehen über die brücke\n" * 20,
+    ),
+)  # fmt: skip
+"""Labels that are characters, and those of two tokenizers one after the other."""
 EOU_SPEC = ModelSpec(
     "rnnt_eou", seed=76, hybrid=False, mel_bins=128, front_end="mel128", d_model=32, n_heads=4, xscaling=False,
     contexts=[70, 1], joint_dropout=0.2, tags=("<EOU>", "<EOB>"),

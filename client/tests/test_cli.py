@@ -210,6 +210,8 @@ def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
         (["a.wav", "--boost", "2"], "--boost requires"),
         (["a.wav", "--boost-phrase", "a:2,5"], "--boost-phrase: '2,5' in 'a:2,5' is not a number"),
         (["a.wav", "--boost-phrase", " :2"], "' :2' has no words"),
+        (["a.wav", "--boost-phrase", "...:2"], "'...:2' has no words"),
+        (["a.wav", "--boost-phrase", "four:30"], "'30' in 'four:30' is too large for a boost"),
         (["a.wav", "--boosted-phrases", "/missing.txt"], "/missing.txt: no such file or directory"),
         (["a.wav", "--boosted-phrases", sys.executable], "not a UTF-8 text file"),
     ],

@@ -19,6 +19,7 @@ class NumberTokenizer:
     """A stand-in for `penstock.model.tokenizer.Tokenizer`: the text "3 12" is the labels 3 and 12."""
 
     unknown = -1
+    separator = None
     has_punctuation_and_capitals = False
 
     def __init__(self, continues_word: Sequence[bool]):
@@ -27,6 +28,9 @@ class NumberTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
+
+    def encodings(self, text: str) -> list[tuple[int, ...]]:
+        return [tuple(self.encode(text))]
 
     def piece(self, token: int) -> str:
         return "x" if self.continues_word[token] else " x"

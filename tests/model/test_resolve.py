@@ -1,5 +1,6 @@
 """Values of `--model`: a bundle, a checkpoint (imported once). Hub ids and Transformers format: test_hub."""
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
+from penstock.cli import main
 from penstock.errors import CheckpointError
 from penstock.model import resolve
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint
@@ -134,13 +136,35 @@ def test_a_place_without_access_is_named(source, reason, no_imports):
 
 
 def test_a_file_or_directory_of_another_kind(tmp_path, no_imports):
-    (tmp_path / "model.onnx").write_bytes(b"x")
+    (tmp_path / "model.txt").write_bytes(b"x")
     with pytest.raises(
         CheckpointError, match=r"is not a model; accepted: a bundle or checkpoint directory, a \.nemo file, or a hub id"
     ):
-        resolve_model(tmp_path / "model.onnx")
+        resolve_model(tmp_path / "model.txt")
     with pytest.raises(CheckpointError, match=r"not a bundle: config\.json"):
         resolve_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.ckpt", b"PK\x03\x04", r"model\.ckpt: is a checkpoint of PyTorch .*save_to"),
+        ("model.ONNX", b"\x08\x07", "exported to ONNX"),
+        ("model.zip", b"PK\x03\x04", "a zip archive; unpack it"),
+        ("model.nemo", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer; `git lfs pull`"),
+        ("folder/model_config.yaml", b"", r"folder: is an unpacked \.nemo file; .*tar -cf"),
+        ("folder/adapter_config.json", b"{}", "folder: is a LoRA adapter; merge it"),
+        ("folder/weights.safetensors", b"version https://git-lfs", r"weights\.safetensors: is a Git LFS pointer"),
+    ],
+)
+def test_files_and_folders_of_other_kinds_are_named_with_what_to_do(tmp_path, capsys, name, content, message):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    source = path if path.parent == tmp_path else path.parent
+    with pytest.raises(CheckpointError, match=message):
+        resolve_model(source)
+    assert main(["import", str(source), str(tmp_path / "bundle")]) == 1 and re.search(message, capsys.readouterr().err)
 
 
 def test_where_the_cache_is(monkeypatch):

@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from penstock_common.declaration import About, Off, Option, Options, shown
 from penstock_common.errors import OptionError
+from penstock_common.phrases import has_words
 
 Parameter = str | int | float | bool
 """The kinds of Triton request parameters."""
@@ -86,6 +87,9 @@ PHRASE_OPTIONS = ("boosted_phrases", "boost", "unknown_phrases")
 CHANGEABLE = (*PHRASE_OPTIONS, *ENDPOINTS, "endpoint_tokens", "endpoint_state", "language", "numbers")
 """Options that may change where a client ends a segment; the stream goes on."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(r"(?<![\d:])([01]?\d|2[0-4]):[0-5]\d\s*$", re.ASCII)
+MAX_WRITTEN_BOOST = 10.0
+"""In TEXT:BOOST, where a larger number is more likely a part of the phrase."""
 _SERVERS = "the server's"
 
 
@@ -179,7 +183,8 @@ class StreamOptions(Options):
     unknown_phrases: Annotated[
         UnknownPhrases | None, About("NAME", unset="reject", page="boosting.md#tokens", decoders=BOOSTED_DECODERS)
     ] = Field(
-        default=None, description="phrases that the model cannot write: reject, or fit where possible and else ignore"
+        default=None,
+        description="phrases: reject those that the model cannot write, or fit all, also in case, and else ignore",
     )
     language: Annotated[
         str | None, Field(min_length=1), About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES)
@@ -318,14 +323,22 @@ def split_decoder_flag(args: argparse.Namespace, known: Iterable[Option]) -> Non
 
 
 def parse_phrase(place: str, argument: str) -> BoostedPhrase:
-    """TEXT or TEXT:BOOST: the last colon always precedes a boost. ValueError names the place and a mistyped boost."""
+    """TEXT or TEXT:BOOST: the last colon precedes a boost, but for a time such as 12:30 at the end of the phrase.
+
+    ValueError names the place and a mistyped boost.
+    """
     text, colon, boost = argument.rpartition(":")
-    if not (text if colon else boost).strip():
+    if not has_words(text if colon else boost):
         raise ValueError(f"{place}: {argument!r} has no words, expected TEXT or TEXT:BOOST")
-    if not colon:
+    if not colon or _TIME.search(argument):
         return argument.strip()
     if not _NUMBER.fullmatch(boost.strip()):
         raise ValueError(f"{place}: {boost!r} in {argument!r} is not a number, expected TEXT or TEXT:BOOST")
+    if abs(float(boost)) > MAX_WRITTEN_BOOST:
+        raise ValueError(
+            f"{place}: {boost!r} in {argument!r} is too large for a boost in nats per token; accepted in TEXT:BOOST: "
+            f"{-MAX_WRITTEN_BOOST:g} to {MAX_WRITTEN_BOOST:g}, for the phrase {argument!r} {argument + ':2'!r}"
+        )
     return text.strip(), float(boost)
 
 

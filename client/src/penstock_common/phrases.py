@@ -22,6 +22,11 @@ _MAX_CHARACTERS = 1 << 16
 """In a table: clients choose the characters."""
 
 
+def has_words(text: str) -> bool:
+    """False for a phrase of marks and blanks alone, which is not spoken."""
+    return any(unicodedata.category(character)[0] not in "PZC" for character in text)
+
+
 def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
     """The phrase in characters of the alphabet, with single spaces; None where it cannot be written.
 
@@ -30,7 +35,19 @@ def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
     with any other character is not written at all: a part of it would be another word.
     """
     written = unicodedata.normalize("NFC", text).translate(_table(alphabet))
-    return None if _UNWRITABLE in written else " ".join(written.split()) or None
+    return " ".join(written.split()) if _UNWRITABLE not in written and has_words(written) else None
+
+
+def written_forms(text: str, alphabet: frozenset[str]) -> list[str]:
+    """The ways in which a model may write the phrase, each once: as it is, then as `fit_phrase` writes it, then each
+    word capitalized, the first word capitalized, all capitals, all small letters. None of a phrase without words.
+    """
+    if not has_words(text):
+        return []
+    fitted = fit_phrase(text, alphabet) or text
+    small = fitted.lower()
+    capitalized = " ".join(word.capitalize() for word in small.split())
+    return [*dict.fromkeys((text, fitted, capitalized, small.capitalize(), fitted.upper(), small))]
 
 
 class _Table(dict[int, str]):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import StreamOptions
-from penstock_common.options import MAX_BOOST, MAX_PHRASE_CHARACTERS, MAX_PHRASES, PhraseError
+from penstock_common.options import MAX_BOOST, MAX_PHRASE_CHARACTERS, MAX_PHRASES, PhraseError, parse_phrase
 
 NUMBERS = st.floats(-100, 100)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200).filter(str.strip)
@@ -132,3 +132,13 @@ def test_a_bad_phrase_is_named(phrases, message):
 def test_the_limits_of_phrases_are_accepted():
     limits = [("x" * MAX_PHRASE_CHARACTERS, MAX_BOOST), ("y", -MAX_BOOST), *["z"] * (MAX_PHRASES - 2)]
     assert StreamOptions(boosted_phrases=limits).boosted_phrases == tuple(limits)
+
+
+def test_a_phrase_with_its_boost():
+    read = {
+        text: parse_phrase("here", text) for text in ("four", "four:-10", "12:30", "meet at 9:05 ", "12:30:2", "12:3")
+    }
+    assert [*read.values()] == ["four", ("four", -10.0), "12:30", "meet at 9:05", ("12:30", 2.0), ("12", 3.0)]
+    for argument in ("four:30", "four:1e2", "12:30:15", "12:70", "?!", "- :3"):
+        with pytest.raises(ValueError, match=r"^here: "):
+            parse_phrase("here", argument)

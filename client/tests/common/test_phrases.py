@@ -4,7 +4,7 @@ import string
 
 import pytest
 
-from penstock_common.phrases import fit_phrase
+from penstock_common.phrases import fit_phrase, written_forms
 
 CAPLESS = frozenset(string.ascii_lowercase + "'")
 
@@ -37,3 +37,11 @@ def test_other_alphabets_keep_what_they_have():
     assert fit_phrase("rubout", frozenset(string.ascii_uppercase)) == "RUBOUT"
     assert fit_phrase("Москва", frozenset("москва")) == "москва"
     assert fit_phrase("йод", frozenset("иод")) is None  # another letter, not one with a mark
+
+
+def test_the_forms_of_a_phrase_in_each_case():
+    both = frozenset(string.ascii_letters + "-")
+    assert written_forms("ada lovelace", both) == ["ada lovelace", "Ada Lovelace", "Ada lovelace", "ADA LOVELACE"]
+    assert written_forms("iPod", both) == ["iPod", "Ipod", "IPOD", "ipod"]
+    assert written_forms("24", both) == ["24"]
+    assert written_forms("Zürich", both)[:2] == ["Zürich", "Zurich"]

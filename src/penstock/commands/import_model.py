@@ -81,6 +81,7 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     from penstock.model.bundle import Checkpoint
     from penstock.model.bundle_files import CONFIG_FILE, SPEAKERS_FORMAT, WEIGHTS_FILE
     from penstock.model.card import check_languages
+    from penstock.model.foreign import reject_foreign
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
     from penstock.model.transformers.files import SPEAKER_MODEL_TYPE, model_type, read_json
@@ -91,6 +92,8 @@ def _import(args: argparse.Namespace) -> "Checkpoint | SpeakerCheckpoint":
     path, origin, is_changed = Path(args.source), {}, bool(args.language) or args.precision == "int8"
     try:
         exists = path.exists()
+        if exists:
+            reject_foreign(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     hub_source = None if exists else parse_source(args.source)

@@ -3,7 +3,7 @@
     config.json           ModelConfig, schema version, source, SHA-256 of these values and of the other two
     weights.safetensors   the tensors that `tensor_shapes` names, float32 or float16; those that config.json names in
                           "int8" with a scale per output and a factor per input
-    tokenizer.model       SentencePiece
+    tokenizer.model       SentencePiece, or JSON with characters or a SentencePiece model per language (vocabulary.py)
 
 Reading executes nothing: JSON, safetensors and a SentencePiece protobuf are data.
 """
@@ -33,13 +33,15 @@ from penstock.model.config import (
     TransducerConfig,
 )
 from penstock.model.int8_tensors import Int8Tensor, StoredBundle, int8_keys, int8_names, int8_parts
+from penstock.model.vocabulary import is_json
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
-FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION = 1, 2, 3
+FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION, LABELS_FORMAT_VERSION = 1, 2, 3, 4
 """The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
-which earlier versions of Penstock would not understand, the third that of bundles in int8."""
+which earlier versions of Penstock would not understand, the third that of bundles in int8, the fourth that of models
+with characters or several tokenizers."""
 _FILES = (WEIGHTS_FILE, TOKENIZER_FILE)
 
 
@@ -142,14 +144,14 @@ class Checkpoint(StoredBundle):
 
     def __init__(self, directory: str | Path, is_verified: bool = False):
         directory = Path(directory)
-        document = read_document(directory, FORMAT, (FORMAT_VERSION, NEWER_FORMAT_VERSION, INT8_FORMAT_VERSION))
+        document = read_document(directory, FORMAT, range(FORMAT_VERSION, LABELS_FORMAT_VERSION + 1))
         self.config = _config_from_document(document, directory / CONFIG_FILE)
         int8 = int8_names(document, encoder_shapes(self.config.encoder), "encoder", directory / CONFIG_FILE)
         super().__init__(directory, document, _FILES, tensor_shapes(self.config), int8, is_verified)
 
     @property
     def tokenizer_path(self) -> Path:
-        """The SentencePiece model."""
+        """The labels, as `Tokenizer` reads them."""
         return self.directory / TOKENIZER_FILE
 
     def choose_precision(self, precision: str, device: str) -> str:
@@ -183,7 +185,7 @@ def write_checkpoint(
     (directory / TOKENIZER_FILE).write_bytes(tokenizer_model)
     document = {
         "format": FORMAT,
-        "version": _version(config, bool(int8)),
+        "version": LABELS_FORMAT_VERSION if is_json(tokenizer_model) else _version(config, bool(int8)),
         **int8_keys(int8),
         "source": source,
         "model": _model_document(config),

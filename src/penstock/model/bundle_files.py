@@ -75,7 +75,7 @@ def save_tensors(
     path.chmod(mode)
 
 
-def read_document(directory: Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
+def read_document(directory: Path, kind: str, versions: Collection[int]) -> dict[str, Any]:
     """The object in config.json of a bundle of this kind. Raises CheckpointError."""
     path = directory / CONFIG_FILE
     try:

@@ -2,11 +2,10 @@
 
 import re
 
-import sentencepiece
-
 from penstock.errors import CheckpointError, naming
 from penstock.model.config import PromptConfig
 from penstock.model.section import Section
+from penstock.model.vocabulary import read_vocabulary
 
 MAX_PROMPTS, MAX_LANGUAGES = 1 << 14, 1 << 14
 LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}-[A-Za-z]{2}>")
@@ -36,18 +35,18 @@ def read_languages(section: Section, key: str, prompts: int, hidden: int) -> Pro
 
 
 def tag_labels(tokenizer_model: bytes) -> tuple[int, ...]:
-    """The labels of a SentencePiece model that are language tags, ascending."""
+    """The labels of a `tokenizer.model` that are language tags, ascending."""
     return _matching_labels(tokenizer_model, LANGUAGE_TAG)
 
 
 def end_labels(tokenizer_model: bytes) -> tuple[int, ...]:
-    """The labels of a SentencePiece model that are end tokens, ascending."""
+    """The labels of a `tokenizer.model` that are end tokens, ascending."""
     return _matching_labels(tokenizer_model, END_TOKEN)
 
 
 def _matching_labels(tokenizer_model: bytes, pattern: re.Pattern[str]) -> tuple[int, ...]:
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer_model)
-    return tuple(i for i in range(model.get_piece_size()) if pattern.fullmatch(model.id_to_piece(i)))
+    names = enumerate(read_vocabulary(tokenizer_model).names)
+    return tuple(label for label, name in names if pattern.fullmatch(name))
 
 
 def without_tags(text: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.errors import CheckpointError, ModelNotFoundError, naming, split_code
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, encoder_shapes
 from penstock.model.bundle_files import sha256_of
+from penstock.model.foreign import reject_foreign
 from penstock.model.hub import fetch, parse_source
 from penstock.model.transformers.files import content_sha256, model_type
 from penstock.runtime import module_command
@@ -58,6 +59,8 @@ def resolve_model(source: str | Path) -> Path:
     try:
         path = Path(source).expanduser()
         is_directory, is_file = path.is_dir(), path.is_file()
+        if is_directory or is_file:
+            reject_foreign(path)
     except (OSError, RuntimeError) as error:  # no access, or no such user's home
         raise CheckpointError(f"{source}: cannot be read: {getattr(error, 'strerror', error)}") from error
     if is_directory:

@@ -1,17 +1,12 @@
 """Incremental detokenization: pieces may split words, and byte pieces characters, at any chunk border."""
 
 import codecs
-import re
 from functools import cached_property
 from pathlib import Path
 
-import sentencepiece
-
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, naming
+from penstock.model.vocabulary import read_vocabulary
 from penstock_common.writing import SENTENCE_ENDS, is_mark, may_begin_word
-
-_SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def writes_sentences(characters: str) -> bool:
@@ -20,27 +15,22 @@ def writes_sentences(characters: str) -> bool:
     return has_end and characters.lower() != characters != characters.upper()
 
 
-def load_sentencepiece(path: str | Path) -> sentencepiece.SentencePieceProcessor:
-    """Opens a SentencePiece model; CheckpointError if the file is none."""
-    model = sentencepiece.SentencePieceProcessor()
-    try:
-        model.LoadFromSerializedProto(Path(path).read_bytes())
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
-    return model
-
-
 class Tokenizer:
-    """The pieces of a SentencePiece model.
+    """The labels of a model.
 
     Each id is either text (spaces as spaces), one byte of UTF-8, or nothing (control pieces).
     """
 
     def __init__(self, path: str | Path):
-        self._model = model = load_sentencepiece(path)
-        self.size = model.get_piece_size()
-        self.unknown = model.unk_id()
-        self._pieces: list[str | bytes] = [self._piece(model, i) for i in range(self.size)]
+        """path: a bundle's `tokenizer.model`; CheckpointError if it is none."""
+        try:
+            with naming(path, CheckpointError):
+                self.vocabulary = read_vocabulary(Path(path).read_bytes())
+        except OSError as error:
+            raise CheckpointError(f"{path}: not a SentencePiece model: {error.strerror}") from error
+        self._pieces = self.vocabulary.texts
+        self.size, self.unknown = len(self._pieces), self.vocabulary.unknown
+        self.separator = self.vocabulary.separator
 
     @cached_property
     def has_punctuation_and_capitals(self) -> bool:
@@ -66,24 +56,19 @@ class Tokenizer:
         """True if bytes replace characters that no piece has."""
         return any(isinstance(piece, bytes) for piece in self._pieces)
 
-    @staticmethod
-    def _piece(model: sentencepiece.SentencePieceProcessor, index: int) -> str | bytes:
-        if model.is_control(index):
-            return ""
-        if model.is_unknown(index):
-            return model.decode([index])
-        text = model.id_to_piece(index)
-        if model.is_byte(index) and (byte := _BYTE_PIECE.fullmatch(text)):
-            return bytes.fromhex(byte.group(1))
-        return text.replace(_SPACE, " ")
-
     def piece(self, token: int) -> str | bytes:
         """Returns the text or the byte of token id 0 .. size - 1."""
         return self._pieces[token]
 
     def encode(self, text: str) -> list[int]:
-        """Tokenizes `text`; `unknown` replaces characters that the model cannot write."""
-        return self._model.encode(text)
+        """Tokenizes `text`, in the first language that writes it; `unknown` replaces what the model cannot write."""
+        encodings = self.encodings(text)
+        return list(encodings[0]) if encodings else self.vocabulary.encoders[0](text)
+
+    def encodings(self, text: str) -> list[tuple[int, ...]]:
+        """Each language's tokens of `text` that are not empty and without `unknown`; one entry without languages."""
+        found = (tuple(encode(text)) for encode in self.vocabulary.encoders)
+        return [tokens for tokens in found if tokens and self.unknown not in tokens]
 
     def decode(self, tokens: list[int]) -> str:
         """Returns the text of a whole sequence."""

@@ -21,7 +21,7 @@ import torch
 from nemo.collections.asr.models import ASRModel
 
 from benchmarks.nemo_models import Greedy, build_model, decode, mel_float64
-from benchmarks.nemo_specs import EOU_SPEC, MARKS_SPEC, PROMPT_SPECS, SAMPLE_RATE_HZ, SPECS, float_signals
+from benchmarks.nemo_specs import EOU_SPEC, FINE_TUNES, MARKS_SPEC, PROMPT_SPECS, SAMPLE_RATE_HZ, SPECS, float_signals
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
@@ -92,7 +92,7 @@ def oracle_model(name: str) -> OracleModel:
     """The model called `name`."""
     if name == _REAL:
         return _real_model(Path(_REAL_NEMO))
-    spec = next(spec for spec in (*SPECS, *PROMPT_SPECS, EOU_SPEC, MARKS_SPEC) if spec.name == name)
+    spec = next(spec for spec in (*SPECS, *PROMPT_SPECS, EOU_SPEC, MARKS_SPEC, *FINE_TUNES) if spec.name == name)
     signals = float_signals()
     model = build_model(spec, _directory(), signals)
     path = _directory() / f"{name}.nemo"

@@ -28,6 +28,10 @@ def set_key(values: dict, path: str, value: object) -> dict:
     [
         ("target", "nemo.collections.asr.models.EncDecMultiTaskModel", "EncDecRNNTBPEModel or EncDecHybridRNNTCTCBPE"),
         ("tokenizer.type", "wpe", "'bpe'"),
+        ("tokenizer", {"type": "agg", "langs": {}}, "a tokenizer per language"),
+        ("tokenizer", {"type": "agg", "langs": {"en": 3}}, "a mapping"),
+        ("tokenizer", {"type": "agg", "langs": {False: {"type": "wpe"}}}, "'bpe'"),
+        ("adapters", {"mine": {"_target_": "LinearAdapter"}}, "disabled adapters; .*set_enabled_adapters"),
         ("tokenizer.custom_tokenizer", {"_target_": "os.system"}, "nothing"),
         ("tokenizer.model_path", 3, "the name of a member"),
         ("encoder._target_", "nemo.collections.asr.modules.SqueezeformerEncoder", "ConformerEncoder"),

@@ -167,7 +167,7 @@ def test_truncated_weights(kept, tmp_path):
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (b"", "is empty; accepted: a SentencePiece model"),
+        (b"", "not a SentencePiece model: is empty"),
         (b"not a model at all", "not a SentencePiece model"),
         (nemo_members("tdt_unsorted")[tokenizer_member("tdt_unsorted")], "has 300 pieces, expected 48"),
     ],

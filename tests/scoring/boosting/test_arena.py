@@ -72,6 +72,19 @@ def test_random_lists_add_up_as_the_reference_says(seed):
     torch.testing.assert_close(totals_along(cache.automaton, [start] * 8, labels), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_behind_a_separator_as_if_each_phrase_began_with_it_for_nothing(seed):
+    generator, tokenizer = random.Random(seed), NumberTokenizer([False, True, False, True, True, False])
+    tokenizer.separator = 0
+    boosts = {phrase: boost for phrase, boost in random_boosts(generator, 6).items() if 0 not in phrase}
+    cache = PhraseCache(tokenizer, MEMORY)
+    start = cache.acquire(as_list(boosts))
+    spaced = {(0, *phrase): boost * len(phrase) / (len(phrase) + 1) for phrase, boost in boosts.items()}
+    labels = [random_labels(generator, 6, {(0, *phrase): boost for phrase, boost in boosts.items()}) for _ in range(8)]
+    expected = torch.stack([expected_totals([0, *row], spaced, tokenizer.continues_word)[1:] for row in labels])
+    torch.testing.assert_close(totals_along(cache.automaton, [start] * 8, labels), expected, rtol=0, atol=1e-5)
+
+
 phrases = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 
 

@@ -8,6 +8,7 @@ from penstock.errors import ErrorCode, StreamError, StreamErrorKind
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting import phrases as phrase_tokens
 from penstock.scoring.boosting.phrases import continues_word, merge_phrases, tokenize_phrases
+from tests.helpers.random_models import with_piece_texts
 
 
 def test_a_phrase_with_two_boosts_is_named():
@@ -82,8 +83,51 @@ def test_unknown_phrases_can_be_fitted_or_left_out(tokenizer, with_bytes):
         merge_phrases([("new york", 2.0)]), tokenizer
     )
     assert not tokenizer.writes_everything and tokenizer.alphabet == frozenset("abcdefghijklmnopqrstuvwxyz")
-    (phrase,) = tokenize_phrases(merge_phrases([("Größe 日本", 1.0)]), with_bytes, ignores_unknown=True)
-    assert with_bytes.writes_everything and with_bytes.decode(list(phrase.tokens)) == "Größe 日本"
+    phrases = tokenize_phrases(merge_phrases([("Größe 日本", 1.0)]), with_bytes, ignores_unknown=True)
+    assert with_bytes.writes_everything and texts_of(phrases, with_bytes) == ["Größe 日本", "größe 日本"]
+
+
+def test_marks_alone_are_no_phrase(tokenizer, with_bytes):
+    for text in ("...", "-", "?!"):
+        assert "has no words" in rejected([(text, 1.0)], tokenizer)
+        assert not tokenize_phrases(merge_phrases([(text, 1.0)]), with_bytes, ignores_unknown=True)
+
+
+def texts_of(phrases, tokenizer) -> list[str]:
+    return [tokenizer.decode(list(phrase.tokens)) for phrase in phrases]
+
+
+CAPITALS = {"\u2581" + piece: "\u2581" + piece.capitalize() for piece in ("e", "eigh", "eight", "h")}
+"""Other texts for some pieces of the bundled model, which writes "Eight" then."""
+
+
+@pytest.fixture(scope="module")
+def with_capitals(bundled_model, tmp_path_factory) -> Tokenizer:
+    return Tokenizer(with_piece_texts(bundled_model, tmp_path_factory.mktemp("capitals"), CAPITALS).tokenizer_path)
+
+
+def test_all_cases_are_one_phrase_with_the_bonus_of_the_shortest(with_capitals):
+    exact = tokenize_phrases(merge_phrases([("Eighteenth", 1.5)]), with_capitals)
+    for given in ("eighteenth", "Eighteenth", "EIGHTEENTH"):
+        found = tokenize_phrases(merge_phrases([(given, 1.5)]), with_capitals, ignores_unknown=True)
+        assert sorted(texts_of(found, with_capitals)) == ["Eighteenth", "eighteenth"]  # no T, so not all in capitals
+        assert set(exact) < set(found)
+        totals = [phrase.boost * len(phrase.tokens) for phrase in found]
+        assert totals == pytest.approx([1.5 * len(exact[0].tokens)] * 2)
+    assert len(tokenize_phrases(merge_phrases([("eighteenth", 1.5)]), with_capitals)) == 1  # exactly as given
+
+
+def test_a_case_that_is_in_the_list_keeps_its_boost(with_capitals):
+    given = merge_phrases([("hello", -1.0), ("Hello", 2.0)])
+    found = tokenize_phrases(given, with_capitals, ignores_unknown=True)
+    signs = {text: phrase.boost > 0 for text, phrase in zip(texts_of(found, with_capitals), found, strict=True)}
+    assert signs == {"hello": False, "Hello": True}
+
+
+def test_small_letters_alone_take_no_more_memory(tokenizer):
+    small = tokenize_phrases(merge_phrases([("forty seven penstocks", 1.5)]), tokenizer)
+    for given in ("forty seven penstocks", "FORTY Seven penstocks"):
+        assert tokenize_phrases(merge_phrases([(given, 1.5)]), tokenizer, ignores_unknown=True) == small
 
 
 def test_the_tokens_of_a_list_are_limited(tokenizer, monkeypatch):

@@ -1,6 +1,8 @@
 """ARPA files of all toolkits are read; a broken one is rejected with its line and the reason."""
 
+import bz2
 import gzip
+import lzma
 
 import numpy as np
 import pytest
@@ -88,8 +90,13 @@ def test_sri_forms_are_read(tmp_path):
     assert as_dictionary(read_arpa(write(tmp_path, SRILM))) == wanted
 
 
-def test_gzip_is_read(tmp_path):
-    assert as_dictionary(read_arpa(write(tmp_path, gzip.compress(KENLM.encode())))) == EXPECTED
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_files_are_read(tmp_path, compress):
+    data = compress(KENLM.encode())
+    assert as_dictionary(read_arpa(write(tmp_path, data))) == EXPECTED
+    for broken in (data[:-20], data[:12] + bytes(20) + data[32:]):
+        with pytest.raises(ArpaError, match="the compressed data are broken"):
+            read_arpa(write(tmp_path, broken))
 
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.arpa.gz")), ids=lambda path: path.name)
@@ -147,8 +154,11 @@ def test_a_broken_file_is_rejected_with_its_line(tmp_path, old, new, message):
     [
         (b"", "line 0: the file ends"),
         (KENLM.encode().replace(b"\ta\t", b"\t\xff\t"), "line 9: is not UTF-8"),
-        (gzip.compress(KENLM.encode(), mtime=0)[:-20], "the gzip data are broken"),
         (b"\x1f\x8b" + bytes(50), r"lm\.arpa: "),
+        (b"./model_config.yaml" + bytes(238) + b"ustar", "line 1: a tar archive, as NeMo's NGPU-LM"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer; `git lfs pull`"),
+        (b"PK\x03\x04" + bytes(60), "a zip archive; unpack it"),
+        (b"\x28\xb5\x2f\xfd" + bytes(60), "compressed by Zstandard"),
         (b"\\data\\" + b"x" * (1 << 20), "line 1: is longer than 1 MiB"),
     ],
 )

@@ -20,7 +20,7 @@ from penstock_common.options import (
     for_file,
     is_live_window,
 )
-from penstock_common.phrases import fit_phrase
+from penstock_common.phrases import fit_phrase, has_words
 from penstock_common.server_info import ServerInfo
 from penstock_gateway.errors import GatewayCode, GatewayError, shown
 from penstock_gateway.stream.events import Segments
@@ -103,7 +103,9 @@ class ModelGroup(ServerInfo):
     def unwritable(self, phrases: Iterable[str]) -> list[str]:
         """Phrases that a stream leaves out, because the model cannot write them."""
         alphabet = self.alphabet
-        return [text for text in phrases if fit_phrase(text, alphabet) is None] if alphabet else []
+        if alphabet is None:
+            return []
+        return [text for text in phrases if not has_words(text) or (alphabet and fit_phrase(text, alphabet) is None)]
 
 
 def is_of_openai(name: str) -> bool:

@@ -23,11 +23,16 @@ from penstock.model.nemo.encoder import MIXED, read_encoder
 from penstock.model.section import REQUIRED, Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
+_CHARACTER_CTC_MODEL, _CHARACTER_HYBRID_MODEL = "EncDecCTCModel", "EncDecHybridRNNTCTCModel"
+_CHARACTER_MODELS = ("EncDecRNNTModel", _CHARACTER_CTC_MODEL, _CHARACTER_HYBRID_MODEL)
+"""Their labels are listed characters; they have no tokenizer."""
 _PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
 _HYBRID_EOU_MODEL = "EncDecHybridRNNTCTCBPEEOUModel"
 _EOU_MODELS = ("EncDecRNNTBPEEOUModel", _HYBRID_EOU_MODEL)
 """Trained in other ways to write end tokens; the networks are those of the same class without `EOU`."""
-MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_PROMPT_MODELS, *_EOU_MODELS)
+MODEL_CLASSES = (
+    "EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_CHARACTER_MODELS, *_PROMPT_MODELS, *_EOU_MODELS,
+)  # fmt: skip
 USE_BIAS, PREDNET, JOINTNET = "use_bias", "prednet", "jointnet"
 _DEFAULT_PROMPTS = 128
 _OTHER_PROMPTS = ("initialize_lang_id_prompt", "language_dictionary", "lang_id_prompt_dictionary")
@@ -48,35 +53,67 @@ class NemoConfig(NamedTuple):
 
     model: ModelConfig
     class_name: str
-    tokenizer_member: str
+    tokenizers: dict[str, str]
+    """The member of each SentencePiece model by its language, "" where there is one; none of a character model."""
     mel_band: MelBand
     joint_has_dropout: bool
     unsettled: frozenset[str] = frozenset()
     """Keys of `use_bias`, `prednet` and `jointnet` that the file lacks: the tensors settle them."""
     vocabulary: tuple[object, ...] = ()
-    """The tokenizer's pieces, as the head lists them."""
+    """The labels, as the head lists them."""
+    disabled_adapters: tuple[str, ...] = ()
+    """Names of adapters whose tensors are left out."""
 
 
 def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
     """Converts the parsed model_config.yaml; raises CheckpointError with key, value and what is supported."""
     root = Section("", document)
     class_name = root.class_of("target", MODEL_CLASSES)
-    tokenizer_member = _tokenizer(root.section("tokenizer"))
+    has_characters = class_name in _CHARACTER_MODELS
+    tokenizers = {} if has_characters else _tokenizers(root.section("tokenizer"))
+    disabled_adapters = _disabled_adapters(root.section("adapters", optional=True))
     encoder = read_encoder(root.section("encoder"))
     features, mel_band = _features(root.section("preprocessor"), encoder.is_offline)
     transducer, ctc, joint_has_dropout = None, None, False
-    if class_name == _CTC_MODEL:
+    if class_name in (_CTC_MODEL, _CHARACTER_CTC_MODEL):
         ctc = _ctc_head(root.section("decoder"), encoder.d_model)
     else:
         transducer, joint_has_dropout = _transducer(root, encoder.d_model)
-    if class_name.startswith((_HYBRID_MODEL, _HYBRID_EOU_MODEL)):
+    if class_name.startswith((_HYBRID_MODEL, _HYBRID_EOU_MODEL, _CHARACTER_HYBRID_MODEL)):
         assert transducer is not None
         ctc = _aux_ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
     model = ModelConfig(features, encoder, transducer, ctc, _prompt(root, class_name, encoder.d_model))
     unsettled = _unsettled(root, transducer is not None)
-    listed = root.section("joint" if transducer else "decoder").get("vocabulary")
+    head = root.section("joint" if transducer else "decoder")
+    listed = head.get("vocabulary")
     vocabulary = tuple(listed) if isinstance(listed, list) else ()
-    return NemoConfig(model, class_name, tokenizer_member, mel_band, joint_has_dropout, unsettled, vocabulary)
+    if has_characters:
+        _check_characters(head, vocabulary, model.vocabulary_size)
+    if has_characters and transducer and ctc:
+        aux = root.section("aux_ctc").section("decoder")
+        aux.only("vocabulary", None, (None, [], list(vocabulary)), "joint and CTC head have the same labels")
+    return NemoConfig(
+        model, class_name, tokenizers, mel_band, joint_has_dropout, unsettled, vocabulary, disabled_adapters
+    )
+
+
+def _check_characters(head: Section, labels: tuple[object, ...], size: int) -> None:
+    if len(labels) != size or not all(isinstance(label, str) and label for label in labels):
+        head.reject("vocabulary", list(labels), f"a list of {size} characters, each a text")
+
+
+def _disabled_adapters(section: Section) -> tuple[str, ...]:
+    """Adapters that change nothing. An enabled one cannot be folded into a layer: it has an activation of its own."""
+    adapters = {name: Section(section.path(name), value) for name, value in section.items() if name != "global_cfg"}
+    if enabled := [name for name, adapter in adapters.items() if adapter.get("enabled", True) is not False]:
+        section.reject(
+            ", ".join(map(str, enabled)),
+            adapters[enabled[0]].get("_target_"),
+            "disabled adapters",
+            "for the model without it, disable it in NeMo (model.set_enabled_adapters(enabled=False)) and save again; "
+            "else fine-tune all weights",
+        )
+    return tuple(map(str, adapters))
 
 
 def _unsettled(root: Section, has_transducer: bool) -> frozenset[str]:
@@ -98,12 +135,28 @@ def _prompt(root: Section, class_name: str, d_encoder: int) -> PromptConfig | No
     return read_languages(defaults, "prompt_dictionary", prompts, 2 * d_encoder)
 
 
-def _tokenizer(section: Section) -> str:
-    """Returns the member name of the SentencePiece model."""
+def _tokenizers(section: Section) -> dict[str, str]:
+    """Returns the members that are SentencePiece models: one, or one per language in the order of their labels."""
     kind = section.get("type")
-    if not isinstance(kind, str) or kind.lower() != "bpe":
-        section.reject("type", kind, "'bpe' (one SentencePiece model)")
+    if not isinstance(kind, str) or kind.lower() not in ("bpe", "agg"):
+        section.reject("type", kind, "'bpe' (one SentencePiece model) or 'agg' (one per language)")
     section.only("custom_tokenizer", None, (None,))
+    if kind.lower() == "bpe":
+        return {"": _member(section)}
+    parts = section.section("langs")
+    languages = {_language(name): Section(parts.path(name), each) for name, each in parts.items()}
+    for each in languages.values():
+        each.only("type", None, ("bpe",))
+    if not languages:
+        section.reject("langs", {}, "a tokenizer per language")
+    return {name: _member(each) for name, each in languages.items()}
+
+
+def _language(name: object) -> str:
+    return "no" if name is False else str(name)  # as YAML reads it without quotes
+
+
+def _member(section: Section) -> str:
     model_path = section.get("model_path", "tokenizer.model")
     if not isinstance(model_path, str):
         section.reject("model_path", model_path, "the name of a member of the archive")

@@ -16,7 +16,7 @@ _UNIFIED = "chunked_limited_with_rc"
 
 def read_encoder(section: Section) -> EncoderConfig:
     """The encoder of a model, streaming or offline. Raises CheckpointError."""
-    section.class_of("_target_", ("ConformerEncoder",))
+    section.class_of("_target_", ("ConformerEncoder", "ConformerEncoderAdapter"))  # the latter may have adapters
     d_model = section.integer("d_model")
     _reject_other_architectures(section, d_model)
     style = section.only("att_context_style", "regular", ("chunked_limited", "regular", _UNIFIED))

@@ -3,21 +3,21 @@
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-import sentencepiece
 import torch
 
 from penstock.errors import CheckpointError, naming
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.bundle_files import sha256_of
-from penstock.model.card import copy_card
+from penstock.model.card import card_languages, copy_card, write_languages
 from penstock.model.languages import end_labels, tag_labels
 from penstock.model.limits import MAX_LAYERS
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import JOINTNET, PREDNET, USE_BIAS, NemoConfig, read_nemo_config
-from penstock.model.nemo.weights import convert_state_dict, load_state_dict, prompt_hidden
+from penstock.model.nemo.weights import convert_state_dict, load_state_dict, prompt_hidden, without_adapters
 from penstock.model.new_bundle import write_new_bundle
 from penstock.model.section import MAX_YAML_BYTES, parse_yaml
 from penstock.model.source_tensors import StateDict
+from penstock.model.vocabulary import read_pieces, write_characters, write_models
 
 MAX_TOKENIZER_BYTES = 64 << 20
 _EMBEDDING = "decoder.prediction.embed.weight"
@@ -60,12 +60,14 @@ def _convert(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str])
         tokenizer = _read_tokenizer(archive, config)
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
-    state = load_state_dict(weights)
+    state = without_adapters(load_state_dict(weights), config.disabled_adapters)
     config = _with_labels(_settled(config, state), state, tokenizer)
     tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
     copy_card(nemo_path.parent, bundle)
+    if languages := [language for language in config.tokenizers if language and not card_languages(bundle)]:
+        write_languages(bundle, languages)
     return bundle
 
 
@@ -78,25 +80,29 @@ def _with_labels(config: NemoConfig, state: StateDict, tokenizer: bytes) -> Nemo
 
 
 def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
-    """Returns the SentencePiece model; it must parse and have the vocabulary size of the networks."""
-    name = config.tokenizer_member
+    """Returns the labels as a bundle's `tokenizer.model`, which must have the vocabulary size of the networks."""
+    if not config.tokenizers:
+        return write_characters([str(label) for label in config.vocabulary])
+    models = {language: _read_pieces(archive, name) for language, name in config.tokenizers.items()}
+    names = [name for _, pieces in models.values() for name in pieces]
+    members, expected = " and ".join(config.tokenizers.values()), config.model.vocabulary_size
+    if len(names) != expected:
+        size = "decoder.vocab_size" if config.model.transducer else "decoder.num_classes"
+        raise CheckpointError(f"{members}: has {len(names)} pieces, expected {expected} as {size}")
+    for label, (name, listed) in enumerate(zip(names, config.vocabulary, strict=False)):
+        if isinstance(listed, str) and name != listed:
+            raise CheckpointError(f"{members}: piece {label} is {name!r}, but {listed!r} in the head")
+    files = {language: data for language, (data, _) in models.items()}
+    return files[""] if "" in files else write_models(files)
+
+
+def _read_pieces(archive: NemoArchive, name: str) -> tuple[bytes, tuple[str, ...]]:
+    """Returns a SentencePiece model, which must parse, and its pieces."""
     if name not in archive.names:
         name = PurePosixPath(name).name  # older checkpoints hold the path of the training machine
     data = archive.read(name, MAX_TOKENIZER_BYTES)
-    if not data:
-        raise CheckpointError(f"{name}: is empty; accepted: a SentencePiece model")
-    try:
-        model = sentencepiece.SentencePieceProcessor(model_proto=data)
-    except (RuntimeError, OSError, ValueError) as error:
-        raise CheckpointError(f"{name}: not a SentencePiece model: {error}") from error
-    pieces, expected = model.get_piece_size(), config.model.vocabulary_size
-    if pieces != expected:
-        size = "decoder.vocab_size" if config.model.transducer else "decoder.num_classes"
-        raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as {size}")
-    for label, listed in enumerate(config.vocabulary[:pieces]):
-        if isinstance(listed, str) and model.id_to_piece(label) != listed:
-            raise CheckpointError(f"{name}: piece {label} is {model.id_to_piece(label)!r}, but {listed!r} in the head")
-    return data
+    with naming(name, CheckpointError):
+        return data, read_pieces(data).names
 
 
 def _settled(config: NemoConfig, state: StateDict) -> NemoConfig:

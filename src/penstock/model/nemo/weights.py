@@ -7,6 +7,7 @@ import pickletools
 import re
 import struct
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -81,6 +82,15 @@ def load_state_dict(path: Path) -> StateDict:
     for name, tensor in state.items():
         _reject_odd_tensor(name, tensor)
     return {name: tensor.detach() for name, tensor in state.items()}
+
+
+def without_adapters(state: StateDict, names: Sequence[str]) -> StateDict:
+    """Returns the tensors without those of the adapters `names`, which are disabled."""
+    if not names:
+        return state
+    _log.warning("adapters %s: disabled, left out of the bundle", ", ".join(names))
+    places = tuple(f".adapter_layer.{name}." for name in names)
+    return {name: tensor for name, tensor in state.items() if not any(place in f".{name}" for place in places)}
 
 
 def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> StateDict:

@@ -19,12 +19,10 @@ class _Entry:
 
     phrases: TokenPhrases
     pages: list[int]
+    start: int
+    """State of the arena."""
     references: int = 0
     """Streams that use it."""
-
-    @property
-    def start(self) -> int:
-        return self.pages[0] * PAGE_STATES
 
 
 class PhraseCache:
@@ -37,7 +35,7 @@ class PhraseCache:
 
     def __init__(self, tokenizer: Tokenizer, memory_bytes: int, device: torch.device | str = "cpu"):
         """memory_bytes: upper bound, on a GPU taken at once. ValueError where it is too little or too much."""
-        self._continues_word = np.array(continues_word(tokenizer))
+        self._continues_word, self._separator = np.array(continues_word(tokenizer)), tokenizer.separator
         self.automaton = PhraseArena(self._continues_word, memory_bytes, device)
         self._by_phrases: dict[TokenPhrases, _Entry] = {}
         self._by_start: dict[int, _Entry] = {}
@@ -72,9 +70,11 @@ class PhraseCache:
             self._unused[entry.phrases] = entry
 
     def _store(self, phrases: TokenPhrases) -> _Entry:
-        table = build_table(PhraseTrie(phrases, self._continues_word), self._continues_word)
+        trie = PhraseTrie(phrases, self._continues_word, self._separator)
+        table = build_table(trie, self._continues_word)
         self._make_room(len(phrases), self.automaton.pages_for(table))
-        entry = _Entry(phrases, self.automaton.write(table))
+        pages = self.automaton.write(table)
+        entry = _Entry(phrases, pages, pages[0] * PAGE_STATES + trie.start)
         self._by_phrases[entry.phrases] = self._by_start[entry.start] = entry
         return entry
 

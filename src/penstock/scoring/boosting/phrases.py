@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.errors import ErrorCode, StreamError, cut
 from penstock.model.tokenizer import Tokenizer
-from penstock_common.phrases import fit_phrase
+from penstock_common.phrases import has_words, written_forms
 
 _SHOWN_CHARACTERS = 40
 MAX_TOKENS = 20_000
@@ -69,24 +69,33 @@ def tokenize_phrases(phrases: Sequence[Phrase], tokenizer: Tokenizer, ignores_un
     """The phrases as tokens, in the list's order.
 
     StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write; else as `unique_phrases`. With
-    `ignores_unknown` such a phrase is written as `fit_phrase` does, or left out.
+    `ignores_unknown` a phrase counts in all of its `written_forms`; one that has none is left out.
     """
-    write = _fit_tokens if ignores_unknown else _tokenize
-    return unique_phrases(phrases, lambda text: write(text, tokenizer), ignores_unknown)
+    spell = _forms_tokens if ignores_unknown else _tokenize
+    return unique_phrases(phrases, lambda text: spell(text, tokenizer), ignores_unknown)
 
 
 def unique_phrases(
-    phrases: Sequence[Phrase], tokenize: Callable[[str], tuple[int, ...]], ignores_unknown: bool = False
+    phrases: Sequence[Phrase], spell: Callable[[str], Sequence[tuple[int, ...]]], ignores_unknown: bool = False
 ) -> TokenPhrases:
-    """Each token sequence once, in the list's order; phrases without tokens are left out.
+    """Each token sequence once: the first of each phrase in the list's order, then the others.
+
+    spell: the token sequences of a phrase, none for one that is left out. All have one bonus: the shortest one's.
 
     StreamError PHRASES_INVALID names a phrase that has the tokens of another phrase and another boost, or says that all
     phrases together are too long. With `ignores_unknown` the higher of two boosts counts.
     """
     by_tokens: dict[tuple[int, ...], tuple[str, float]] = {}
-    for text, boost in phrases:
-        if not (tokens := tokenize(text)):
+    others: dict[tuple[int, ...], float] = {}
+    for text, given in phrases:
+        spellings = spell(text)
+        if not spellings:
             continue
+        shortest = min(map(len, spellings))
+        shares = {tokens: given * (shortest / len(tokens)) for tokens in spellings}
+        tokens, boost = spellings[0], shares[spellings[0]]
+        for each in spellings[1:]:
+            others[each] = max(others.get(each, shares[each]), shares[each])
         first_text, first_boost = by_tokens.setdefault(tokens, (text, boost))
         if first_boost != boost and ignores_unknown:
             by_tokens[tokens] = (first_text, max(first_boost, boost))
@@ -98,7 +107,8 @@ def unique_phrases(
     total = sum(map(len, by_tokens))
     if total > MAX_TOKENS:
         raise phrases_error(f"{len(phrases)} phrases of {total} tokens together; accepted: up to {MAX_TOKENS} tokens")
-    return tuple(TokenPhrase(tokens, boost) for tokens, (_, boost) in by_tokens.items())
+    boosts = {**others, **{tokens: boost for tokens, (_, boost) in by_tokens.items()}}
+    return tuple(TokenPhrase(tokens, boosts[tokens]) for tokens in dict.fromkeys([*by_tokens, *others]))
 
 
 def continues_word(tokenizer: Tokenizer) -> list[bool]:
@@ -116,24 +126,23 @@ def _continues_word(piece: str | bytes) -> bool:
     return bool(piece) and (piece[0].isalnum() or unicodedata.category(piece[0]).startswith("M"))
 
 
-def _tokenize(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    tokens = tokenizer.encode(text)
-    if not tokens:
-        raise phrases_error(f"phrase {shorten(text)} has no tokens; accepted: words in the model's alphabet")
-    if tokenizer.unknown in tokens:
-        raise phrases_error(
-            f"phrase {shorten(text)} has characters outside the model's alphabet: "
-            f"{_unwritable(text, tokenizer)}; accepted: text as the model writes it{_hint(text, tokenizer)}"
-        )
-    return tuple(tokens)
+def _tokenize(text: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    has_text = has_words(text) and bool(tokenizer.encode(text))
+    if has_text and (found := tokenizer.encodings(text)):
+        return found
+    if not has_text:
+        raise phrases_error(f"phrase {shorten(text)} has no words; accepted: words in the model's alphabet")
+    raise phrases_error(
+        f"phrase {shorten(text)} has characters outside the model's alphabet: "
+        f"{_unwritable(text, tokenizer)}; accepted: text as the model writes it{_hint(text, tokenizer)}"
+    )
 
 
-def _fit_tokens(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokenizes as `_tokenize`; () for a phrase that is left out."""
-    for form in (text, fit_phrase(text, tokenizer.alphabet)):
-        if form is not None and tokenizer.unknown not in (tokens := tokenizer.encode(form)):
-            return tuple(tokens)
-    return ()
+def _forms_tokens(text: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """The tokens of each form that the tokenizer can write; none that needs more byte pieces than the first."""
+    found = [tokens for form in written_forms(text, tokenizer.alphabet) for tokens in tokenizer.encodings(form)]
+    counts = [sum(isinstance(tokenizer.piece(token), bytes) for token in tokens) for tokens in found]
+    return [tokens for tokens, count in zip(found, counts, strict=True) if count <= counts[0]]
 
 
 def _unwritable(text: str, tokenizer: Tokenizer) -> str:

@@ -58,10 +58,21 @@ class PhraseTrie:
     final: np.ndarray
     """[N] float64, score of ending."""
 
-    def __init__(self, phrases: Sequence[TokenPhrase], continues_word: Sequence[bool] | np.ndarray):
-        """phrases: distinct token sequences; continues_word: for each label, True where no word ends before it."""
+    start = ROOT
+    """Where a stream starts."""
+
+    def __init__(
+        self,
+        phrases: Sequence[TokenPhrase],
+        continues_word: Sequence[bool] | np.ndarray,
+        separator: int | None = None,
+    ):
+        """phrases: distinct token sequences; continues_word: for each label, True where no word ends before it.
+
+        separator: the label that every phrase follows, and that adds nothing; a stream starts behind it.
+        """
         self._continues_word = np.asarray(continues_word, dtype=bool)
-        self._grow(phrases)
+        self._grow(phrases, separator)
         # Nodes are numbered by parent and label, so these are in order.
         self._arcs = self.parent[1:] * len(self._continues_word) + self.label[1:]
         self._root_children = np.full(len(self._continues_word), ROOT)
@@ -72,7 +83,7 @@ class PhraseTrie:
     def __len__(self) -> int:
         return len(self.parent)
 
-    def _grow(self, phrases: Sequence[TokenPhrase]) -> None:
+    def _grow(self, phrases: Sequence[TokenPhrase], separator: int | None) -> None:
         """Adds the nodes level by level: one for each label that follows a node in some phrase."""
         size = len(self._continues_word)
         lengths = np.array([len(phrase.tokens) for phrase in phrases], np.int64)
@@ -80,10 +91,16 @@ class PhraseTrie:
         tokens = np.fromiter(chain.from_iterable(phrase.tokens for phrase in phrases), np.int64, lengths.sum())
         starts = np.cumsum(lengths) - lengths
         parents, labels, self.levels = [np.array([ROOT])], [np.array([0])], [slice(0, 1)]
-        at = np.zeros(len(phrases), np.int64)  # the node of each phrase's first labels
-        live = np.arange(len(phrases))
-        best_of, ends_at = [np.array([-np.inf])], np.zeros(len(phrases), np.int64)
         count = 1
+        best_of, ends_at = [np.array([-np.inf])], np.zeros(len(phrases), np.int64)
+        if separator is not None:
+            self.start, count = 1, 2
+            parents.append(np.array([ROOT]))
+            labels.append(np.array([separator]))
+            self.levels.append(slice(1, 2))
+            best_of.append(np.array([-np.inf]))
+        at = np.full(len(phrases), self.start)  # the node of each phrase's first labels
+        live = np.arange(len(phrases))
         for depth in range(1, int(lengths.max(initial=0)) + 1):
             # 1) one node for each different pair of parent and label
             arcs, which = np.unique(at[live] * size + tokens[starts[live] + depth - 1], return_inverse=True)

@@ -5,16 +5,17 @@ back-offs left out, base-10 logarithms. The file is read line by line; only the 
 of KenLM: tabs, seven digits, back-offs for all but the highest order.
 """
 
+import bz2
 import codecs
 import gzip
+import lzma
 import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import IO, Any, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,11 @@ BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 LOG10_ZERO = -100.0
 """The logarithm of zero, as in KenLM; lower values, minus infinity too, are raised to it."""
 MAX_ORDER = 20
-_GZIP_MAGIC = b"\x1f\x8b"
+_COMPRESSED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
 _COUNT = re.compile(rb"ngram\s+(\d{1,3})\s*=\s*(\d{1,15})")
 _SECTION = re.compile(rb"\\(\d{1,3})-grams:")
 _ROWS_AT_ONCE = 1 << 16  # a section's arrays grow with what is read, not with what the header says
@@ -37,8 +42,12 @@ _NOT_ARPA = {
     b"iARPA": "IRSTLM's intermediate format; `compile-lm --text=yes` makes an ARPA file of it",
     b"qARPA": "IRSTLM's quantised format, which is not supported",
     b"blmt": "IRSTLM's binary format; `compile-lm --text=yes` makes an ARPA file of it",
+    b"version https://git-lfs": "a Git LFS pointer; `git lfs pull` fetches the file itself",
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard; unpack it (accepted: gzip, bzip2, xz)",
     b"mmap lm http://kheafield.com/code": "KenLM's binary format; expected the ARPA file that it was made from",
 }
+_TAR, _NGPU_LM = b"\0ustar", "a tar archive, as NeMo's NGPU-LM is; expected the ARPA file that it was made from"
 _T = TypeVar("_T")
 
 
@@ -77,7 +86,7 @@ class Arpa(NamedTuple):
 
 
 def read_arpa(path: str | Path) -> Arpa:
-    """Reads a file, plain or gzip. ArpaError names the file, and the line if known."""
+    """Reads a file, plain or compressed by gzip, bzip2 or xz. ArpaError names the file, and the line if known."""
     return _read_file(Path(path), _LineReader.read)
 
 
@@ -136,17 +145,18 @@ def _open(path: Path) -> Iterator[Iterator[bytes]]:
     """The lines of a file; an error in reading it becomes an ArpaError."""
     try:
         with path.open("rb") as file:
-            is_gzip = file.read(2) == _GZIP_MAGIC
+            start = file.read(8)
             file.seek(0)
-            with gzip.open(file) if is_gzip else file as text:
+            unpack = next((each for magic, each in _COMPRESSED.items() if start.startswith(magic)), None)
+            with unpack(file) if unpack else file as text:
                 yield _bounded_lines(text)
-    except OSError as error:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if not isinstance(error, OSError) or error.errno is None:
+            raise ArpaError(f"{path}: the compressed data are broken: {error}") from error
         raise ArpaError(f"{path}: {error.strerror or error}") from error
-    except (EOFError, zlib.error) as error:
-        raise ArpaError(f"{path}: the gzip data are broken: {error}") from error
 
 
-def _bounded_lines(text: gzip.GzipFile | BufferedReader) -> Iterator[bytes]:
+def _bounded_lines(text: IO[bytes]) -> Iterator[bytes]:
     while line := text.readline(_MAX_LINE_BYTES):
         yield line
 
@@ -205,6 +215,11 @@ class _LineReader:
                 raise self._fail(f"expected {_show(wanted)}, found {_show(line)}")
         raise self._fail(f"the file ends where {_show(wanted)} is expected")
 
+    def _reject_other_format(self, line: bytes) -> None:
+        found = next((what for magic, what in _NOT_ARPA.items() if line.startswith(magic)), None)
+        if found or _TAR in line:
+            raise self._fail(found or _NGPU_LM)
+
     def read_header(self) -> list[int]:
         """Anything may come before the data section, as the format's description has it."""
         is_first = True
@@ -212,9 +227,7 @@ class _LineReader:
             if line is None:
                 raise self._fail("the file ends without \\data\\: not an ARPA file")
             if line and is_first:
-                for magic, what in _NOT_ARPA.items():
-                    if line.startswith(magic):
-                        raise self._fail(what)
+                self._reject_other_format(line)
                 is_first = False
             if _SECTION.fullmatch(line):
                 raise self._fail(f"{_show(line)} comes before \\data\\")

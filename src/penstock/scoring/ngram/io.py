@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from penstock.errors import LanguageModelError, OutputError, SettingError, naming
-from penstock.model.tokenizer import load_sentencepiece
+from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN, ArpaError, check_arpa, read_arpa, read_words
 from penstock.scoring.ngram.tables import NgramTables, build_tables, check_tables
 
@@ -163,14 +163,9 @@ def _check_tokens(path: Path, metadata: dict[str, str], names: TokenNames) -> No
 
 
 def read_token_names(tokenizer_path: str | Path, textless: Sequence[int] = ()) -> TokenNames:
-    """Reads the tokens of a SentencePiece model, of which `textless` are no text; CheckpointError if it is none."""
-    model = load_sentencepiece(tokenizer_path)
-    size = model.get_piece_size()
-    return TokenNames(
-        pieces=tuple(model.id_to_piece(label) for label in range(size)),
-        unknown_label=next((label for label in range(size) if model.is_unknown(label)), -1),
-        control_labels=frozenset([*textless, *(label for label in range(size) if model.is_control(label))]),
-    )
+    """Reads the tokens of a `tokenizer.model`, of which `textless` are no text; CheckpointError if it is none."""
+    vocabulary = Tokenizer(tokenizer_path).vocabulary
+    return TokenNames(vocabulary.names, vocabulary.unknown, frozenset([*textless, *vocabulary.controls]))
 
 
 def find_labels(words: Sequence[str], names: TokenNames, token_format: TokenFormat | None = None) -> np.ndarray:

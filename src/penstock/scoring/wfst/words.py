@@ -8,7 +8,7 @@ import torch
 
 from penstock.scoring.boosting.phrases import Phrase, TokenPhrases, phrases_error, shorten, unique_phrases
 from penstock.scoring.wfst.graph_file import DecodingGraph, Topology, read_graph
-from penstock_common.phrases import fit_phrase
+from penstock_common.phrases import written_forms
 
 _NAMED = 5
 
@@ -31,7 +31,7 @@ class GraphWords:
     def tokenize(self, phrases: Sequence[Phrase], ignores_unknown: bool = False) -> TokenPhrases:
         """The phrases as tokens. StreamError PHRASES_INVALID names words that the graph lacks, or rejects the list.
 
-        With `ignores_unknown` a phrase with such a word is written as `fit_phrase` does, or left out.
+        With `ignores_unknown` a phrase counts in all of its `written_forms`; one that has none is left out.
 
         A compact graph takes a held piece for the same word again on every frame, and each would earn the boost.
         """
@@ -42,7 +42,7 @@ class GraphWords:
                 "boosts up to 0, or a server with a graph of topology normal"
             )
         if ignores_unknown:
-            return unique_phrases(phrases, self._fit_tokens, ignores_unknown)
+            return unique_phrases(phrases, self._forms_tokens, ignores_unknown)
         words = (word for phrase in phrases for word in phrase.text.split())
         unknown = list(dict.fromkeys(word for word in words if not self._numbers.get(word)))
         if unknown:
@@ -50,14 +50,12 @@ class GraphWords:
             raise phrases_error(f"{names} not in the decoding graph; accepted: words of the graph")
         return unique_phrases(phrases, self._tokens_of)
 
-    def _tokens_of(self, text: str) -> tuple[int, ...]:
-        return tuple(token for word in text.split() for token in self.spelling(self._numbers[word]))
+    def _tokens_of(self, text: str) -> list[tuple[int, ...]]:
+        return [tuple(token for word in text.split() for token in self.spelling(self._numbers[word]))]
 
-    def _fit_tokens(self, text: str) -> tuple[int, ...]:
-        for form in (text, fit_phrase(text, self._alphabet)):
-            if form is not None and all(map(self._numbers.get, form.split())):
-                return self._tokens_of(form)
-        return ()
+    def _forms_tokens(self, text: str) -> list[tuple[int, ...]]:
+        forms = written_forms(text, self._alphabet)
+        return [each for form in forms if all(map(self._numbers.get, form.split())) for each in self._tokens_of(form)]
 
 
 def read_words(path: str | Path) -> GraphWords:

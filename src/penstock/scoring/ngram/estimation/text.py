@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from penstock.errors import CorpusError
+from penstock.errors import CheckpointError, CorpusError
 from penstock.model.languages import without_tags
-from penstock.model.tokenizer import load_sentencepiece
+from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN
 from penstock.scoring.ngram.io import TokenNames, read_token_names
 
@@ -22,14 +22,22 @@ class TextTokenizer:
     """Encodes text as the recognizer's training did, and counts sentences and tokens."""
 
     def __init__(self, tokenizer_path: str | Path, textless: Sequence[int] = ()):
-        """textless: labels that are language tags or end tokens; where there are any, the text's are left out."""
-        self._model = load_sentencepiece(tokenizer_path)
+        """textless: labels that are language tags or end tokens; where there are any, the text's are left out.
+
+        CheckpointError for a model with several tokenizers.
+        """
+        self._tokenizer = tokenizer = Tokenizer(tokenizer_path)
+        if languages := tokenizer.vocabulary.languages:
+            raise CheckpointError(
+                f"{tokenizer_path}: has a tokenizer per language ({', '.join(languages)}), and which one a text needs "
+                "is not known; accepted: models with one tokenizer, or an ARPA file of this model's tokens"
+            )
         self.names = read_token_names(tokenizer_path, textless)
         self._has_textless = bool(textless)
         self.sentences = 0
         self.tokens = 0
         self.unknown_tokens = 0
-        """Unknown tokens, for characters that the tokenizer lacks."""
+        """Unknown tokens, for characters that the tokenizer lacks; without such a token the characters are left out."""
         self._digest = hashlib.sha256()
 
     @property
@@ -45,11 +53,11 @@ class TextTokenizer:
         for source in sources:
             for line in read_lines(source, self._digest.update):
                 text = without_tags(line) if self._has_textless else line
-                labels = self._model.encode(text, add_bos=False, add_eos=False)
-                if labels:
+                labels, unknown = self._tokenizer.encode(text), self._tokenizer.unknown
+                self.tokens += len(labels)
+                self.unknown_tokens += labels.count(unknown)
+                if labels := [label for label in labels if label >= 0]:
                     self.sentences += 1
-                    self.tokens += len(labels)
-                    self.unknown_tokens += sum(map(self._model.is_unknown, labels))
                     yield labels
 
 

@@ -119,8 +119,11 @@ def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) 
     """The lexicon of `entries`.
 
     GraphError counts and names words that are not `known`, those of the language model; words that the tokenizer
-    cannot write; and pieces that it lacks.
+    cannot write; and pieces that it lacks. It rejects models with characters or several tokenizers.
     """
+    if tokenizer.separator is not None or tokenizer.vocabulary.languages:
+        kind = "of one tokenizer per language" if tokenizer.vocabulary.languages else "characters"
+        raise GraphError(f"the model's labels are {kind}; accepted: the pieces of one SentencePiece model")
     total = f"{len(entries)} words"
     _reject(sorted(entries.keys() - set(known)), total, "are not in the language model", "words among its 1-grams")
     labels = _piece_labels(tokenizer)
