@@ -16,9 +16,7 @@ from penstock_common.subtitles import (
     srt,
     vtt,
 )
-from penstock_common.subtitles import (
-    SpokenPart as Part,
-)
+from penstock_common.subtitles import SpokenPart as Part
 from penstock_common.writing import cells, join_texts
 
 DATA = Path(__file__).parent / "data"
