@@ -69,7 +69,7 @@ class Recognizer:
         self._name, self._device = checkpoint.directory.name, device
         self.config: ModelConfig = checkpoint.config
         self.languages = offer_languages(checkpoint, decoding)
-        """What a stream may choose, and what is known without its choice."""
+        """The languages that a stream may choose, and the one that is known without a choice."""
         self.context = context
         self._window = LIVE if whole_files is None else FILE
         ledger, board = SlotLedger(slot_count(max_streams)), DrainBoard(slot_count(max_streams))

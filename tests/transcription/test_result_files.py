@@ -80,7 +80,7 @@ def test_subtitles_are_those_of_the_client(tmp_path, lengths):
     given.segments = [FileSegment(words=count) for count in lengths]
     ResultFiles(tmp_path, ["srt", "vtt"]).write(AUDIO, given)
     words = iter([ClientWord(text, *times, 0.5) for text, times in zip(TEXTS, TIMES_MS, strict=True)])
-    cues = subtitles.cues(subtitles.Part(list(islice(words, count))) for count in lengths)
+    cues = subtitles.cues(subtitles.SpokenPart(list(islice(words, count))) for count in lengths)
     assert len(cues) == 2
     assert (tmp_path / "day" / "a.b.srt").read_text() == subtitles.srt(cues)
     assert (tmp_path / "day" / "a.b.vtt").read_text() == subtitles.vtt(cues)
@@ -88,7 +88,7 @@ def test_subtitles_are_those_of_the_client(tmp_path, lengths):
 
 @pytest.mark.parametrize("named, known, cues", [("", "de-DE", 1), ("de", "en", 1), ("", "", 2)])
 def test_subtitles_have_the_sentences_of_their_language(tmp_path, named, known, cues):
-    """Of the one that the model names, else of the one that is known before; the pause is one between sentences."""
+    """The language that the model names counts, else the one that is known before. A pause divides sentences alone."""
     words = [Word("am", 0, 300), Word("2.", 400, 700), Word("Oktober.", 1_800, 2_100)]
     given = FileTranscript(AUDIO.path, audio_s=9.0, words=words, known_language=known)
     given.segments = [FileSegment(words=3, language=named)]

@@ -39,7 +39,7 @@ class Cue(NamedTuple):
     lines: tuple[str, ...]
 
 
-class Part(NamedTuple):
+class SpokenPart(NamedTuple):
     """Consecutive words of one segment and one speaker."""
 
     words: Sequence[Word]
@@ -57,19 +57,19 @@ def spoken_parts(
     segments: Iterable[tuple[Sequence[Word], str]],
     channel: str | None = None,
     named: Callable[[int | None], str | None] = _numbered,
-) -> list[Part]:
+) -> list[SpokenPart]:
     """The words of each segment and its language, a part for each of its speakers in turn.
 
     named: the name of a speaker. With a channel, its name comes before: "left, Speaker 1".
     """
     return [
-        Part(list(part), ", ".join(name for name in (channel, who) if name) or None, language)
+        SpokenPart(list(part), ", ".join(name for name in (channel, who) if name) or None, language)
         for words, language in segments
         for who, part in groupby(words, lambda word: named(word.speaker))
     ]
 
 
-class _Spoken(NamedTuple):
+class _CueWord(NamedTuple):
     """A word of a cue, with times that rise."""
 
     text: str
@@ -85,7 +85,7 @@ class _Spoken(NamedTuple):
     """After a pause, or with another speaker."""
 
 
-def cues(parts: Iterable[Part], end_s: float | None = None) -> list[Cue]:
+def cues(parts: Iterable[SpokenPart], end_s: float | None = None) -> list[Cue]:
     """The cues of a stream: every word once, in order; cues do not overlap.
 
     Between long pauses and changes of the speaker, words are divided so that the fewest cues are shorter than 1 s, then
@@ -123,7 +123,7 @@ def vtt(all_cues: Iterable[Cue]) -> str:
     return "WEBVTT\n" + "".join(blocks)
 
 
-def _spoken(parts: Iterable[Part]) -> Iterator[_Spoken]:
+def _spoken(parts: Iterable[SpokenPart]) -> Iterator[_CueWord]:
     before = None
     for part in parts:
         speaker = f"{part.speaker}: " if part.speaker else ""
@@ -131,11 +131,11 @@ def _spoken(parts: Iterable[Part]) -> Iterator[_Spoken]:
             text, start_ms = printable(word.text), max(word.start_ms, before.end_ms if before else 0)
             is_joined = before and before.speaker == speaker and start_ms - before.end_ms <= MAX_PAUSE_MS
             end_ms, blank = max(word.end_ms, start_ms + 1), blank_between(before.text, text) if before else ""
-            before = _Spoken(text, start_ms, end_ms, cells(text), len(blank), speaker, not place, not is_joined)
+            before = _CueWord(text, start_ms, end_ms, cells(text), len(blank), speaker, not place, not is_joined)
             yield before
 
 
-def _borders(words: Sequence[_Spoken], starts_ms: Sequence[int]) -> list[int]:
+def _borders(words: Sequence[_CueWord], starts_ms: Sequence[int]) -> list[int]:
     """The division at the least cost: 0, and the number of words up to the end of each cue."""
     costs, begins = [0.0] + [float("inf")] * len(words), [0] * (len(words) + 1)
     is_whole = [*(word.begins_sentence or word.begins_cue for word in words), True]
@@ -157,7 +157,7 @@ def _borders(words: Sequence[_Spoken], starts_ms: Sequence[int]) -> list[int]:
     return borders[::-1]
 
 
-def _fitting(words: Sequence[_Spoken], first: int) -> Iterator[tuple[int, int]]:
+def _fitting(words: Sequence[_CueWord], first: int) -> Iterator[tuple[int, int]]:
     """The ends of the cues that may begin with the word `first`, and the columns of each."""
     total = filled = cells(words[first].speaker)
     lines = int(filled > 0)

@@ -12,11 +12,11 @@ from penstock_common.subtitles import (
     MAX_LINES,
     MAX_PAUSE_MS,
     MIN_CUE_MS,
-    Part,
     cues,
     srt,
     vtt,
 )
+from penstock_common.subtitles import SpokenPart as Part
 from penstock_common.writing import cells, join_texts
 
 DATA = Path(__file__).parent / "data"
