@@ -45,15 +45,6 @@ def test_without_a_geometry_nothing_is_held():
     assert aligner.add(np.zeros(0, np.float32)) is None
 
 
-def test_held_samples_are_a_copy():
-    aligner, buffer = ChunkAligner(GEOMETRY), np.ones(4, np.float32)
-    assert aligner.add(buffer) is None
-    buffer[:] = 2.0
-    assert aligner.add(buffer).tolist() == [1, 1, 1, 1, 2, 2, 2]
-    buffer[:] = 3.0
-    assert aligner.flush(buffer).tolist() == [2, 3, 3, 3, 3]
-
-
 def test_a_stream_goes_on_with_the_chunks_of_another_server():
     aligner = ChunkAligner(GEOMETRY)
     assert len(aligner.add(np.zeros(9, np.float32))) == 7

@@ -61,9 +61,9 @@ class ChunkAligner:
         self._sent_samples = 0
 
     def add(self, samples: Samples) -> Samples | None:
-        """Adds samples [n]; returns those that can be sent, up to the last border, or None before the next one.
+        """Adds samples [n], which the caller does not change.
 
-        What it keeps is copied.
+        Returns those that can be sent, up to the last border, or None before the next one.
         """
         total = self._sent_samples + self.held_samples + len(samples)
         border = total if self.geometry is None else self.geometry.border(total)
@@ -83,7 +83,7 @@ class ChunkAligner:
         return self._release(samples)
 
     def _hold(self, samples: Samples) -> None:
-        self._held.append(samples.copy())
+        self._held.append(samples)
         self.held_samples += len(samples)
 
     def _release(self, samples: Samples) -> Samples:

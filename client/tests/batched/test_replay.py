@@ -23,12 +23,12 @@ def test_hours_of_silence_keep_and_repeat_as_much_as_seconds_do(hours):
     chunks, segment, most = round(hours * 3600 * SAMPLE_RATE_HZ / CHUNK), 0, 0
     for number in range(chunks):
         replay.add(Part(audio, 0 if number else START, (number + 1) * CHUNK, number, {"beam_size": 4}))
-        most = max(most, replay.kept.samples)
+        most = max(most, replay.kept.bytes // 2)
         if number % SILENT_CHUNKS == SILENT_CHUNKS - 1:
             assert replay.new_result(result(segment, covered_s(number + 1), is_final=True)).segment == segment
             segment += 1
     border = segment * SILENT_CHUNKS * CHUNK
-    assert replay.kept.samples <= most <= (WARM_UP_S + 3 + 11) * SAMPLE_RATE_HZ
+    assert replay.kept.bytes // 2 <= most <= (WARM_UP_S + 3 + 11) * SAMPLE_RATE_HZ
     parts = replay.restart(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK))
     assert parts[0].parameters["beam_size"] == 4 and not any(part.is_start for part in parts[1:])
     warm_up = parts[0].parameters["warm_up_chunks"] * CHUNK
@@ -45,7 +45,7 @@ def test_with_speakers_up_to_a_minute_before_the_segment_is_repeated():
     replay, audio, most = Replay(lambda: 0.0, has_speakers=True), np.zeros(CHUNK, np.int16), 0
     for number in range(4000):
         replay.add(Part(audio, 0 if number else START, (number + 1) * CHUNK, number, {}))
-        most = max(most, replay.kept.samples)
+        most = max(most, replay.kept.bytes // 2)
         if number % SILENT_CHUNKS == SILENT_CHUNKS - 1:
             replay.new_result(result(number // SILENT_CHUNKS, covered_s(number + 1), is_final=True))
     assert most <= (SPEAKER_CONTEXT_S + WARM_UP_S + 3 + 11) * SAMPLE_RATE_HZ
@@ -65,7 +65,7 @@ def test_ends_by_the_caller_keep_the_encoders_context_and_are_told_once():
         replay.add(Part(audio, FINALIZE if number else START, (number + 1) * CHUNK, number, {}))
         if 0 < number < 399:
             replay.new_result(forced(number - 1, number + 1))
-    assert replay.kept.samples <= (WARM_UP_S + 4) * SAMPLE_RATE_HZ
+    assert replay.kept.bytes // 2 <= (WARM_UP_S + 4) * SAMPLE_RATE_HZ
     parts = replay.restart(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK, 7))
     chunks = len(parts)
     assert "warm_up_chunks" not in parts[0].parameters and replay.server.offset_samples == (400 - chunks) * CHUNK

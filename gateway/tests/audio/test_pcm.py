@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from client.tests.helpers.sound_files import sound_file
 from penstock_common.audio.live_resampler import LiveResampler
 from penstock_common.audio.pcm import RawFormat
+from penstock_common.samples import as_samples
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import GatewayCode, GatewayError
 
@@ -69,6 +70,15 @@ def test_without_a_header_the_samples_are_raw():
     np.testing.assert_array_equal(decoded(decoder, parts_of(data, [5])), np.frombuffer(data, "<i2") / np.float32(32768))
 
 
+@pytest.mark.parametrize("sizes", [[3200], [1], [3, 640, 6]])
+def test_16_bits_at_the_models_rate_stay_as_they_are(sizes):
+    data = (NOISE * 32767).astype("<i2").tobytes()
+    decoder, parts = PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ), [b"", *parts_of(data, sizes)]
+    found = [*map(decoder.push, parts), decoder.push(b"", is_end=True)]
+    assert {each.dtype for each in found} == {np.dtype("int16")}
+    assert np.concatenate(found).tobytes() == data
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -98,7 +108,8 @@ def test_a_wav_header_before_each_message_is_no_audio(raw, size):
     parts = parts_of((NOISE * 32767).astype("<i2").tobytes(), [1000])
     decoder = PcmDecoder(raw, RATE_HZ)
     found = [decoder.push(decoder.message(stream_header(size=size) + part)) for part in parts]
-    np.testing.assert_array_equal(np.concatenate(found), np.frombuffer(b"".join(parts), "<i2") / np.float32(32768))
+    expected = np.frombuffer(b"".join(parts), "<i2") / np.float32(32768)
+    np.testing.assert_array_equal(as_samples(np.concatenate(found)), expected)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 from penstock_common.audio.pcm import Remark
 from penstock_common.audio.tracks import Samples
 from penstock_common.results import Alternative, Word
+from penstock_common.samples import as_samples
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
@@ -68,7 +69,7 @@ class FakeStream:
     async def push(self, samples: Samples) -> None:
         self._check()
         await self.room.wait()
-        assert samples.dtype == np.float32 and samples.ndim == 1
+        samples = as_samples(samples)
         self.pushed.append(samples)
         self._pending = np.concatenate([self._pending, samples])
         while self._pending.size >= FRAME_SAMPLES:

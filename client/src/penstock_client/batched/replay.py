@@ -39,7 +39,7 @@ class _Kept:
 
     def __init__(self, max_samples: float):
         self.sent: deque[_Sent] = deque()
-        self.samples = 0
+        self.bytes = 0
         self.forgotten_samples = 0
         """Samples of the stream up to the first part that is kept."""
         self.parameters: Mapping[str, Parameter] = {}
@@ -62,9 +62,9 @@ class _Kept:
         """Adds the newest part."""
         if part.is_start:
             self.parameters = part.parameters
-        self.samples += part.samples
+        self.bytes += part.audio.nbytes
         self.sent.append(_Sent(part, sent_s))
-        while self.samples > self._max_samples:
+        while part.end_samples - self.forgotten_samples > self._max_samples:
             self._forget_oldest()
 
     def forget(self, end_samples: int) -> None:
@@ -76,7 +76,7 @@ class _Kept:
         oldest = self.sent.popleft().part
         # A replay begins behind it, with the options that it has set.
         self.parameters = {**self.parameters, **oldest.changes}
-        self.samples -= oldest.samples
+        self.bytes -= oldest.audio.nbytes
         self.forgotten_samples = oldest.end_samples
         if oldest.is_final and self.old_ends:
             self.old_ends -= 1

@@ -61,9 +61,9 @@ class BatchedStream(ServedStream):
         return self._replay is not None and bool(self.fingerprint)
 
     @property
-    def replay_samples(self) -> int:
-        """Samples that are kept for a move."""
-        return self._replay.kept.samples if self._replay is not None else 0
+    def replay_bytes(self) -> int:
+        """Memory of the audio that is kept for a move."""
+        return self._replay.kept.bytes if self._replay is not None else 0
 
     @property
     def restarted_from_s(self) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_common.audio.pcm import ENCODINGS, MISREAD, REPEATED, WORDLESS, RawFormat, Remarks
+from penstock_common.samples import as_samples
 
 _MAX_SECOND_BYTES = 1 << 17
 _MAX_SECONDS, _MISREAD_SECONDS, _RIGHT_SECONDS = 30, 3, 8
@@ -74,10 +75,11 @@ class EncodingMonitor:
     def _measure(self, encoding: str, data: bytes) -> tuple[float, float]:
         """The share of the power that two samples do not predict of the next one, and the level in dB of full scale."""
         with np.errstate(invalid="ignore"):
-            samples = ENCODINGS[encoding][1](data).reshape(-1, self._raw.channels)
-            if not np.abs(samples).max() < _MAX_FLOAT:  # NaN, too
+            samples = ENCODINGS[encoding][1](data)
+            if not max(samples.max(), -samples.min()) < _MAX_FLOAT:  # NaN, too
                 return 1.0, 0.0
-        power, one, two = (float((samples[lag:] * samples[: len(samples) - lag]).mean()) for lag in range(3))
+        counts = (len(samples) - lag * self._raw.channels for lag in range(3))
+        power, one, two = (float(np.einsum("n,n", samples[-count:], samples[:count])) / count for count in counts)
         if power < 1e-9:
             return 0.0, -90.0
         first = (one / power) ** 2
@@ -100,7 +102,7 @@ class SpeechMonitor:
     def __init__(self, sample_rate_hz: int):
         self.remarks = Remarks()
         self._frame_samples = round(sample_rate_hz * _FRAME_S)
-        self._new: list[npt.NDArray[np.float32]] = []
+        self._new: list[npt.NDArray[Any]] = []
         self._new_samples = 0
         """Samples whose power is not computed yet."""
         self._powers = np.zeros(0, np.float32)
@@ -113,8 +115,8 @@ class SpeechMonitor:
         self._recent: deque[tuple[str, float]] = deque(maxlen=_MAX_PERIOD * (_MAX_REPEATS + 1))
         self._repeats = [0] * (_MAX_PERIOD + 1)
 
-    def add(self, samples: npt.NDArray[np.float32]) -> None:
-        """Takes the next samples [n], which the caller does not change."""
+    def add(self, samples: npt.NDArray[Any]) -> None:
+        """Takes the next samples [n], float32 or int16, always the same, which the caller does not change."""
         self._new.append(samples)
         self._new_samples += len(samples)
         if self._new_samples * _FRAME_S >= self._frame_samples:  # a whole second at once costs a tenth
@@ -125,7 +127,7 @@ class SpeechMonitor:
         if not self._new:
             return
         samples, size = np.concatenate(self._new), self._frame_samples
-        frames = samples[: len(samples) // size * size].reshape(-1, size)
+        frames = as_samples(samples[: len(samples) // size * size]).reshape(-1, size)
         self._powers = np.concatenate((self._powers, np.einsum("fn,fn->f", frames, frames) / np.float32(size)))
         rest = samples[frames.size :].copy()
         self._new, self._new_samples = [rest], len(rest)
@@ -144,7 +146,7 @@ class SpeechMonitor:
             powers = self._powers[max(0, begin - self._begin) : max(0, end - self._begin)]
             if len(powers):
                 self._words = min(self._words + 1, _MAX_AVERAGED_WORDS)
-                self._word_power += (float(powers.mean()) - self._word_power) / self._words
+                self._word_power += (float(np.add.reduce(powers)) / len(powers) - self._word_power) / self._words
             self._done = max(self._done, end)
             self._count(word.text.lower(), word.start_ms / 1000)
         processed = int(processed_s / _FRAME_S)

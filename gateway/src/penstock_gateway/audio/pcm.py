@@ -31,6 +31,9 @@ class PcmDecoder:
         self._head: bytes | None = b""
         """The first bytes, until they show whether the audio is a recording."""
         self._sample_rate_hz, self._channel = sample_rate_hz, channel
+        self._is_plain = raw == RawFormat("s16le", sample_rate_hz) and channel == MIX and not may_have_header
+        """The samples stay as they are: the server takes 16 bits, too."""
+        self._part = b""  # the first byte of a sample whose second one has not come
         self._maker: TrackMaker | None = None
 
     @property
@@ -64,7 +67,7 @@ class PcmDecoder:
         return data[header[1] :]
 
     def push(self, data: bytes, is_end: bool = False) -> Samples:
-        """The next bytes; returns the samples [n] that are complete."""
+        """The next bytes; returns the samples [n] that are complete: float32, or int16 where that is what arrives."""
         if self._begin is not None:
             self._begin += data
             if len(self._begin) < len(_RIFF) and not is_end:
@@ -74,6 +77,10 @@ class PcmDecoder:
                 self._stream, self._monitor = PcmStream(), None
         if self._monitor is not None:
             self._monitor.add(data)
+        if self._is_plain:
+            data = self._part + data
+            self._part = data[len(data) // 2 * 2 :]
+            return np.frombuffer(data, "<i2", len(data) // 2)
         parts: list[Samples] = []
         try:
             for block in self._stream.push(data, is_end):

@@ -12,7 +12,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import PayloadTooBig
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import CloseCode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
@@ -239,13 +239,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_events(self) -> None:
         """Frames have arrived."""
         frames = len(self.conn.events)
-        if any(isinstance(frame, Frame) and frame.opcode is Opcode.PING for frame in self.conn.events):
-            self._connection.last_ping_s = self.loop.time()
         super().handle_events()
         wait_s = self._bucket.spend(frames, self.loop.time())
         if wait_s > 0 and self._wait is None and not self.transport.is_closing():
             self.transport.pause_reading()
             self._wait = self.loop.call_later(wait_s, self._go_on)
+
+    def handle_ping(self) -> None:
+        """The client shows that it is there."""
+        self._connection.last_ping_s = self.loop.time()
+        super().handle_ping()
 
     def keepalive_timeout(self) -> None:
         """A ping is unanswered. Its answer comes behind audio that is not read yet, unless the client is silent."""

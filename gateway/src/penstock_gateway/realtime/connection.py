@@ -116,8 +116,7 @@ class RealtimeConnection:
             self._last_message_s = time.monotonic()
             if (error := message.get("error")) is not None:
                 raise error
-            text = message.get("text")
-            actions = self._protocol.receive(text if text is not None else message["bytes"])
+            actions = self._protocol.receive(message["text"] if "text" in message else message["bytes"])
             first = actions[0] if len(actions) == 1 else None
             is_wrong = type(first) is dict and first["type"] == "error" and first["error"]["code"] != COMMIT_EMPTY
             errors = errors + 1 if is_wrong else 0

@@ -90,14 +90,12 @@ def _parse(text: str | bytes) -> Mapping[str, Any]:
     if isinstance(text, bytes) and not (text.lstrip().startswith(b"{") and b'"type"' in text):
         return {"type": _APPEND, "audio": text}
     is_large = len(text) > limits.MAX_EVENT_BYTES
-    size = f"a message of {len(text)} bytes that is no audio is too large"
-    too_large = GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.MAX_EVENT_BYTES} bytes")
     # Audio has few commas: other events take long to parse.
-    if is_large and (text.count(",") if isinstance(text, str) else text.count(b",")) > _MAX_LARGE_COMMAS:
-        raise too_large
-    event = parse_object(text)
+    is_other = is_large and (text.count(",") if isinstance(text, str) else text.count(b",")) > _MAX_LARGE_COMMAS
+    event = None if is_other else parse_object(text)
+    if is_other or (is_large and event is not None and event.get("type") != _APPEND):
+        size = f"a message of {len(text)} bytes that is no audio is too large"
+        raise GatewayError(GatewayCode.TOO_LARGE, f"{size}; accepted: {limits.MAX_EVENT_BYTES} bytes")
     if event is None:
         raise invalid("message", "is not JSON with an object; accepted: one event, with its type")
-    if is_large and event.get("type") != _APPEND:
-        raise too_large
     return event

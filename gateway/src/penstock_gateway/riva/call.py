@@ -141,13 +141,13 @@ class Call:
             audio = self._audio.message(message.audio_content)
             for start in range(0, len(audio) or 1, _PIECE_BYTES):  # also without samples yet: the client is not idle
                 await self._live.push(self._audio.push(audio[start : start + _PIECE_BYTES]))
-            self._live.note(self._audio.remarks)
-            await self._end_segment(message.runtime_config)
+            if remarks := self._audio.remarks:
+                self._live.note(remarks)
+            if runtime_config := message.runtime_config:
+                await self._end_segment(runtime_config)
 
     async def _end_segment(self, runtime_config: Mapping[str, str]) -> None:
         """Ends the segment if a message asks for it, or changes options."""
-        if not runtime_config:
-            return
         is_forced = is_forced_end(runtime_config)
         if is_forced:
             await self._live.push(self._audio.forced_end())

@@ -1,8 +1,6 @@
 """One idea of time for a live stream: its age, its client's silence, and what is due."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from penstock_gateway import limits
 
@@ -31,15 +29,13 @@ class Activity:
         """Notes that this process was stopped: the client was not silent, its audio waits to be read."""
         self._audio_s += seconds
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Waiting for the server or a decoder is not silence."""
+    def __enter__(self) -> None:
+        """Waiting for the server or a decoder, in a `with` block, is not silence."""
         self._waits += 1
-        try:
-            yield
-        finally:
-            self._waits -= 1
-            self.note_audio()
+
+    def __exit__(self, *_: object) -> None:
+        self._waits -= 1
+        self.note_audio()
 
     def silent_s(self, now_s: float) -> float:
         """Time without audio."""

@@ -1,11 +1,10 @@
 """The streams of a call whose channels are recognized each by itself: opened, limited and lost as one."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from heapq import merge
-from typing import Any
 
 from penstock_common.audio.pcm import Remark
 from penstock_common.audio.tracks import Samples
@@ -44,32 +43,33 @@ class CallStreams:
 
     async def push(self, samples: Samples) -> None:
         """Waits for the slowest channel. GatewayError AUDIO_INVALID for another number of channels."""
+        if samples.ndim == len(self.streams) == 1:
+            return await self.streams[0].push(samples)  # without a task for each message
         rows = samples if samples.ndim > 1 else [samples] * len(self.streams)
         if len(rows) != len(self.streams):
             message = f"the audio has {len(rows)} channels; accepted: {len(self.streams)}, as the request declares"
             raise GatewayError(GatewayCode.AUDIO_INVALID, message)
-        await _all([stream.push(row) for stream, row in zip(self.streams, rows, strict=True)])
+        await asyncio.gather(*(stream.push(row) for stream, row in zip(self.streams, rows, strict=True)))
 
     async def end_segment(self) -> None:
         """Ends the segments."""
-        await _all([stream.end_segment() for stream in self.streams])
+        await asyncio.gather(*(stream.end_segment() for stream in self.streams))
 
     async def finish(self) -> None:
         """No more audio follows."""
-        await _all([stream.finish() for stream in self.streams])
+        await asyncio.gather(*(stream.finish() for stream in self.streams))
 
     async def cancel(self) -> None:
         """Frees the streams, also where the caller is cancelled meanwhile."""
         for stream in self.streams:
             await stream.cancel()
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts no silence of the client meanwhile."""
-        with ExitStack() as stack:
-            for stream in self.streams:
-                stack.enter_context(stream.activity.waiting())
-            yield
+    def waiting(self) -> ExitStack:
+        """Counts no silence of the client until it is closed."""
+        stack = ExitStack()
+        for stream in self.streams:
+            stack.enter_context(stream.activity)
+        return stack
 
     def start_at(self, start_s: float) -> None:
         """The time of the first sample in its recording."""
@@ -89,11 +89,3 @@ class CallStreams:
 
         finals = await asyncio.gather(*map(of, self.streams))
         return list(merge(*finals, key=lambda each: each.words[0].start_ms / 1000 if each.words else each.end_s))
-
-
-async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Awaits the calls of all streams, that of a single one without a task."""
-    if len(calls) == 1:
-        await calls[0]
-    else:
-        await asyncio.gather(*calls)

@@ -27,7 +27,6 @@ from penstock_gateway.stream.options import LiveStreamOptions, segments_of
 from penstock_gateway.stream.replicas import Group, Replica
 
 log = logging.getLogger(__name__)
-_SAMPLE_BYTES = 4
 _WOKEN = "WOKEN"
 """Reason of the move of a stream that had given its slot back."""
 
@@ -79,7 +78,7 @@ class ReplicaStream:
         upstream.on_lost = self._note_lost
 
     async def push(self, samples: Samples) -> None:
-        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
+        """Sends audio [n], float32 or int16 at the model's rate. Waits while more than 2 s are unanswered.
 
         No samples only show that the client is not silent. Of a file that has begun they do not: it holds memory.
         """
@@ -165,7 +164,7 @@ class ReplicaStream:
     @property
     def replay_bytes(self) -> int:
         """Memory of the audio that a move would send again."""
-        return _SAMPLE_BYTES * self._upstream.replay_samples
+        return self._upstream.replay_bytes
 
     async def watch(self, now_s: float) -> None:
         """Called regularly: parks, keeps open or moves the stream, and ends one that is too old or silent.
@@ -226,7 +225,7 @@ class ReplicaStream:
     async def _call(self, call: Awaitable[None]) -> None:
         """Awaits a call of the engine."""
         try:
-            with self.activity.waiting():
+            with self.activity:
                 await call
         except ClientError as error:
             if self._error is not None:
