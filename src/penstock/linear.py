@@ -38,7 +38,9 @@ class Linear:
         if (plain := self._plain_weight(x)) is not None:
             out = torch.addmm(residual, x, plain)
             return out if self.bias is None else out.add_(self.bias)
-        return self(x).add_(residual)
+        if not x.shape[0]:
+            return residual.clone()
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
 
     @property
     def weight(self) -> torch.Tensor:
