@@ -76,8 +76,7 @@ class Convolution:
         """
         batch, frames, d = window_end.shape
         # 1) GLU, written after the inputs of earlier chunks
-        value, gate = self.gates(x).view(batch, frames, 2 * d).split(d, dim=2)  # each [B, T, D]
-        torch.mul(value, gate.sigmoid_(), out=window_end)
+        torch.ops.aten.glu.out(self.gates(x).view(batch, frames, 2 * d), 2, out=window_end)
         # 2) causal depthwise convolution over the window, then the rest
         return self.finish(x, self.mix(window).view(-1, d))
 

@@ -157,8 +157,7 @@ class WindowLayer:
         work.padded.index_fill_(0, strip.zeros, 0.0)
         for block in strip.blocks(size):
             x[block] = self._attention.add_to(x[block], work.projected[0, :, block])
-            value, gate = self._convolution.gates(x[block]).chunk(2, dim=1)
-            work.padded.index_copy_(0, strip.places[block], value * gate.sigmoid_())
+            work.padded.index_copy_(0, strip.places[block], F.glu(self._convolution.gates(x[block]), dim=1))
             yield block.stop - block.start
         # 4) convolution, feed-forward, norm
         for block in strip.blocks(size):
