@@ -188,14 +188,15 @@ serve: setup ## [-] serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
 # What runs for each NAME; without one, the recognizer. `papers` measures the tables of the papers (docs/papers.md). `side-by-side` has the bundled model in one process beside the same weights in NeMo and
-# sherpa-onnx; `side-by-side-large` writes 17 GB of models once, 15 minutes, and then takes 12.
+# sherpa-onnx; `side-by-side-large` has each of SIZES, layers and width; 24x1024 writes 17 GB of models once, 15 minutes, and then takes 12.
 ORACLE_PYTHON := $(ORACLE_VENV)/bin/python
 SIDE := build/$(NAME)
+SIZES := 17x512 24x1024
 benchmark- = $(BIN)/python -m benchmarks.recognizer --model $(MODEL) --json build/benchmark/recognizer.json
 benchmark-gateway-load = $(BIN)/python -m trials.gateway_load --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES)
 benchmark-papers = $(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_PYTHON) --device $(DEVICE)
 benchmark-side-by-side = $(ORACLE_PYTHON) -m recipes.an4.export_nemo $(MODEL) $(SIDE)/model.nemo && $(ORACLE_PYTHON) -m benchmarks.exports sherpa $(SIDE)/model.nemo $(SIDE)/sherpa && $(ORACLE_PYTHON) -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo $(SIDE)/model.nemo --with-sherpa $(SIDE)/sherpa --json $(SIDE)/recognizer.json
-benchmark-side-by-side-large = $(ORACLE_PYTHON) -m benchmarks.exports large $(SIDE) $(EXPORT_ARGS) && large() { $(ORACLE_PYTHON) -m benchmarks.recognizer --precisions int8 float32 --rounds 2 "$$@"; } && both() { large --model $(SIDE)/streaming/bundle --with-sherpa $(SIDE)/streaming/int8 $(SIDE)/streaming/float32 --contexts 70,6 70,1 70,0 --streams 1 8 32 --seconds 2 --json $(SIDE)/streams.json "$$@" && large --offline $(SIDE)/offline --cases short long equal --files 16 --json $(SIDE)/files.json "$$@"; }; both
+benchmark-side-by-side-large = large() { $(ORACLE_PYTHON) -m benchmarks.recognizer --precisions int8 float32 --rounds 2 "$$@"; } && both() { for size in $(SIZES); do at=$(SIDE)/$$size && $(ORACLE_PYTHON) -m benchmarks.exports large $$at --layers $${size%x*} --width $${size\#*x} && large --model $$at/streaming/bundle --with-sherpa $$at/streaming/int8 $$at/streaming/float32 --contexts 70,6 70,1 70,0 --streams 1 8 32 --seconds 2 --json $$at/streams.json "$$@" && large --offline $$at/offline --cases short long equal --files 16 --json $$at/files.json "$$@" || return 1; done; }; both
 benchmark: setup $(if $(filter side-%,$(NAME)),$(ORACLE_VENV)/.sherpa) $(if $(filter papers side-%,$(NAME)),oracle-setup) ## [1 min to 1 h] NAME: gateway-load, papers, side-by-side, side-by-side-large; none: recognizer
 	$($@-$(NAME)) $(BENCHMARK_ARGS)
 

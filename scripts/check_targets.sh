@@ -23,7 +23,7 @@ declare -A arguments=(
     [trials=soak]="STREAMS=2 MINUTES=1 TRIAL_ARGS='--max-growth 100000'" # a minute is all warm-up
     [capacity]="LOADTEST_ARGS='--first 1 --max 2 --trial-seconds 5 --confirm-seconds 5'"
     [benchmark=side-by-side]="BENCHMARK_ARGS='--quick --contexts 70,6'"
-    [benchmark=side-by-side-large]="EXPORT_ARGS='--layers 2 --width 512' BENCHMARK_ARGS='--quick --files 2'"
+    [benchmark=side-by-side-large]="SIZES=2x512 BENCHMARK_ARGS='--quick --files 2'"
     [benchmark=papers]="BENCHMARK_ARGS='--quick --papers 000'"
     [trials=faults]="TRIAL_ARGS='--only restarted_server'"
     [train-demo]="AN4=$logs/an4 TRAIN_ARGS='--models rnnt --steps 2 --synthetic 0 --vocabulary 28'"

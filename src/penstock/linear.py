@@ -38,7 +38,9 @@ class Linear:
         if (plain := self._plain_weight(x)) is not None:
             out = torch.addmm(residual, x, plain)
             return out if self.bias is None else out.add_(self.bias)
-        return self(x).add_(residual)
+        if not x.shape[0]:
+            return residual.clone()
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
 
     @property
     def weight(self) -> torch.Tensor:
@@ -61,4 +63,5 @@ def _is_packed(weight: torch.Tensor) -> bool:
 def _has_packed_product() -> bool:
     """False in builds of torch without oneDNN. The operators have no public name, so they may change, too."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
-    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    has_all = all(hasattr(torch.ops.mkldnn, name) for name in names)
+    return torch.backends.mkldnn.is_available() and has_all and hasattr(torch.ops.mkldnn._linear_pointwise, "binary")

@@ -69,7 +69,7 @@ async def test_a_file_of_openai(fleet, serve):
         assert words[:3] == [("w1", 0.0, "left"), ("w2", 0.05, "left"), ("w4", 0.15, "right")]
         body = (await post(served, LEFT, channels="each", **more)).json()
         assert [part["channel"] for part in body["segments"]] == ["mono"] * 2
-        for form, line in (("srt", "left: w1 w2"), ("vtt", "right: w4 w5")):
+        for form, line in (("srt", "left: w1 w2 w3"), ("vtt", "right: w4 w5")):
             assert line in (await post(served, STEREO, channels="each", response_format=form)).text.splitlines()
         body = (await post(served, STEREO, channels="each", response_format="diarized_json")).json()
         assert {(part["text"], part["channel"]) for part in body["segments"]} >= {("w4 w5", "right")}

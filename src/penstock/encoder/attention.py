@@ -33,6 +33,8 @@ class PageIndex(NamedTuple):
     """[B, T, P * T] int64, the column of the scores by distance that belongs to a query and a key."""
     bias: torch.Tensor
     """[B, 1, P * T], 0 for a visible key and very negative for the others."""
+    block: slice | None
+    """The same rows as `halves`, read without a copy: of a single stream on a CPU."""
 
 
 def index_pages(
@@ -54,7 +56,10 @@ def index_pages(
     # Finite, so that a padding row without a visible key gives numbers and not NaN.
     masked = torch.finfo(dtype).min / 4
     bias = torch.zeros(is_hidden.shape, dtype=dtype, device=ages.device).masked_fill_(is_hidden, masked)
-    return PageIndex(current.flatten(), halves.flatten(), columns, bias.unsqueeze(1))
+    # 4) the halves of a stream are neighbors; reading a number from a GPU would synchronize
+    first = int(halves[0, 0]) if halves.is_cpu and halves.shape[1] == 1 else None
+    block = None if first is None else slice(first, first + len(halves))
+    return PageIndex(current.flatten(), halves.flatten(), columns, bias.unsqueeze(1), block)
 
 
 def relative_positions(
@@ -142,9 +147,10 @@ class Attention:
         query, new = qkv.permute(2, 3, 0, 1, 4).contiguous().split((1, 2))  # [1 and 2, H, B, T, dh]
         # 2) store this chunk's page, then read all pages of each stream as they lie
         pages.index_copy_(0, index.current, new.view(-1, frames * d_head))
-        keys, values = halves.index_select(0, index.halves).view(2, heads * batch, -1, d_head)  # [H * B, P * T, dh]
+        stored = halves.index_select(0, index.halves) if index.block is None else halves[index.block]
+        keys, values = stored.view(2, heads * batch, -1, d_head)  # [H * B, P * T, dh]
         # 3) score positions, put them into the order of keys, then add the scores of contents
-        by_distance = torch.baddbmm(self._position_bias, query.view(heads, -1, d_head), self._positions)
+        by_distance = torch.bmm(query.view(heads, -1, d_head), self._positions).add_(self._position_bias)
         by_distance = by_distance.view(heads, batch, frames, -1)
         bias = by_distance.gather(3, index.columns.expand(heads, -1, -1, -1)).add_(index.bias)  # [H, B, T, P * T]
         query = query.view(heads * batch, frames, d_head)

@@ -83,8 +83,9 @@ class Int8Linear:
         """The product of rows whose largest magnitude is 1, and what it was, [..., 1]."""
         if self._inverse is not None:
             x = x * self._inverse
-        scale = x.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY)  # zeros stay zeros
-        return _multiply(x / scale, self._largest, self._packed), scale
+        scaled = x.abs()
+        scale = scaled.amax(dim=-1, keepdim=True).clamp_min_(_TINY)  # zeros stay zeros
+        return _multiply(torch.div(x, scale, out=scaled), self._largest, self._packed), scale
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -76,8 +76,7 @@ class Convolution:
         """
         batch, frames, d = window_end.shape
         # 1) GLU, written after the inputs of earlier chunks
-        value, gate = self.gates(x).view(batch, frames, 2 * d).split(d, dim=2)  # each [B, T, D]
-        torch.mul(value, gate.sigmoid_(), out=window_end)
+        torch.ops.aten.glu.out(self.gates(x).view(batch, frames, 2 * d), 2, out=window_end)
         # 2) causal depthwise convolution over the window, then the rest
         return self.finish(x, self.mix(window).view(-1, d))
 
@@ -160,7 +159,7 @@ class StridedLayers:
         return self._convs[0][0].shape[0]
 
     def convolve(self, layer: int, padded: torch.Tensor) -> torch.Tensor:
-        """Runs one layer over its padded input: [B, 2 * N + 1, F, C] -> [B, N, (F - 1) / 2, C'] (floor)."""
+        """Runs a layer without its ReLU over padded input: [B, 2 * N + 1, F, C] -> [B, N, (F - 1) / 2, C'] (floor)."""
         weight, bias = self._convs[layer]
         groups = 1 if layer == 0 else weight.shape[0]
         x = F.conv2d(padded.permute(0, 3, 1, 2), weight, bias, stride=2, groups=groups).permute(0, 2, 3, 1)
@@ -168,7 +167,7 @@ class StridedLayers:
             weight, bias = self._pointwise[layer - 1]
             shape = x.shape
             x = torch.addmm(bias, x.reshape(-1, shape[3]), weight).view(shape)
-        return x.relu_()
+        return x
 
 
 class Subsampling:
@@ -190,58 +189,59 @@ class Subsampling:
         mel: [B, N, F]; columns: as in `Subsampled`; is_first: [B] bool, True for the first chunk of a stream;
         valid_mel_frames: [B] int64, 0 .. N.
         """
-        # 1) convolve a tile of the batch at a time
+        # 1) find the audio in the input of each layer
+        masks, valid = [], valid_mel_frames
+        for layer in range(self._strided.count):
+            position = torch.arange(mel.shape[1] >> layer, device=mel.device)
+            begin = ((1 << (self._strided.count - layer)) - 1) * is_first
+            is_audio = (position >= begin.unsqueeze(1)) & (position < valid.unsqueeze(1))  # [B, N]
+            masks.append((is_audio if layer == 0 else is_audio.to(mel.dtype))[:, :, None, None])
+            valid = (valid + 1) // 2
+        # 2) convolve a tile of the batch at a time
         tile = _tile_rows(mel, self._strided.channels)
-        flat, next_columns, valid = [], [], []
-        for part in zip(
-            mel.split(tile), zip(*(c.split(tile) for c in columns), strict=True), is_first.split(tile),
-            valid_mel_frames.split(tile), strict=True,
-        ):  # fmt: skip
-            tile_flat, tile_columns, tile_valid = self._convolve(*part)
+        flat, next_columns = [], []
+        parts = (zip(*(each.split(tile) for each in one), strict=True) for one in (columns, masks))
+        for part in zip(mel.split(tile), *parts, strict=True):
+            tile_flat, tile_columns = self._convolve(*part)
             flat.append(tile_flat)
             next_columns.append(tile_columns)
-            valid.append(tile_valid)
-        # 2) project to the hidden width
+        # 3) project to the hidden width
         x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
         return Subsampled(
             self._strided.out(x.flatten(0, 1)),
             tuple(torch.cat(parts) for parts in zip(*next_columns, strict=True)),
-            torch.cat(valid),
+            valid,
         )
 
     def _convolve(
-        self, mel: torch.Tensor, columns: tuple[torch.Tensor, ...], is_first: torch.Tensor, valid: torch.Tensor
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-        """Returns [B, T, bins * C], the columns for the next chunk, and the valid encoder frames [B]."""
+        self, mel: torch.Tensor, columns: tuple[torch.Tensor, ...], masks: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Returns [B, T, bins * C] and the columns for the next chunk."""
         x = mel.unsqueeze(3)  # [B, N, F, 1]
         next_columns = []
         for layer in range(self._strided.count):
             # 1) zero what is not audio, put the column of the last chunk in front, keep this chunk's last column
-            virtual = (1 << (self._strided.count - layer)) - 1
-            padded = self._pad(x, columns[layer], virtual * is_first, valid)
+            padded = self._pad(x, columns[layer], masks[layer])
             next_columns.append(padded[:, -1, 2:-1])
             # 2) convolve, [B, 1 + N, F + 3, C] -> [B, N / 2, F / 2 + 1, C]
-            x = self._strided.convolve(layer, padded)
-            valid = (valid + 1) // 2
-        return x.flatten(2), next_columns, valid
+            x = self._strided.convolve(layer, padded).relu_()
+        return x.flatten(2), next_columns
 
-    def _pad(self, x: torch.Tensor, column: torch.Tensor, begin: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    def _pad(self, x: torch.Tensor, column: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Returns [B, 1 + N, 2 + F + 1, C]: the column before the chunk, then x [B, N, F, C], zero outside of audio.
 
-        Audio lies in [begin, end) of the time axis, both [B] int64.
+        mask: [B, N, 1, 1], bool for mel frames, else 1 in audio and 0 outside.
         """
         batch, frames, bins, channels = x.shape
-        position = torch.arange(frames, device=x.device)
-        is_audio = (position >= begin.unsqueeze(1)) & (position < end.unsqueeze(1))
         padded = x.new_empty(batch, 1 + frames, bins + 3, channels)
         padded[:, :, :2].zero_()
         padded[:, :, -1].zero_()
         padded[:, 0, 2:-1] = column
         inside = padded[:, 1:, 2:-1]
         if channels == 1:  # mel frames, which may be NaN where there is no audio
-            torch.where(is_audio[:, :, None, None], x, self._zero, out=inside)
+            torch.where(mask, x, self._zero, out=inside)
         else:  # finite by now, and a product is several times faster than torch.where
-            torch.mul(x, is_audio[:, :, None, None].to(x.dtype), out=inside)
+            torch.mul(x, mask, out=inside)
         return padded
 
 

@@ -299,9 +299,8 @@ class WindowAttention:
                 some = slice(head, head + heads)
                 block = query[some, :, begin:end]  # [h, R, Q, dh]
                 # 1) scores of positions by distance, the farthest first, then in the order of keys
-                by_distance = torch.baddbmm(
-                    positions.bias[some, :, columns], block.flatten(1, 2), positions.projected[some, :, columns]
-                )
+                by_distance = torch.bmm(block.flatten(1, 2), positions.projected[some, :, columns])
+                by_distance.add_(positions.bias[some, :, columns])
                 # Query i and key j are at column Q - 1 - i + j.
                 pairs = len(block) * rows
                 shifted = by_distance.as_strided((pairs, count, size), (count * width, width - 1, 1), count - 1)

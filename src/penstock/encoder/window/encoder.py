@@ -100,8 +100,8 @@ class WindowSubsampling:
             inputs.insert(0, _Inputs(begin, end, begin - first, last - end))
         x = mel.read(begin, end).to(self._device, self._dtype)[None, :, :, None]  # [1, N, F, 1]
         for layer, span in enumerate(inputs):
-            x = self._strided.convolve(layer, F.pad(x, (0, 0, 1, 1, span.zeros_before, span.zeros_after)))
-        return self._strided.out(x[0].flatten(1))
+            x = self._strided.convolve(layer, _padded(x, span, has_activation=layer > 0))
+        return self._strided.out(x[0].relu_().flatten(1))
 
     def _sizes(self, mel_frames: int) -> list[int]:
         """Frames before the first layer and after each."""
@@ -109,6 +109,18 @@ class WindowSubsampling:
         for _ in range(self._strided.count):
             sizes.append((sizes[-1] + 1) // 2)
         return sizes
+
+
+def _padded(x: torch.Tensor, span: _Inputs, has_activation: bool) -> torch.Tensor:
+    """Returns x [1, N, F, C], after ReLU where it has one, between the zeros of a layer."""
+    _, frames, bins, channels = x.shape
+    end = span.zeros_before + frames
+    padded = x.new_empty(1, end + span.zeros_after, bins + 2, channels)
+    for border in (padded[:, : span.zeros_before], padded[:, end:], padded[:, :, 0], padded[:, :, -1]):
+        border.zero_()
+    inside = padded[:, span.zeros_before : end, 1:-1]
+    torch.clamp_min(x, 0, out=inside) if has_activation else inside.copy_(x)
+    return padded
 
 
 class Workspace:
@@ -157,8 +169,7 @@ class WindowLayer:
         work.padded.index_fill_(0, strip.zeros, 0.0)
         for block in strip.blocks(size):
             x[block] = self._attention.add_to(x[block], work.projected[0, :, block])
-            value, gate = self._convolution.gates(x[block]).chunk(2, dim=1)
-            work.padded.index_copy_(0, strip.places[block], value * gate.sigmoid_())
+            work.padded.index_copy_(0, strip.places[block], F.glu(self._convolution.gates(x[block]), dim=1))
             yield block.stop - block.start
         # 4) convolution, feed-forward, norm
         for block in strip.blocks(size):
