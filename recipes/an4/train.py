@@ -79,6 +79,7 @@ def main() -> None:
     maker = BatchMaker(
         early, augmenter, encode, random, frames, is_normalized=arguments.offline, joined=arguments.joined
     )
+    maker.padded = arguments.padded
     curriculum = Curriculum(maker, augmenter, early, sources)
     validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
     _train(trainer, models, iter(maker), curriculum, validation, arguments.out)
@@ -109,6 +110,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--joined", type=float, default=0.0, metavar="SHARE", help="share of rows with two to four utterances"
+    )
+    parser.add_argument(
+        "--padded", type=float, default=0.0, metavar="SHARE", help="share of rows within 1 to 60 s of silence"
     )
     parser.add_argument("--steps", type=int, default=TrainerConfig.steps)
     parser.add_argument("--minutes", type=float, help="train for this time instead of --steps")
