@@ -47,8 +47,6 @@ from recipes.training.trainer import Trainer, TrainerConfig
 
 RNNT, TDT = "rnnt", "tdt"
 DURATIONS = {RNNT: (), TDT: TDT_DURATIONS}
-SHIPPED = "shipped"
-_SHIPPED_BUNDLE = Path(__file__).resolve().parents[2] / "models" / "an4-rnnt-hybrid"
 MIN_BATCH_S = 8.0
 """A run of utterances of at least 5 s has to fit."""
 
@@ -94,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
     parser.add_argument(
         "--init", type=Path, nargs="+", default=[], metavar="MODEL",
-        help=f"initial tokenizer and weights: a .nemo file, a bundle, or {SHIPPED!r}; of others only the heads",
+        help="initial tokenizer and weights: a .nemo file or a bundle; of others only the heads",
     )  # fmt: skip
     parser.add_argument("--offline", action="store_true", help="train an offline encoder: full attention, centered")
     parser.add_argument(
@@ -176,12 +174,10 @@ def _initial_nemo(arguments: argparse.Namespace) -> list[Path]:
     """`--init` as .nemo files; those of bundles are written into `--out`."""
     paths = []
     for number, given in enumerate(arguments.init):
-        source = _SHIPPED_BUNDLE if given == Path(SHIPPED) else given
-        if source.is_dir():
-            path = arguments.out / f"init-{number}.nemo"
-            export_nemo(Checkpoint(source), path)
-            source = path
-        paths.append(source)
+        path = arguments.out / f"init-{number}.nemo" if given.is_dir() else given
+        if given.is_dir():
+            export_nemo(Checkpoint(given), path)
+        paths.append(path)
     return paths
 
 
