@@ -107,8 +107,8 @@ class Trainer:
     def train_step(self, batch: Batch) -> dict[str, float]:
         """One step of the optimizer on the CTC head and one Transducer head drawn at random; returns the losses."""
         self.module.train()
-        for norm in self._fixed_norms:
-            norm.eval()
+        for fixed in self._fixed_norms:
+            fixed.eval()
         head = self._head_of_step()
         found = self.losses(batch, head)
         total = (1 - self._config.ctc_weight) * found[head] + self._config.ctc_weight * found["ctc"]
