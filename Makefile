@@ -9,6 +9,7 @@ WYOMING_PYTHON ?= python3.12
 WYOMING_VENV = $(if $(shell $(WYOMING_PYTHON) -c 'print(1)' 2>/dev/null),$(COMPAT_VENV)/wyoming)
 NODE_MODULES := gateway/examples/node_modules
 KERNELS_VENV := .venv-kernels
+ARCHIVE_VENV := .venv-archive
 DEPLOY_VENV := .venv-deploy
 BIN := $(VENV)/bin
 MODEL ?= models/an4-rnnt-hybrid
@@ -57,7 +58,7 @@ export PATH := $(PATH):/usr/sbin
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo lock clean
+.PHONY: help programs setup oracle-setup demo check fix test test-under-load test-nightly test-debian13 test-cpus test-kernels archive-test captions-test test-gpu test-oracle client-compat serve benchmark loadtest compose-test chart-check sbom capacity trials train-demo lock clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -91,6 +92,15 @@ $(KERNELS_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(
 	$(KERNELS_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/kernels.txt
 	$(KERNELS_VENV)/bin/python $(PIP_INSTALL) torch
 	$(KERNELS_VENV)/bin/python $(PIP_INSTALL) --no-deps -e . -e client
+	touch $@
+
+# With Ray.
+$(ARCHIVE_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/archive.txt
+	@$(CHECK_PYTHON)
+	$(PYTHON) -m venv $(ARCHIVE_VENV)
+	$(ARCHIVE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/archive.txt
+	$(ARCHIVE_VENV)/bin/python $(PIP_INSTALL) torch
+	$(ARCHIVE_VENV)/bin/python $(PIP_INSTALL) --no-deps -e . -e client
 	touch $@
 
 # Go for the chart's templates, schemas of Kubernetes, Envoy, scanners.
@@ -169,6 +179,10 @@ test-cpus: setup ## [2 min] the numeric tests as other CPUs compute
 test-kernels: $(KERNELS_VENV)/.done ## [10 min] GPU kernels in Triton's interpreter; calls of cuda-bindings
 	$(KERNELS_VENV)/bin/python -m pytest -q tests/kernels tests/graphs/test_cuda_calls.py tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
 
+# Two Ray nodes on this machine, one of which is killed.
+archive-test: $(ARCHIVE_VENV)/.done ## [5 min] an archive on a Ray cluster, in an environment of its own
+	$(ARCHIVE_VENV)/bin/python -m pytest -q tests/recipes/archive
+
 # A real server, a gateway and Chromium; pictures in build/captions.
 captions-test: NEEDS = $(if $(shell command -v chromium-browser || command -v google-chrome),,chromium:chromium)
 captions-test: programs setup ## [2 min] the captions page in a browser
@@ -246,4 +260,4 @@ lock: ## [5 min] resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
 
 clean: ## [seconds] remove environments and builds
-	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) $(NODE_MODULES) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(ARCHIVE_VENV) $(DEPLOY_VENV) $(NODE_MODULES) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -1,4 +1,5 @@
-"""Renders the Helm chart with each file of kubernetes/values and validates the result, without a cluster.
+"""Renders the Helm chart with each file of kubernetes/values and validates the result, and kubernetes/jobs, without a
+cluster.
 
 Kinds of Kubernetes are validated against its schemas of two releases, those of operators against the schemas in
 kubernetes/check/schemas.json: KEDA 2.16 and the Prometheus operator 0.80 (from cloudcoil's models, Apache-2.0), and the
@@ -34,15 +35,17 @@ UNCHECKED = {
 def main() -> int:
     """Exit status: 0 if everything renders, validates and passes."""
     schemas = json.loads((FOLDER / "check" / "schemas.json").read_text())
-    for values in sorted((FOLDER / "values").glob("*.yaml")):
-        objects = render(yaml.safe_load(values.read_text()))
+    values, jobs = (sorted((FOLDER / name).glob("*.yaml")) for name in ("values", "jobs"))
+    found = {path.name: render(yaml.safe_load(path.read_text())) for path in values}
+    found |= {path.name: list(yaml.safe_load_all(path.read_text())) for path in jobs}
+    for name, objects in found.items():
         for document in objects:
             for release in RELEASES:
                 validate(document, release, schemas)
                 reject_misspelt(document, release, schemas)
         scan(objects)
         kinds = sorted({document["kind"] for document in objects})
-        print(f"{values.name}: {len(objects)} objects valid for {', '.join(RELEASES)}: {', '.join(kinds)}")
+        print(f"{name}: {len(objects)} objects valid for {', '.join(RELEASES)}: {', '.join(kinds)}")
     check_rules()
     return 0
 

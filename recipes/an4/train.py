@@ -47,8 +47,6 @@ from recipes.training.trainer import Trainer, TrainerConfig
 
 RNNT, TDT = "rnnt", "tdt"
 DURATIONS = {RNNT: (), TDT: TDT_DURATIONS}
-SHIPPED = "shipped"
-_SHIPPED_BUNDLE = Path(__file__).resolve().parents[2] / "models" / "an4-rnnt-hybrid"
 MIN_BATCH_S = 8.0
 """A run of utterances of at least 5 s has to fit."""
 
@@ -79,6 +77,7 @@ def main() -> None:
     maker = BatchMaker(
         early, augmenter, encode, random, frames, is_normalized=arguments.offline, joined=arguments.joined
     )
+    maker.padded = arguments.padded
     curriculum = Curriculum(maker, augmenter, early, sources)
     validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
     _train(trainer, models, iter(maker), curriculum, validation, arguments.out)
@@ -93,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
     parser.add_argument(
         "--init", type=Path, nargs="+", default=[], metavar="MODEL",
-        help=f"initial tokenizer and weights: a .nemo file, a bundle, or {SHIPPED!r}; of others only the heads",
+        help="initial tokenizer and weights: a .nemo file or a bundle; of others only the heads",
     )  # fmt: skip
     parser.add_argument("--offline", action="store_true", help="train an offline encoder: full attention, centered")
     parser.add_argument(
@@ -109,6 +108,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--joined", type=float, default=0.0, metavar="SHARE", help="share of rows with two to four utterances"
+    )
+    parser.add_argument(
+        "--padded", type=float, default=0.0, metavar="SHARE", help="share of rows within 1 to 60 s of silence"
     )
     parser.add_argument("--steps", type=int, default=TrainerConfig.steps)
     parser.add_argument("--minutes", type=float, help="train for this time instead of --steps")
@@ -172,12 +174,10 @@ def _initial_nemo(arguments: argparse.Namespace) -> list[Path]:
     """`--init` as .nemo files; those of bundles are written into `--out`."""
     paths = []
     for number, given in enumerate(arguments.init):
-        source = _SHIPPED_BUNDLE if given == Path(SHIPPED) else given
-        if source.is_dir():
-            path = arguments.out / f"init-{number}.nemo"
-            export_nemo(Checkpoint(source), path)
-            source = path
-        paths.append(source)
+        path = arguments.out / f"init-{number}.nemo" if given.is_dir() else given
+        if given.is_dir():
+            export_nemo(Checkpoint(given), path)
+        paths.append(path)
     return paths
 
 

@@ -33,7 +33,8 @@ class WarmStart:
 
     @torch.no_grad()
     def copy_to(self, model: torch.nn.Module, mels: list[np.ndarray]) -> None:
-        """Copies the weights to `model`. The duration logits, which only a TDT model has, become 0.
+        """Copies the weights to `model`. The duration logits, which only a TDT model has, become 0. Batch norms of an
+        offline model keep their statistics: a bundle's are folded into the convolutions.
 
         mels: log-mel frames [N, F] each, for an offline model that begins as a streaming one (`offline_start`).
         Raises ValueError for a weight of another shape.
@@ -51,6 +52,9 @@ class WarmStart:
                     raise ValueError(f"{self._path}: no weight {part}.{name}")
                 is_output = part == "joint" and name.startswith("joint_net.")
                 _copy(source[_place(name)], values, f"{self._path}: {part}.{name}", is_output)
+        if is_offline(self._model):
+            for layer in model.encoder.layers:
+                layer.conv.batch_norm.momentum = 0.0
 
 
 def _place(name: str) -> str:

@@ -20,6 +20,8 @@ PAUSE_FRAMES = (20, 200)
 """Mel frames between joined utterances."""
 ENDPOINT_FRAMES = 80
 """Mel frames of a pause after which the decoder starts anew, as in docs/endpointing.md."""
+PADDING_FRAMES = (100, 6000)
+"""Mel frames of silence around a padded row, both sides together."""
 _ENCODER_FRAME = 8
 """In mel frames."""
 
@@ -126,6 +128,8 @@ class BatchMaker:
         self._joined = joined
         self.masks = True
         """Whether SpecAugment is applied."""
+        self.padded = 0.0
+        """Share of rows in silence."""
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
@@ -147,9 +151,15 @@ class BatchMaker:
             row = self._join([self._draw_utterance() for _ in range(count)])
             if 16 <= len(row.mel) <= self._frames and all(part.fits() for part in row.parts):
                 break
-        mel = row.mel
+        is_padded = self._random.random() < self.padded
+        if is_padded:
+            row = self._pad(row)
+        mel = self._augmenter.add_noise(row.mel)
         if self._is_normalized:
             mel = normalized(mel)
+        if is_padded:
+            row = self._cut(row, mel)
+            mel = row.mel
         if self.masks:
             for begin, end in row.speech:
                 mel[begin:end] = self._augmenter.mask(mel[begin:end], float(mel[begin:end].mean()))
@@ -182,7 +192,23 @@ class BatchMaker:
             words += utterance.words
             at += len(mels[-1])
         end_part(at + _ENCODER_FRAME)  # the row's end cuts it
-        return _Row(self._augmenter.add_noise(np.concatenate(mels)), speech, parts)
+        return _Row(np.concatenate(mels), speech, parts)
+
+    def _pad(self, row: "_Row") -> "_Row":
+        """The row in silence of a second to a minute."""
+        frames = int(np.exp(self._random.uniform(*np.log(PADDING_FRAMES))))
+        before = int(self._random.integers(frames // _ENCODER_FRAME + 1)) * _ENCODER_FRAME
+        silence = self._augmenter.pause(frames)
+        return row.moved(np.concatenate([silence[:before], row.mel, silence[before:]]), before)
+
+    def _cut(self, row: "_Row", mel: np.ndarray) -> "_Row":
+        """Keeps a random part of the silence: a row that was normalized with a minute of it stays short."""
+        begin, end = row.speech[0][0], row.speech[-1][1]
+        room = max(0, self._frames - (end - begin))
+        first = begin - int(self._random.integers(min(begin, room) // _ENCODER_FRAME + 1)) * _ENCODER_FRAME
+        room -= begin - first
+        last = end + int(self._random.integers(min(len(mel) - end, room) + 1))
+        return row.moved(mel[first:last], -first)
 
 
 class _Part(NamedTuple):
@@ -206,6 +232,14 @@ class _Row(NamedTuple):
     speech: list[tuple[int, int]]
     """Mel frames [begin, end) of each utterance."""
     parts: list[_Part]
+
+    def moved(self, mel: np.ndarray, frames: int) -> "_Row":
+        """The row with frames [N, F] before and after its own, which come `frames` later, whole encoder frames."""
+        shift = frames // _ENCODER_FRAME
+        begins = [0, *(part.begin + shift for part in self.parts[1:])]
+        ends = [*(part.end + shift for part in self.parts[:-1]), len(mel) // _ENCODER_FRAME + 1]
+        parts = [_Part(a, b, part.labels) for a, b, part in zip(begins, ends, self.parts, strict=True)]
+        return _Row(mel, [(a + frames, b + frames) for a, b in self.speech], parts)
 
 
 class Curriculum:

@@ -53,6 +53,8 @@ class Trainer:
         for name, model in models.items():
             parts[f"{name}_predictor"], parts[f"{name}_joint"] = model.decoder, model.joint
         self.module = torch.nn.ModuleDict(parts)
+        norms = [part for part in self.module.modules() if isinstance(part, torch.nn.BatchNorm1d)]
+        self._fixed_norms = [norm for norm in norms if norm.momentum == 0.0]
         self._heads = list(models)
         self._durations = durations
         self._config = config
@@ -105,6 +107,8 @@ class Trainer:
     def train_step(self, batch: Batch) -> dict[str, float]:
         """One step of the optimizer on the CTC head and one Transducer head drawn at random; returns the losses."""
         self.module.train()
+        for fixed in self._fixed_norms:
+            fixed.eval()
         head = self._head_of_step()
         found = self.losses(batch, head)
         total = (1 - self._config.ctc_weight) * found[head] + self._config.ctc_weight * found["ctc"]

@@ -26,6 +26,7 @@ from recipes.training.trainer import Trainer, TrainerConfig
 
 pytestmark = pytest.mark.oracle
 ROOT = Path(__file__).parents[3]
+MODELS = ROOT / "models"
 SMALL = DemoModelConfig(layers=1, width=16, heads=2, subsampling_channels=8, hidden=12)
 
 
@@ -33,25 +34,27 @@ def test_training_from_the_shipped_bundle(tmp_path, monkeypatch):
     """Six steps on the recordings of the repository, resumed after three."""
     pytest.importorskip("pocketsphinx", reason="extra `train`")
     manifest = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
-    command = ["train", "--init", "shipped", "--models", "rnnt", "--synthetic", "0", "--batch-s", "8",
-               "--train", manifest, "--out", str(tmp_path), "--learning-rate", "1e-5"]  # fmt: skip
+    command = ["train", "--init", str(MODELS / "an4-rnnt-hybrid"), "--models", "rnnt", "--synthetic", "0",
+               "--batch-s", "8", "--train", manifest, "--out", str(tmp_path), "--learning-rate", "1e-5"]  # fmt: skip
     for steps in ("3", "6"):
         monkeypatch.setattr(sys, "argv", [*command, "--steps", steps])
         main()
     points = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert points[-1]["step"] == 6
     made = import_nemo(tmp_path / "rnnt.nemo", tmp_path / "bundle").tensors()
-    shipped = Checkpoint(ROOT / "models" / "an4-rnnt-hybrid").tensors()
+    shipped = Checkpoint(MODELS / "an4-rnnt-hybrid").tensors()
     changed = {name for name, tensor in made.items() if not torch.equal(tensor, shipped[name])}
     assert {name.split(".")[0] for name in changed} == {"encoder", "predictor", "joint", "ctc"}
     assert all(float((made[name] - shipped[name].float()).abs().max()) < 1e-3 for name in changed)
 
 
-def test_training_an_offline_model_from_the_shipped_bundle(tmp_path, monkeypatch):
+@pytest.mark.parametrize("init", ["an4-rnnt-hybrid", "an4-offline"])
+def test_training_an_offline_model_from_a_bundle(init, tmp_path, monkeypatch):
     """Six steps on the recordings of the repository, resumed after three."""
     pytest.importorskip("pocketsphinx", reason="extra `train`")
     manifest = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
-    command = ["train", "--offline", "--init", "shipped", "--synthetic", "0", "--batch-s", "8", "--train", manifest,
+    command = ["train", "--offline", "--init", str(MODELS / init), "--synthetic", "0", "--batch-s", "8",
+               "--padded", "0.5", "--train", manifest,
                "--validation", manifest, "--out", str(tmp_path), "--learning-rate", "1e-4"]  # fmt: skip
     for steps in ("3", "6"):
         monkeypatch.setattr(sys, "argv", [*command, "--steps", steps])
@@ -59,7 +62,7 @@ def test_training_an_offline_model_from_the_shipped_bundle(tmp_path, monkeypatch
     points = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert points[-1]["step"] == 6 and "WER tdt [-1,-1]" in points[-1]
     made = import_nemo(tmp_path / "tdt.nemo", tmp_path / "bundle")
-    config, shipped = made.config, Checkpoint(ROOT / "models" / "an4-rnnt-hybrid")
+    config, shipped = made.config, Checkpoint(MODELS / init)
     assert config.encoder.is_offline and config.features.is_normalized and not config.encoder.has_conv_layer_norm
     assert config.transducer.tdt_durations == (0, 1, 2, 3, 4) and config.ctc is not None
     found, start = made.tensors(), shipped.tensors()

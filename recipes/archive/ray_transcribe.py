@@ -1,0 +1,199 @@
+"""Transcribes a manifest or a list of audio on a Ray cluster, from files or an object store, to JSON lines or Parquet.
+
+    python -m recipes.archive.ray_transcribe calls.jsonl --out calls.parquet --model MODEL --address auto
+
+Needs the extra `archive` (docs/archives.md). Ray repeats the batches of a lost node, but only the driver writes rows,
+and each file has one. Until the end they are in `OUT.partial`, with which `--resume` goes on.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, groupby
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+import ray
+from pyarrow import json as arrow_json
+from pyarrow import parquet
+
+from penstock.errors import AudioError, ManifestError, PenstockError, SettingError
+from penstock.model.bundle import Checkpoint
+from penstock.model.resolve import resolve_or_bundled
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
+from penstock.reporting import check_writable
+from penstock.runtime import prepare_process
+from penstock.serving.settings import CONTEXT, MODEL, PRECISION
+from penstock.transcription.files import FileTranscriber
+from penstock.transcription.offline import open_recognizer
+from penstock.transcription.progress import Progress
+from penstock.transcription.result_files import document
+
+_STREAMS = {"cpu": 16, "cuda": 64}
+_ASSUMED_S = 30.0  # of a file for which the manifest has no duration
+_CHANGING_FIELDS = {"offset", "lang", "source_lang", "target_lang", "boosted_phrases"}
+
+
+def read_inputs(manifest: str) -> dict[str, float]:
+    """Seconds by path or URL, without repetitions. Relative paths start at the manifest's folder. ManifestError."""
+    folder, inputs = os.path.dirname(manifest if "://" in manifest else os.path.abspath(manifest)), {}
+    try:
+        with fsspec.open(manifest, "rt", encoding="utf-8-sig") as file:
+            for line in filter(str.strip, file):
+                entry = json.loads(line) if line.startswith("{") else {"audio_filepath": line.strip()}
+                path, audio_s = entry["audio_filepath"], float(entry.get("duration", _ASSUMED_S))
+                if not 0 < audio_s < 1e9 or not _CHANGING_FIELDS.isdisjoint(entry):
+                    raise ValueError(f"{line.strip()}: expected a duration above 0, and none of {_CHANGING_FIELDS}")
+                inputs[path if "://" in path else os.path.join(folder, os.path.expanduser(path))] = audio_s
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise ManifestError(f"{manifest}: {error}") from error
+    return inputs
+
+
+def batches(inputs: dict[str, float], batch_s: float) -> list[list[str]]:
+    """Paths in batches of about `batch_s` of audio, long files first."""
+    paths = sorted(inputs, key=lambda path: -inputs[path])
+    placed = zip(accumulate(inputs[path] for path in paths), paths, strict=True)
+    return [[path for _, path in batch] for _, batch in groupby(placed, lambda each: each[0] // batch_s)]
+
+
+def fetch(path: str, place: str) -> str | AudioError:
+    """The audio on this machine: a URL is read to a file at `place`, and again where a read is lost."""
+    if "://" not in path:
+        return path
+    target = place + PurePosixPath(path.partition("?")[0]).suffix
+    for wait_s in (0.5, 1.0, 2.0, 4.0, None):
+        try:
+            store, name = fsspec.url_to_fs(path)
+            store.get_file(name, target)
+            return target
+        except Exception as error:  # noqa: BLE001  every object store has its own
+            if wait_s is None or isinstance(error, FileNotFoundError | PermissionError | ImportError):
+                return AudioError(f"{path}: cannot be read: {type(error).__name__}: {error}")
+            time.sleep(wait_s)
+
+
+class Worker:
+    """Recognizes batches of files, one after the other, with one thread or one GPU."""
+
+    def __init__(self, args: argparse.Namespace):
+        prepare_process(1)
+        checkpoint, streams = Checkpoint(resolve_or_bundled(args.model)), _STREAMS[args.device]
+        context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
+        recognizer = open_recognizer(checkpoint, context, streams, args.device, DEFAULT_DECODING, None, None, precision)
+        self._transcriber = FileTranscriber(recognizer, recognizer.chunk_samples({}))
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        """batch: `paths`, one batch as JSON. Returns `row`, a result as JSON for each file."""
+        paths, rows = json.loads(batch["paths"][0]), []
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+
+            def readable() -> Iterator[tuple[int, str]]:
+                places = [f"{folder}/{index}" for index in range(len(paths))]
+                for index, found in enumerate(pool.map(fetch, paths, places)):
+                    if isinstance(found, AudioError):
+                        rows.append(_row({"audio": paths[index], "text": ""}, str(found)))
+                    else:
+                        yield index, found
+
+            for index, (transcript,) in self._transcriber.transcribe_numbered(readable()):
+                opened, transcript.audio = transcript.audio, paths[index]
+                rows.append(_row(document(transcript), (transcript.error or "").replace(opened, paths[index])))
+        return {"row": [json.dumps(row) for row in rows]}
+
+
+def _row(result: dict[str, Any], error: str) -> dict[str, Any]:
+    """The result of a file with `error`, an object or None. error: "CODE: message", or empty."""
+    code, _, message = error.partition(": ")
+    return result | {"error": {"code": code, "message": message} if error else None}
+
+
+def _recognized(work: list[list[str]], actors: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows as batches are done, in any order; a batch that ends its worker three times has none."""
+    context = ray.data.DataContext.get_current()
+    context.max_errored_blocks, context.max_consecutive_actor_init_deaths = -1, 2
+    context.enable_progress_bars = False
+    rows = ray.data.from_items([{"paths": json.dumps(each)} for each in work], override_num_blocks=len(work))
+    pool = ray.data.ActorPoolStrategy(min_size=1, max_size=actors, initial_size=actors)
+    one = {"num_gpus" if args.device == "cuda" else "num_cpus": 1, "max_task_retries": 2}
+    rows = rows.map_batches(Worker, fn_constructor_args=(args,), batch_size=1, compute=pool, **one)
+    return (json.loads(row["row"]) for row in rows.iter_rows())
+
+
+def transcribe(args: argparse.Namespace) -> int:
+    """Writes a row for each file; returns how many have an error."""
+    inputs, kept = read_inputs(args.manifest), Path(f"{args.out}.partial")
+    rows = _kept_rows(kept, args.resume)
+    failures = sum(row["error"] is not None for row in rows)
+    left = {path: inputs[path] for path in inputs.keys() - {row["audio"] for row in rows}}
+    ray.init(address=args.address, log_to_driver=False, logging_level="ERROR")
+    if not (units := int(ray.cluster_resources().get("GPU" if args.device == "cuda" else "CPU", 0))):
+        raise SettingError(f"--device {args.device}: the cluster has none")
+    args.model = os.path.abspath(args.model) if os.path.exists(args.model or "") else args.model
+    with open(kept, "a", encoding="utf-8") as file, Progress(sys.stderr, len(left), sum(left.values())) as progress:
+
+        def write(row: dict[str, Any]) -> int:
+            if left.pop(row["audio"], None) is None:  # of a batch that was repeated
+                return 0
+            print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+            progress.add_audio(row.get("audio_s", 0.0))
+            progress.add_item()
+            return row["error"] is not None
+
+        for batch_s in (args.batch_s, 1e-6):  # then one by one, what has ended a worker
+            if left:
+                failures += sum(map(write, _recognized(batches(left, batch_s), min(args.actors or units, units), args)))
+        lost = "RUN_FAILED: its worker ended each time; Ray's logs have the reason"
+        failures += sum(write(_row({"audio": path, "text": ""}, lost)) for path in list(left))
+        progress.clear()
+        print(f"penstock: {progress.summary()}, {failures} failed; results are in {args.out}", file=sys.stderr)
+    if args.out.suffix == ".parquet":
+        blocks = arrow_json.ReadOptions(block_size=1 << 28)  # bytes; no row is longer
+        parquet.write_table(arrow_json.read_json(kept, blocks), args.out)
+        kept.unlink()
+    else:
+        kept.replace(args.out)
+    return failures
+
+
+def _kept_rows(kept: Path, is_resumed: bool) -> list[dict[str, Any]]:
+    """Rows of a run that ended early; half a line at the end is removed."""
+    if kept.exists() and not is_resumed:
+        raise SettingError(f"{kept} is of a run that ended early; --resume goes on with it")
+    whole, end, rest = (kept.read_bytes() if kept.exists() else b"").rpartition(b"\n")
+    if rest:
+        os.truncate(kept, len(whole + end))
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def main() -> int:
+    """Command line; the exit status is 1 if a file failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("manifest", help="NeMo manifest, or list with one path or URL per line; a path or URL itself")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="result: .parquet, else JSON lines")
+    parser.add_argument("--resume", action="store_true", help="go on with the rows of a run that ended early")
+    parser.add_argument("--address", help="Ray cluster (RAY_ADDRESS, or a cluster of this machine alone)")
+    parser.add_argument("--device", choices=_STREAMS, default="cpu", help="an actor per core or per GPU (cpu)")
+    parser.add_argument("--actors", type=int, metavar="N", help="at most N actors (all cores or GPUs)")
+    parser.add_argument("--batch-s", type=float, default=600.0, metavar="S", help="seconds of audio per task (600)")
+    for option in (MODEL, CONTEXT, PRECISION):
+        option.add_flag(parser)
+    args = parser.parse_args()
+    try:
+        check_writable(args.out, False, "--out")
+        if not args.batch_s > 0 or (args.actors is not None and args.actors < 1):
+            raise SettingError(f"--batch-s is {args.batch_s}, --actors is {args.actors}; accepted: positive numbers")
+        return 1 if transcribe(args) else 0
+    except (PenstockError, ray.exceptions.RayError, ConnectionError) as error:
+        print(f"penstock: error: {str(error).strip().splitlines()[-1]}", file=sys.stderr)  # last of a worker's trace
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

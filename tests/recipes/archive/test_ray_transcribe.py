@@ -1,0 +1,129 @@
+"""An archive on a Ray cluster of two nodes on this machine; the environment of `make archive-test` has Ray."""
+
+import pytest
+
+pytest.importorskip("ray", reason="extra `archive`")
+
+import argparse
+import functools
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from itertools import cycle
+from pathlib import Path
+
+import pyarrow.parquet
+import ray
+from ray.cluster_utils import Cluster
+
+from recipes.archive import ray_transcribe
+
+ROOT = Path(__file__).parents[3]
+AN4 = ROOT / "tests" / "data" / "an4"
+MODEL = ROOT / "models" / "an4-rnnt-hybrid"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # on this machine alone
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    yield found
+    found.shutdown()
+
+
+def start(cluster, manifest: Path, out: Path, *options: object) -> subprocess.Popen:
+    words = [manifest, "--out", out, "--model", MODEL, "--address", cluster.address, *options]
+    command = [sys.executable, "-m", "recipes.archive.ray_transcribe", *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def write_manifest(path: Path, audio: list[str | Path]) -> Path:
+    path.write_text("".join(json.dumps({"audio_filepath": str(each), "duration": 3}) + "\n" for each in audio))
+    return path
+
+
+def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
+    second = cluster.add_node(num_cpus=1)
+    audio = [tmp_path / f"{number}-{path.name}" for number, path in zip(range(300), cycle((AN4 / "flac").iterdir()))]
+    for path in audio:
+        path.symlink_to(AN4 / "flac" / path.name.split("-", 1)[1])
+    out = tmp_path / "rows.jsonl"
+    run = start(cluster, write_manifest(tmp_path / "m.jsonl", audio + audio[:9]), out, "--batch-s", 18)
+    kept = Path(f"{out}.partial")
+    while run.poll() is None and not (kept.exists() and kept.read_bytes().count(b"\n") >= 60):
+        threading.Event().wait(0.1)
+    cluster.remove_node(second, allow_graceful=False)
+    _, errors = run.communicate()
+    assert run.returncode == 0, errors
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(row["audio"] for row in rows) == sorted(map(str, audio))
+    assert len({(row["audio"].split("-", 1)[1], row["text"]) for row in rows}) == 6
+    assert all(row["text"] and row["error"] is None for row in rows)
+
+
+class EveryThirdIsLost(http.server.SimpleHTTPRequestHandler):
+    answers = cycle((False, False, True))
+
+    def do_GET(self):
+        if next(self.answers):
+            self.send_error(503)
+        else:
+            super().do_GET()
+
+
+def test_a_store_that_loses_reads_and_files_that_fail(cluster, tmp_path):
+    """Each file as a path and as a URL."""
+    for path in (AN4 / "flac").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    handler = functools.partial(EveryThirdIsLost, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    folders = [str(tmp_path), f"http://127.0.0.1:{server.server_port}"]
+    names = [*(path.name for path in (AN4 / "flac").iterdir()), "broken.wav", "lacking.wav"]
+    manifest = write_manifest(tmp_path / "m.jsonl", [f"{folder}/{name}" for folder in folders for name in names])
+    run = start(cluster, manifest, tmp_path / "rows.parquet")
+    _, errors = run.communicate()
+    server.shutdown()
+    assert run.returncode == 1 and " 4 failed" in errors, errors
+    rows = {row["audio"]: row for row in pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()}
+    assert len(rows) == 2 * len(names)
+    for name in names:
+        local, remote = (rows[f"{folder}/{name}"] for folder in folders)
+        assert local["text"] == remote["text"] and (local["error"] is None) == bool(local["text"])
+        for row in (local, remote) if local["error"] else ():
+            assert row["error"]["code"] == "AUDIO_INVALID" and row["audio"] in row["error"]["message"]
+
+
+def test_a_missing_model_ends_the_run(cluster, tmp_path):
+    run = start(cluster, write_manifest(tmp_path / "m.jsonl", ["a.wav"]), tmp_path / "o", "--model", "/lacking/model")
+    _, errors = run.communicate()
+    assert run.returncode == 2 and "/lacking/model" in errors.splitlines()[-1], errors
+
+
+def test_a_file_that_ends_its_worker_and_a_run_that_goes_on(cluster, tmp_path, monkeypatch):
+    class Fatal:
+        def __init__(self, *recognition: object):
+            pass
+
+        def __call__(self, batch):
+            paths = json.loads(batch["paths"][0])
+            if any("fatal" in path for path in paths):
+                os._exit(1)
+            return {"row": [json.dumps({"audio": path, "text": "b", "error": None}) for path in paths]}
+
+    monkeypatch.setattr(ray_transcribe, "Worker", Fatal)
+    out = tmp_path / "rows.jsonl"
+    write_manifest(tmp_path / "m.jsonl", ["one.wav", "fatal.wav", "two.wav"])
+    kept = json.dumps({"audio": str(tmp_path / "one.wav"), "text": "a", "error": None})
+    Path(f"{out}.partial").write_text(kept + '\n{"audio": "ha')
+    given = {"manifest": str(tmp_path / "m.jsonl"), "out": out, "resume": True, "address": cluster.address}
+    args = argparse.Namespace(**given, actors=1, device="cpu", batch_s=600.0, model=None)
+    assert ray_transcribe.transcribe(args) == 1
+    ray.shutdown()
+    rows = {Path(row["audio"]).stem: row for row in map(json.loads, out.read_text().splitlines())}
+    assert {name: row["text"] for name, row in rows.items()} == {"one": "a", "two": "b", "fatal": ""}
+    assert rows["fatal"]["error"]["code"] == "RUN_FAILED" and not Path(f"{out}.partial").exists()
