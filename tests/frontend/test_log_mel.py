@@ -119,8 +119,6 @@ def test_all_chunks_are_whole_and_only_the_last_may_be_partly_valid(extractor):
     assert replies[-1].last_valid_mel_frames == (frames % size or size)
 
 
-
-
 def test_covered_samples_grow_up_to_the_end(extractor):
     samples = golden_samples("medium").numpy()
     requests = list(cut(len(samples), random.Random(3)))
