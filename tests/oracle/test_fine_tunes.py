@@ -1,4 +1,4 @@
-"""What fine-tuning in NeMo makes of a model: labels that are characters or of several tokenizers, and adapters."""
+"""Models after fine-tuning in NeMo: labels that are characters or of several tokenizers, and adapters."""
 
 from pathlib import Path
 

@@ -209,7 +209,7 @@ def _pause_s(args: argparse.Namespace) -> float:
 
 
 def _conditions(args: argparse.Namespace, normalizer: "Normalizer", left_out: list[str]) -> dict[str, Any]:
-    """Those that the arguments say, and the normalizer."""
+    """Conditions that the arguments say, and the normalizer."""
     given = {name: value for name, value in read_flags(ENDPOINT_OPTIONS, args).items() if value}
     has_endpoints = any(name in given for name in (*ENDPOINTS, "endpoint_tokens"))
     return {

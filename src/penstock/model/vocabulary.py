@@ -16,7 +16,7 @@ import sentencepiece
 from penstock.errors import CheckpointError
 
 SPACE = "\u2581"
-"""How SentencePiece writes a space inside a piece."""
+"""A space inside a piece, as SentencePiece writes it."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _JSON_START = b"{"  # no SentencePiece model begins so
 _LANGUAGES, _CHARACTERS = "languages", "characters"
@@ -29,16 +29,16 @@ class Vocabulary(NamedTuple):
     names: tuple[str, ...]
     """The pieces, spaces as U+2581; of several languages with their language, as `en:\u2581six`."""
     texts: tuple[str | bytes, ...]
-    """What each label writes: text (spaces as spaces), one byte of UTF-8, or "" (control pieces)."""
+    """Text of each label (spaces as spaces), one byte of UTF-8, or "" (control pieces)."""
     unknown: int
     """The label that encoders give for characters without one; -1, which is no label, where the model has none."""
     controls: frozenset[int]
     encoders: tuple[Encoder, ...]
     """One per language, the first one's labels first."""
     separator: int | None = None
-    """Of a character model, the label of the space between words."""
+    """Label of the space between words, in a character model."""
     languages: tuple[str, ...] = ()
-    """Those of several SentencePiece models."""
+    """Languages of several SentencePiece models."""
 
 
 def read_vocabulary(data: bytes) -> Vocabulary:

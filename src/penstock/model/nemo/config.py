@@ -25,7 +25,7 @@ from penstock.model.section import REQUIRED, Section
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
 _CHARACTER_CTC_MODEL, _CHARACTER_HYBRID_MODEL = "EncDecCTCModel", "EncDecHybridRNNTCTCModel"
 _CHARACTER_MODELS = ("EncDecRNNTModel", _CHARACTER_CTC_MODEL, _CHARACTER_HYBRID_MODEL)
-"""Their labels are listed characters; they have no tokenizer."""
+"""Classes whose labels are listed characters, without a tokenizer."""
 _PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
 _HYBRID_EOU_MODEL = "EncDecHybridRNNTCTCBPEEOUModel"
 _EOU_MODELS = ("EncDecRNNTBPEEOUModel", _HYBRID_EOU_MODEL)

@@ -59,7 +59,7 @@ class PhraseTrie:
     """[N] float64, score of ending."""
 
     start = ROOT
-    """Where a stream starts."""
+    """The node at which a stream starts."""
 
     def __init__(
         self,
