@@ -12,21 +12,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from rapidfuzz.distance import Levenshtein
 
 from benchmarks.results import ROOT, progress
 from penstock import linear
 from penstock.encoder import encoder, int8, precision
-from penstock.errors import StreamError
+from penstock.errors import RunError
 from penstock.evaluation.manifest import read_manifest
-from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.stages.audio_rows import AudioRequest
-from penstock.recognizer import StreamingRecognizer
+from penstock.model.config import AttentionContext
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.reporting import markdown_table
-from penstock.transcription.offline import OfflineRecognizer
+from penstock.transcription.files import FileTranscriber
+from penstock.transcription.offline import open_recognizer
 
 MODELS = [ROOT / "models" / name for name in ("an4-rnnt-hybrid", "an4-tdt-hybrid", "an4-offline")]
 BATCH = 16
@@ -44,8 +43,8 @@ def _multiply(x: torch.Tensor, largest: int, packed: Packed) -> torch.Tensor:
     return (x * largest).round() @ numbers * (scales / largest)
 
 
-def labels_of(model: Path, context: str | None, recordings: Sequence[np.ndarray], bits: int) -> list[list[int]]:
-    """The labels of each recording (float32, the model's rate); bits: of int8 inputs, 0 for float32."""
+def labels_of(model: Checkpoint, context: AttentionContext | None, files: Sequence[Path], bits: int) -> list[list[int]]:
+    """The labels of each file; bits: of int8 inputs, 0 for float32."""
     with (
         patch.object(linear, "MIN_PACKED_NUMBERS", 1),
         patch.object(encoder, "_OPENVINO_NUMBERS", ()),
@@ -55,32 +54,23 @@ def labels_of(model: Path, context: str | None, recordings: Sequence[np.ndarray]
         patch.object(int8, "_multiply", _multiply),
     ):
         name = precision.INT8 if bits else precision.FLOAT32
-        if context is None:
-            answers = OfflineRecognizer(model, precision=name).transcribe(recordings)
-        else:
-            recognizer = StreamingRecognizer(model, context, BATCH, precision=name)
-            requests = [AudioRequest(*each, is_start=True, is_end=True) for each in enumerate(recordings)]
-            batches = (requests[first : first + BATCH] for first in range(0, len(requests), BATCH))
-            answers = [answer for batch in batches for answer in recognizer.process(batch)]
-    found = []
-    for answer in answers:
-        if isinstance(answer, StreamError):
-            raise answer
-        found.append([token.id for entry in answer.entries for token in entry.tokens])
-    return found
+        recognizer = open_recognizer(model, context, BATCH, "cpu", DEFAULT_DECODING, None, None, name)
+        transcripts = list(FileTranscriber(recognizer, recognizer.chunk_samples({})).transcribe(files))
+    if errors := [each.error for each in transcripts if each.error]:
+        raise RunError(errors[0])
+    return [[token.id for token in each.tokens] for each in transcripts]
 
 
-def rows(models: Sequence[Path], recordings: Sequence[np.ndarray]) -> Iterator[list[str]]:
+def rows(models: Sequence[Path], files: Sequence[Path]) -> Iterator[list[str]]:
     """Model, context, labels, and for each width the share that changes, in percent."""
-    for model in models:
-        config = Checkpoint(model).config.encoder
-        for context in [None] if config.is_offline else [f"{one.left},{one.right}" for one in config.contexts]:
-            exact = labels_of(model, context, recordings, 0)
+    for model in map(Checkpoint, models):
+        for context in model.config.encoder.contexts or [None]:
+            exact = labels_of(model, context, files, 0)
             count = sum(map(len, exact))
-            row = [model.name, context or "file", f"{count:,}"]
+            row = [model.directory.name, str(context or "file"), f"{count:,}"]
             for bits in WIDTHS:
-                progress(f"{model.name} {context or 'file'} {bits} bits")
-                changed = sum(map(Levenshtein.distance, exact, labels_of(model, context, recordings, bits)))
+                progress(f"{row[0]} {row[1]} {bits} bits")
+                changed = sum(map(Levenshtein.distance, exact, labels_of(model, context, files, bits)))
                 row.append(f"{100 * changed / count:.2f}")
             yield row
 
@@ -92,9 +82,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, nargs="+", default=MODELS, help="bundles; default: the bundled ones")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    recordings = [read_audio(each.audio, 16_000) for path in args.manifests for each in read_manifest(path)]
+    files = [each.audio for path in args.manifests for each in read_manifest(path)]
     header = ["model", "context", "labels", *(f"{bits} bits, %" for bits in WIDTHS)]
-    print(markdown_table(header, list(rows(args.models, recordings)), left=2))
+    print(markdown_table(header, list(rows(args.models, files)), left=2))
 
 
 if __name__ == "__main__":

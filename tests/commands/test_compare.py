@@ -14,7 +14,7 @@ from penstock.evaluation.report import Conditions, report_document
 from penstock.evaluation.runs import GREEDY, Outcome, Variant, collect, parse_decoder
 
 TEXTS = ["one two three four", "five six", "seven", ""]
-CONDITIONS = Conditions({"path": "model"}, None, "a machine", "cpu", 1, 1, 1, ["test.jsonl"])
+CONDITIONS = Conditions("a machine", 1, ["test.jsonl"], {"path": "model"})
 
 
 def document(*runs: list[str | None], conditions: Conditions = CONDITIONS, texts: list[str] = TEXTS) -> dict:

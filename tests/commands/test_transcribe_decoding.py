@@ -35,8 +35,8 @@ def test_a_phrase_has_a_boost_of_its_own(model, audio, capsys):
         (document,) = lines(capsys)
         return json.loads(document) if isinstance(document, str) else document
 
-    own = transcribed("seven:20", "--boost", "1")
-    assert own["alternatives"] == transcribed("seven", "--boost", "20")["alternatives"]
+    own = transcribed("seven:10", "--boost", "1")
+    assert own["alternatives"] == transcribed("seven", "--boost", "10")["alternatives"]
     assert own["alternatives"] != transcribed("seven", "--boost", "1")["alternatives"]
 
 
@@ -50,17 +50,7 @@ def test_alternatives_follow_the_text(model, audio, capsys):
 
 
 def test_lattices_beside_the_text(model, audio, tmp_path, capsys):
-    arguments = [
-        "--model",
-        model,
-        "--decoder",
-        "ctc_beam",
-        "--n-best",
-        "3",
-        "--lattices",
-        str(tmp_path / "l"),
-        audio[0],
-    ]
+    arguments = ["--model", model, "--decoder=ctc_beam", "--n-best=3", "--lattices", str(tmp_path / "l"), audio[0]]
     assert run(*arguments) == 0
     text, *alternatives = lines(capsys)
     assert (tmp_path / "l" / "medium.fst.txt").read_text().startswith(f"0\t1\t{text.split()[0]}\n")

@@ -1,5 +1,6 @@
 """Edit counts against a plain edit distance, sums over utterances, and the bootstrap interval."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +17,12 @@ WORDS = st.lists(st.sampled_from(["a", "b", "eight", "eighty", "naïve", "'s"]),
 
 
 @given(WORDS, WORDS)
-def test_edits_are_minimal(reference, hypothesis):
+def test_edits_are_minimal_and_those_counted(reference, hypothesis):
     errors = compare(reference, hypothesis)
     assert errors.words.edits == edit_distance(reference.split(), hypothesis.split())
     assert errors.characters.edits == edit_distance(reference, hypothesis)
     assert errors.words.reference_units == len(reference.split())
     assert errors.characters.reference_units == len(reference)
-
-
-@given(WORDS, WORDS)
-def test_word_errors_are_those_counted(reference, hypothesis):
-    errors = compare(reference, hypothesis)
     words = errors.words
     assert len(errors.substituted) == words.substitutions
     assert (len(errors.deleted), len(errors.inserted)) == (words.deletions, words.insertions)
@@ -38,12 +34,6 @@ def test_word_errors_are_those_counted(reference, hypothesis):
     for word in [*errors.inserted, *(substitute for _, substitute in errors.substituted)]:
         in_hypothesis.remove(word)
     assert in_reference == in_hypothesis, "what is left is equal"
-
-
-def test_without_a_normalizer_punctuation_counts():
-    assert compare("It's NINE", "it's  nine").words.edits == 0
-    assert compare("nine,", "nine").words.edits == 1
-    assert compare("Nine, ten.", "nine ten", Normalizer(BASIC)).words.edits == 0
 
 
 @pytest.mark.parametrize(
@@ -75,8 +65,7 @@ def test_audio_without_speech_is_not_in_the_error_rate():
     speech = (utterance("one two three four"), "one two three")
     silent = [(utterance("", "somebody", 10.0), "four four oh"), (utterance(" ", audio_s=20.0), "")]
     alone, mixed = score(speech), score(speech, *silent)
-    assert mixed.speech == alone.speech
-    assert (mixed.confusions, mixed.speakers) == (alone.confusions, {})
+    assert mixed == replace(alone, speech_free=mixed.speech_free)
     assert mixed.speech.words.rate == 0.25
     assert (mixed.speech_free.utterances, mixed.speech_free.audio_s) == (2, 30.0)
     assert mixed.speech_free.inserted_words_per_minute == pytest.approx(6.0)
@@ -92,9 +81,9 @@ def test_the_worst_come_first_and_ties_are_in_order():
         (utterance("c x d x", "worst"), "x x"),
         (utterance("x", "worst"), "y z x y"),
     )
-    assert result.confusions.substituted == [(("b", "p"), 2), (("a", "e"), 1)]
-    assert result.confusions.deleted == [("c", 1), ("d", 1)]
-    assert result.confusions.inserted == [("y", 2), ("z", 1)]
+    assert result.substituted == [(("b", "p"), 2), (("a", "e"), 1)]
+    assert result.deleted == [("c", 1), ("d", 1)]
+    assert result.inserted == [("y", 2), ("z", 1)]
     assert list(result.speakers) == ["worst", "bad", "good"]
     assert result.speakers["bad"] == EditCounts(substitutions=3, reference_units=5)
 
@@ -112,9 +101,3 @@ def test_the_interval_is_that_of_independent_errors():
     edits = np.random.default_rng(1).binomial(10, 0.1, 2000)
     low, high = bootstrap_interval(edits.tolist(), [10] * 2000)
     assert high - low == pytest.approx(2 * 1.96 * (0.1 * 0.9 / 20000) ** 0.5, rel=0.1)
-
-
-def test_language_tags_and_end_tokens_are_no_words():
-    errors = compare("Hello there. <en-US>", "hello there.<de-DE> <EOU>")
-    assert (errors.words.edits, errors.words.reference_units) == (0, 2)
-    assert (errors.reference, errors.hypothesis) == ("hello there.", "hello there.")

@@ -31,8 +31,12 @@ def entry(**changes: object) -> dict:
 
 
 def test_fields(manifest, tmp_path):
-    path = manifest(entry(speaker="x", more=[1]), "", entry(text="", audio_filepath=str(tmp_path / "tone.wav")))
-    first, second = read_manifest(path)
+    own = {"speaker": "x", "lang": "de-DE", "boosted_phrases": ["new york", ["ada", 3]], "more": [1]}
+    none = dict.fromkeys(("speaker", "lang", "boosted_phrases"))
+    path = manifest(entry(**own), "", entry(text="", audio_filepath=str(tmp_path / "tone.wav")), entry(**none))
+    first, second, third = read_manifest(path)
+    assert (first.language, first.boosted_phrases) == ("de-DE", ("new york", ("ada", 3)))
+    assert {(each.speaker, each.language, each.boosted_phrases) for each in (second, third)} == {(None, None, ())}
     assert (first.audio, first.audio_s, first.reference, first.speaker) == (tmp_path / "tone.wav", 0.5, "a b", "x")
     assert (second.audio, second.reference, second.speaker, second.line) == (tmp_path / "tone.wav", "", None, 3)
 
@@ -80,16 +84,6 @@ def test_wrong_segments_are_named(manifest, segments, message):
         read_manifest(path, has_segments=True)
     assert f"{path}:1: {message}" in str(error.value)
     read_manifest(path)  # other programs' segments mean something else
-
-
-def test_languages(manifest):
-    path = manifest(entry(lang="de-DE"), entry(lang=None), entry())
-    assert [u.language for u in read_manifest(path)] == ["de-DE", None, None]
-
-
-def test_boosted_phrases(manifest):
-    path = manifest(entry(boosted_phrases=["new york", ["ada", 3]]), entry(boosted_phrases=None), entry())
-    assert [u.boosted_phrases for u in read_manifest(path)] == [("new york", ("ada", 3)), (), ()]
 
 
 @pytest.mark.parametrize(

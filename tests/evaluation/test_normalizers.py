@@ -11,7 +11,7 @@ from penstock.evaluation.normalizers import BASIC, NONE, WHISPER, Normalizer
     ("text", "none", "basic", "whisper"),
     [
         ("  Enter\tone OH four. ", "enter one oh four.", "enter one oh four", "enter 104"),
-        ("Hello, Mr. Bond. <en-US>", "hello, mr. bond.", "hello mr bond", "hello mister bond"),
+        ("Hello, Mr. Bond.<en-US> <EOU>", "hello, mr. bond.", "hello mr bond", "hello mister bond"),
         ("It's the [noise] colour, um", "it's the [noise] colour, um", "it s the colour um", "it is the color"),
         ("Zürich -  naïve", "zürich - naïve", "zürich naïve", "zurich naive"),
         ("हिन्दी में।", "हिन्दी में।", "हिन्दी में", None),

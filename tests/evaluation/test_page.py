@@ -17,7 +17,7 @@ from penstock.evaluation.report import Conditions
 from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, parse_decoder
 from penstock.model.config import AttentionContext
 
-CONDITIONS = Conditions({"path": "<my> model"}, None, "a machine", "cpu", 1, 1, 1, ["m.jsonl"])
+CONDITIONS = Conditions("a machine", 1, ["m.jsonl"], {"path": "<my> model"})
 REFERENCES = ["one two", "</script><b>", "three four five"]
 
 

@@ -13,12 +13,6 @@ from penstock_common.audio import sound_file
 from penstock_common.audio.tracks import load
 
 
-def tone(rate: int, seconds: float = 0.5, hz: float = 440.0) -> np.ndarray:
-    """A tone that fades in and out: [n] float32."""
-    time = np.arange(round(rate * seconds)) / rate
-    return (0.5 * np.sin(2 * np.pi * hz * time) * np.sin(np.pi * time / seconds) ** 2).astype(np.float32)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
@@ -34,13 +28,6 @@ def test_unusable_files_are_named(tmp_path, name, content, match):
     for read in (lambda path: read_audio(path, 16000), audio_span, lambda path: AudioBlocks(path, 16000)):
         with pytest.raises(AudioError, match=rf"{name}: {match}"):
             read(tmp_path / name)
-
-
-def test_a_cut_file_gives_its_samples_and_a_warning(tmp_path):
-    soundfile.write(tmp_path / "a.wav", tone(16000), 16000)
-    (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:-8000])
-    with pytest.warns(UserWarning, match=r"a\.wav: is cut: ends at 0\.25 s, 0\.25 s are missing"):
-        assert len(read_audio(tmp_path / "a.wav", 16000)) == 4000
 
 
 @pytest.fixture(autouse=True)
@@ -102,17 +89,8 @@ def test_a_cut_file_is_read_to_its_end(tmp_path):
     blocks = AudioBlocks(path, 16000)
     assert sum(map(len, read(blocks.tracks[0], 300))) == 2500
     assert blocks.remarks == load(path, 16000).remarks == [("cut", 2500 / 16000, 2500 / 16000)]
-
-
-def test_samples_that_are_not_finite_are_an_error_when_they_are_reached(tmp_path):
-    path = tmp_path / "a.wav"
-    samples = noise(5000)
-    samples[4000] = np.nan
-    soundfile.write(path, samples, 16000, subtype="FLOAT")
-    (track,) = AudioBlocks(path, 16000).tracks
-    assert len(track.read(2000)) == 2000
-    with pytest.raises(AudioError, match=r"a\.wav: some samples are not finite numbers"):
-        read(track, 2000)
+    with pytest.warns(UserWarning, match=r"cut\.wav: is cut: ends at 0\.16 s, 0\.16 s are missing"):
+        assert len(read_audio(path, 16000)) == 2500
 
 
 def test_after_an_error_no_channel_goes_on(tmp_path):
@@ -120,7 +98,9 @@ def test_after_an_error_no_channel_goes_on(tmp_path):
     samples = noise(9000, 2)
     samples[4000, 0] = np.nan
     soundfile.write(path, samples, 16000, subtype="FLOAT")
-    for track in AudioBlocks(path, 16000, "each").tracks:
+    first, second = AudioBlocks(path, 16000, "each").tracks
+    assert len(first.read(2000)) == 2000, "the samples before"
+    for track in (first, second):
         with pytest.raises(AudioError, match=r"a\.wav: some samples are not finite numbers"):
             read(track, 2000)
 

@@ -7,12 +7,12 @@ from safetensors.torch import load_file
 from penstock.cli import main
 from penstock.errors import CheckpointError
 from penstock.model.config import PromptConfig
-from penstock.model.languages import read_languages, tag_labels, without_tags
+from penstock.model.languages import read_languages, without_tags
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.section import Section
 from tests.helpers import transformers_files as transformers
 from tests.helpers.golden import GOLDEN, golden_tags
-from tests.helpers.nemo_files import assert_rejected, changed_config, changed_state, nemo_members, tokenizer_member
+from tests.helpers.nemo_files import assert_rejected, changed_config, changed_state
 from tests.helpers.transformers_files import WITH_PROMPTS, change_json, change_weights, write_transformers
 
 LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
@@ -152,11 +152,6 @@ def test_every_transformers_tensor_is_needed_with_its_shape(source, name):
     transformers.assert_rejected(source, rf"tensor {name} is missing, expected")
     change_weights(source, lambda state: state.update({name: torch.zeros(3, 1, 2)}))
     transformers.assert_rejected(source, rf"tensor {name} is .*\(3, 1, 2\), expected")
-
-
-def test_tags_are_whole_pieces():
-    assert tag_labels(nemo_members(WITH_PROMPTS)[tokenizer_member(WITH_PROMPTS)]) == tuple(golden_tags())
-    assert tag_labels(nemo_members()[tokenizer_member()]) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from penstock.frontend import audio_file
 from penstock.frontend.audio_file import AudioBlocks, AudioSource, FilePart, read_audio
 from penstock.transcription.files import FileTranscriber, FileTranscript
 from penstock.transcription.offline import OfflineRecognizer
-from penstock.transcription.processes import group_parts, longest_first
+from penstock.transcription.processes import group_parts
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.transcribe_command import lines, run
 
@@ -102,8 +102,9 @@ def test_labels():
 def test_a_process_takes_the_parts_of_a_file_together():
     files = [FilePart("b", 5.0, 1.0), "x", FilePart("a", 0.0, 9.0), FilePart("b", 0.0, 1.0), FilePart("b", 1.0, 4.0)]
     audio_s = [1.0, 3.0, 9.0, 1.0, 4.0]
-    assert group_parts(files, audio_s, 1) == [[3, 4, 0], [1], [2]], "by their begin, in the order of the files"
-    assert longest_first(group_parts(files, audio_s, 2), audio_s) == [[2], [3, 4, 0], [1]]
+    in_order = group_parts(files, audio_s, 1, longest_first=False)
+    assert in_order == [[3, 4, 0], [1], [2]], "by their begin, in the order of the files"
+    assert group_parts(files, audio_s, 2) == [[2], [3, 4, 0], [1]]
     many = [FilePart("a", float(i), 1.0) for i in range(40)]
     assert group_parts(many, [1.0] * 40, 4) == [list(range(i, i + 10)) for i in range(0, 40, 10)]
 

@@ -98,19 +98,10 @@ def test_subtitles_have_the_sentences_of_their_language(tmp_path, named, known, 
 
 def test_channels_have_files_of_their_own(tmp_path):
     results = ResultFiles(tmp_path, ["txt"])
-    assert not results.exist(AUDIO, ["left", "right"])
     for channel in ("left", "right"):
         results.write(AUDIO, transcript(channel))
+        assert [path.is_file() for path in results.paths(AUDIO, channel)] == [True]
     assert sorted(path.name for path in (tmp_path / "day").iterdir()) == ["a.b.left.txt", "a.b.right.txt"]
-    assert results.exist(AUDIO, ["left", "right"])
-    assert results.first_existing(AUDIO, [None]) is None
-
-
-def test_a_result_counts_as_done_in_all_formats(tmp_path):
-    ResultFiles(tmp_path, ["txt"]).write(AUDIO, transcript())
-    both = ResultFiles(tmp_path, ["json", "txt"])
-    assert not both.exist(AUDIO, [None])
-    assert both.first_existing(AUDIO, [None]) == tmp_path / "day" / "a.b.txt"
 
 
 def test_two_files_with_one_result_are_named(tmp_path):

@@ -104,12 +104,8 @@ def alternative_documents(alternatives: Iterable[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def segment_document(text: str, language: str, words: int, tokens: int, alternatives: Iterable[Any]) -> dict[str, Any]:
-    """A segment; `words` and `tokens` are numbers: they follow those of the segments before it."""
-    return {
-        "text": text,
-        "language": language,
-        "words": words,
-        "tokens": tokens,
-        "alternatives": alternative_documents(alternatives),
-    }
+def segment_document(segment: Any, words: int) -> dict[str, Any]:
+    """A segment; its words and tokens are numbers: they follow those of the segments before it."""
+    counts = {"words": words, "tokens": segment.tokens}
+    alternatives = alternative_documents(segment.alternatives)
+    return {"text": segment.text, "language": segment.language, **counts, "alternatives": alternatives}

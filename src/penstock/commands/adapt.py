@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.commands.lm import MATCH_HINT, open_checkpoint, warn_of_unknown
 from penstock.errors import CheckpointError, CorpusError, SettingError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Tensors = dict[str, torch.Tensor]
 
 _STANDARD_INPUT = "-"
+_TEXTS = ("text", "keep", "heldout")
 _SAMPLED_SENTENCES = 4000
 _MAX_SEED = 2**32 - 1
 _DIGEST = "adapted_"
@@ -34,14 +36,6 @@ class _Text(NamedTuple):
     name: str
     sentences: "list[Sentence]"
     sha256: str
-
-
-class _Texts(NamedTuple):
-    """All that is read before the work."""
-
-    text: _Text
-    keep: _Text | None
-    held_out: _Text | None
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -68,6 +62,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the perplexities before and after. Nothing is written unless the held-out text's is better."""
     _check(args)
+    from penstock.model.bundle import write_checkpoint
+    from penstock.model.bundle_files import CONFIG_FILE, sha256_of
     from penstock.model.card import card_languages, write_languages
     from penstock.model.new_bundle import check_new_bundle, write_new_bundle
     from penstock.runtime import check_device, prepare_device, prepare_process
@@ -80,10 +76,13 @@ def run(args: argparse.Namespace) -> int:
     texts = _read_texts(args, checkpoint)
     tensors, lines = _adapt(args, checkpoint, texts, device)
     source = {n: value for n, value in checkpoint.source.items() if not n.startswith(_DIGEST)}
-    source |= _digests(checkpoint, texts)
+    # The model is named by its config.json, which has the digests of its other files.
+    source[f"{_DIGEST}from_config_sha256"] = sha256_of(checkpoint.directory / CONFIG_FILE)
+    source |= {f"{_DIGEST}{name}_sha256": text.sha256 for name, text in texts.items()}
 
     def write(scratch: Path) -> Path:
-        bundle = _write(checkpoint, tensors, source, scratch / "bundle")
+        bundle = scratch / "bundle"
+        write_checkpoint(bundle, checkpoint.config, tensors, checkpoint.tokenizer_path.read_bytes(), source)
         if languages := card_languages(checkpoint.directory):
             write_languages(bundle, languages)
         return bundle
@@ -94,22 +93,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not args.model:
-        raise SettingError("--model is missing: a bundle directory of a factorized transducer")
     if args.steps < 1:
         raise SettingError(f"--steps is {args.steps}, expected a positive number")
     if not 0 <= args.seed <= _MAX_SEED:
         raise SettingError(f"--seed is {args.seed}, expected 0 to {_MAX_SEED}")
-    piped = [name for name in ("text", "keep", "heldout") if getattr(args, name) == _STANDARD_INPUT]
+    piped = [name for name in _TEXTS if getattr(args, name) == _STANDARD_INPUT]
     if len(piped) > 1:
         raise SettingError(f"--{piped[0]} - and --{piped[1]} -: standard input can be read once only")
 
 
-def _open_model(model: str) -> "Checkpoint":
-    from penstock.model.bundle import Checkpoint
-    from penstock.model.resolve import resolve_model
-
-    checkpoint = Checkpoint(resolve_model(model))
+def _open_model(model: str | None) -> "Checkpoint":
+    checkpoint = open_checkpoint(model)
     transducer = checkpoint.config.transducer
     if transducer is None or not transducer.is_factorized:
         raise CheckpointError(
@@ -119,20 +113,19 @@ def _open_model(model: str) -> "Checkpoint":
     return checkpoint
 
 
-def _read_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> _Texts:
+def _read_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> dict[str, _Text]:
+    """The texts that are given, by the names of `_TEXTS`."""
     from penstock.adaptation.ilm import HELD_OUT_EVERY
 
-    text, keep, held_out = (
-        None if source is None else _read(source, checkpoint) for source in (args.text, args.keep, args.heldout)
-    )
-    assert text is not None  # a required argument
-    for each, alternative in ((None if held_out else text, ", or --heldout"), (keep, "")):
-        if each is not None and len(each.sentences) < HELD_OUT_EVERY:
+    texts = {name: _read(source, checkpoint) for name in _TEXTS if (source := getattr(args, name)) is not None}
+    for name, alternative in (("text", ", or --heldout"), ("keep", "")):
+        is_divided = name in texts and (name == "keep" or "heldout" not in texts)
+        if is_divided and len(texts[name].sentences) < HELD_OUT_EVERY:
             raise CorpusError(
-                f"{each.name}: {len(each.sentences)} sentences; accepted: at least {HELD_OUT_EVERY}, of which every "
-                f"tenth is held out{alternative}"
+                f"{texts[name].name}: {len(texts[name].sentences)} sentences; accepted: at least {HELD_OUT_EVERY}, of "
+                f"which every tenth is held out{alternative}"
             )
-    return _Texts(text, keep, held_out)
+    return texts
 
 
 def _read(source: str, checkpoint: "Checkpoint") -> _Text:
@@ -141,21 +134,15 @@ def _read(source: str, checkpoint: "Checkpoint") -> _Text:
     name = "standard input" if source == _STANDARD_INPUT else source
     tokenizer = TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.textless_labels)
     sentences: list[Sentence] = list(tokenizer.read([source]))
-    unknown, tokens = tokenizer.unknown_tokens, tokenizer.tokens
     if not sentences:
         raise CorpusError(f"{name}: there is no text")
-    hint = "does the text match the model's training text in case and punctuation?"
     uninformative = {
         tokenizer.names.unknown_label,
         *(i for i, piece in enumerate(tokenizer.names.pieces) if piece == _WORD_BOUNDARY),
     }
     if all(uninformative.issuperset(sentence) for sentence in sentences):
-        raise CorpusError(f"{name}: no sentence has a token that the model's tokenizer knows: {hint}")
-    if unknown:
-        print(
-            f"penstock: warning: {name}: {unknown} of {tokens} tokens are unknown to the model's tokenizer: {hint}",
-            file=sys.stderr,
-        )
+        raise CorpusError(f"{name}: no sentence has a token that the model's tokenizer knows: {MATCH_HINT}")
+    warn_of_unknown(tokenizer, f"{name}: ")
     return _Text(name, sentences, tokenizer.sha256)
 
 
@@ -174,7 +161,7 @@ def _split(name: str, sentences: "list[Sentence]") -> _Domain:
 
 
 def _adapt(
-    args: argparse.Namespace, checkpoint: "Checkpoint", texts: _Texts, device: "torch.device"
+    args: argparse.Namespace, checkpoint: "Checkpoint", texts: dict[str, _Text], device: "torch.device"
 ) -> "tuple[Tensors, list[str]]":
     """All tensors of the new bundle, and what to print."""
     from penstock.adaptation.ilm import PREFIX, IlmTraining, InternalLm, perplexity, train_ilm
@@ -183,15 +170,15 @@ def _adapt(
         raise CheckpointError(f"{checkpoint.directory}: is stored in int8; accepted: a bundle with floating weights")
     stored = checkpoint.tensors(as_stored=True)
     ilm = InternalLm.from_tensors(stored).to(device)
-    if texts.held_out is None:
-        new = _split(texts.text.name, texts.text.sentences)
+    text, held_out, keep = texts["text"], texts.get("heldout"), texts.get("keep")
+    if held_out is None:
+        new = _split(text.name, text.sentences)
     else:
-        new = _Domain(texts.held_out.name, texts.text.sentences, texts.held_out.sentences)
+        new = _Domain(held_out.name, text.sentences, held_out.sentences)
     if not math.isfinite(held_out_perplexity := perplexity(ilm, new.held_out)):
         raise CheckpointError(
             f"{checkpoint.directory}: the perplexity of the held-out text is {held_out_perplexity}; nothing is written"
         )
-    keep = texts.keep
     old = _sampled(ilm, new, args.seed) if keep is None else _split(keep.name, keep.sentences)
     # 1) train
     before = [perplexity(ilm, domain.held_out) for domain in (new, old)]
@@ -203,7 +190,7 @@ def _adapt(
     after = [perplexity(ilm, domain.held_out) for domain in (new, old)]
     if not after[0] < before[0]:  # also for NaN
         raise CorpusError(
-            f"{texts.text.name}: the perplexity of the held-out text, {before[0]:.4g}, did not improve in "
+            f"{text.name}: the perplexity of the held-out text, {before[0]:.4g}, did not improve in "
             f"{args.steps} steps; nothing is written"
         )
     lines = [f"{args.out}: adapted to {len(new.sentences)} sentences, step {trained.best_step} of {args.steps}"]
@@ -225,21 +212,3 @@ def _sampled(ilm: "InternalLm", new: _Domain, seed: int) -> _Domain:
 
 def _report(steps: int, step: int, perplexity: float) -> None:
     print(f"step {step} of {steps}: perplexity {perplexity:.4g}", file=sys.stderr, flush=True)
-
-
-def _digests(checkpoint: "Checkpoint", texts: _Texts) -> dict[str, str]:
-    """Sources of the new bundle; the model by its config.json, which has the digests of its other files."""
-    from penstock.model.bundle_files import CONFIG_FILE, sha256_of
-
-    digests = {f"{_DIGEST}from_config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE)}
-    for name, text in zip(("text", "keep", "heldout"), texts, strict=True):
-        if text is not None:
-            digests[f"{_DIGEST}{name}_sha256"] = text.sha256
-    return digests
-
-
-def _write(checkpoint: "Checkpoint", tensors: "Tensors", source: dict[str, str], directory: Path) -> Path:
-    from penstock.model.bundle import write_checkpoint
-
-    write_checkpoint(directory, checkpoint.config, tensors, checkpoint.tokenizer_path.read_bytes(), source)
-    return directory

@@ -1,7 +1,6 @@
 """`penstock evaluate`: WER on recordings with reference texts, in this process or through a server."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -9,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from penstock.commands import note
 from penstock.commands.transcribe import ATTENTION_HELP, check_attention
 from penstock.errors import ManifestError, PackageError, SettingError, shown
 from penstock.evaluation.normalizers import NORMALIZERS
@@ -30,20 +30,10 @@ if TYPE_CHECKING:
 _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
-_FULL = "penstock: the server is full; waiting for a slot"
 _WINDOW = StreamOptions.option("window")
 _IN_PROCESS_ONLY = (
-    "model",
-    "context",
-    "attention",
-    "decoder",
-    "sweep",
-    "speakers",
-    "threads",
-    "processes",
-    "device",
-    "precision",
-)
+    "model", "context", "attention", "decoder", "sweep", "speakers", "threads", "processes", "device", "precision",
+)  # fmt: skip
 _OF_MERGE = ("manifests", "merge", "json", "html", "force", "run", "command")
 
 
@@ -106,8 +96,8 @@ def run(args: argparse.Namespace) -> int:
     """Checks all arguments before the work. Exit status 1 if an utterance failed."""
     _check(args)
     from penstock.evaluation.manifest import read_shard
-    from penstock.evaluation.report import render, write_report
-    from penstock.reporting import check_writable
+    from penstock.evaluation.report import render, report_document
+    from penstock.reporting import check_writable, write_report
 
     for flag, path in (("--json", args.json), ("--html", args.html)):
         if path:
@@ -117,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     shard = parse_shard(args.shard)
     utterances, count = read_shard(args.manifests, shard, args.limit, bool(args.speakers))
     if not utterances:
-        print(f"penstock: shard {shard} has none of the {count} utterances", file=sys.stderr)
+        note(f"shard {shard} has none of the {count} utterances")
         return 0
     _warn_of_durations(utterances)
     utterances = _with_turns(args, utterances)
@@ -133,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
                     conditions = replace(conditions, shard=asdict(shard) | {"utterances": count})
                 results.append(result)
                 if args.json:  # after every run, so that an interruption loses only one
-                    write_report(args.json, conditions, results)
+                    write_report(args.json, report_document(conditions, results))
         finally:  # an error or Ctrl-C in a later run does not lose those before it
             if results:
                 try:  # before the text, whose reader may have ended
@@ -142,19 +132,20 @@ def run(args: argparse.Namespace) -> int:
                     print(render(conditions, results), flush=True)
     failures = [failure for result in results for failure in result.failures]
     for failure in dict.fromkeys(failures):
-        print(f"penstock: error: {failure}", file=sys.stderr)
+        note(f"error: {failure}")
     return 1 if failures else 0
 
 
 def _merge(args: argparse.Namespace) -> int:
     from penstock.evaluation.merging import merge_reports
-    from penstock.evaluation.report import render, write_report
+    from penstock.evaluation.report import render, report_document
+    from penstock.reporting import write_report
 
     if given := [name for name, value in vars(args).items() if value and name not in _OF_MERGE]:
         raise SettingError(f"--{given[0].replace('_', '-')} cannot be combined with --merge")
     conditions, results = merge_reports(args.manifests)
     if args.json:
-        write_report(args.json, conditions, results)
+        write_report(args.json, report_document(conditions, results))
     _write_page(args, conditions, results)
     print(render(conditions, results), flush=True)
     return 1 if any(result.failures for result in results) else 0
@@ -179,7 +170,7 @@ def _write_page(args: argparse.Namespace, conditions: "Conditions", results: lis
         return
     option = args.sweep.partition("=")[0] if args.sweep else None
     for problem in write_page(args.html, conditions, results, option):
-        print(f"penstock: warning: {args.html}: {problem}", file=sys.stderr)
+        note(f"warning: {args.html}: {problem}")
 
 
 def _normalizer(args: argparse.Namespace, writes_sentences: bool) -> "Normalizer":
@@ -204,13 +195,8 @@ def _keep_words(utterances: list["Utterance"], normalizer: "Normalizer") -> tupl
         text = f"{first.manifest}:{first.line}: text: {shown(first.reference)} has no word after {normalizer}"
         if not kept:
             raise ManifestError(f"{text}; nor has any other text")
-        print(f"penstock: warning: {text}; left out: {len(emptied)} of {len(utterances)}", file=sys.stderr)
+        note(f"warning: {text}; left out: {len(emptied)} of {len(utterances)}")
     return kept, [f"{each.manifest}:{each.line}" for each in emptied]
-
-
-def _endpoint_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The endpoint options that are given."""
-    return read_flags(ENDPOINT_OPTIONS, args)
 
 
 def _window(args: argparse.Namespace) -> str | None:
@@ -222,11 +208,14 @@ def _pause_s(args: argparse.Namespace) -> float:
     return 1.0 if args.pause is None else float(args.pause)
 
 
-def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
-    """`endpointing`, `window` and `joined` of the conditions."""
-    given = {name: value for name, value in _endpoint_options(args).items() if value}
+def _conditions(args: argparse.Namespace, normalizer: "Normalizer", left_out: list[str]) -> dict[str, Any]:
+    """Conditions that the arguments say, and the normalizer."""
+    given = {name: value for name, value in read_flags(ENDPOINT_OPTIONS, args).items() if value}
     has_endpoints = any(name in given for name in (*ENDPOINTS, "endpoint_tokens"))
     return {
+        "manifests": [str(path) for path in args.manifests],
+        "normalizer": str(normalizer),
+        "left_out": left_out,
         "endpointing": ", ".join(f"{name} {value}" for name, value in given.items()) if has_endpoints else None,
         "window": _window(args),
         "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,
@@ -234,7 +223,7 @@ def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    _endpoint_options(args)  # names a wrong value
+    read_flags(ENDPOINT_OPTIONS, args)  # names a wrong value
     _window(args)
     if args.pause is not None and not args.join:
         raise SettingError("--pause needs --join N")
@@ -268,12 +257,9 @@ def _check_package(package: str, extra: str = "evaluate") -> None:
 def _warn_of_durations(utterances: list["Utterance"]) -> None:
     odd = [utterance for utterance in utterances if utterance.is_stated_wrongly]
     if odd:
-        where, more = f"{odd[0].manifest}:{odd[0].line}", f"; so do {len(odd) - 1} more" if len(odd) > 1 else ""
-        print(
-            f"penstock: warning: {where}: duration: {odd[0].stated_s:g} s, but {odd[0].part} lasts "
-            f"{odd[0].audio_s:g} s and is used as a whole{more}",
-            file=sys.stderr,
-        )
+        first, more = odd[0], f"; so do {len(odd) - 1} more" if len(odd) > 1 else ""
+        lasts = f"duration: {first.stated_s:g} s, but {first.part} lasts {first.audio_s:g} s and is used as a whole"
+        note(f"warning: {first.manifest}:{first.line}: {lasts}{more}")
 
 
 def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Conditions", "RunResult"]]:
@@ -304,14 +290,14 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     decoders = [parse_decoder(text) for text in sweep_decoders(args.decoder or [], args.sweep)]
     source = MODEL.read(given=MODEL.given(args))
     if not source:
-        print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
+        note(BUNDLED_MODEL_NOTICE)
     checkpoint = Checkpoint(resolve_or_bundled(source))
     default = offer_decoders(checkpoint.config, DEFAULT_DECODING).default
     decoders = decoders or [parse_decoder(text) for text in sweep_decoders([default], args.sweep)]
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
-    endpointing, window = _endpoint_options(args), _window(args)
+    endpointing, window = read_flags(ENDPOINT_OPTIONS, args), _window(args)
     check_attention(args, checkpoint.config.encoder.is_offline, window)
     normalizer = _normalizer(args, Tokenizer(checkpoint.tokenizer_path).has_punctuation_and_capitals)
     utterances, left_out = _keep_words(utterances, normalizer)
@@ -328,22 +314,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         "bundle": str(checkpoint.directory),
         "config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE),
     }
-    manifests = [str(path) for path in args.manifests]
-    hardware = describe_hardware(device)
-    conditions = Conditions(
-        model,
-        None,
-        hardware,
-        device,
-        threads,
-        processes,
-        streams * processes,
-        manifests,
-        precision=precision,
-        normalizer=str(normalizer),
-        left_out=left_out,
-        **_streams_made(args),
-    )
+    given = _conditions(args, normalizer, left_out) | {"model": model, "device": device, "precision": precision}
+    given |= {"threads": threads, "processes": processes}
+    conditions = Conditions(describe_hardware(device), streams * processes, **given)
     diarizer = Diarizer(SpeakerCheckpoint(args.speakers), precision) if args.speakers else None
     for context in contexts:
         for decoder in decoders:
@@ -398,14 +371,12 @@ def _through_server(
     from penstock.reporting import describe_hardware
 
     streams = args.streams or _SERVER_STREAMS
-    with connect(args.url, lambda: print(_FULL, file=sys.stderr, flush=True)) as client:
-        manifests = [str(path) for path in args.manifests]
+    with connect(args.url, lambda: note("the server is full; waiting for a slot")) as client:
         info = server_info(client)  # its alphabet is empty where the model writes every character
         normalizer = _normalizer(args, not info.alphabet or writes_sentences("".join(info.alphabet)))
         utterances, left_out = _keep_words(utterances, normalizer)
-        hardware, made = describe_hardware(), _streams_made(args)
-        made |= {"normalizer": str(normalizer), "left_out": left_out}
-        conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
-        options = _endpoint_options(args) | {"window": _window(args)}
+        given = _conditions(args, normalizer, left_out)
+        conditions = Conditions(describe_hardware(), streams, server=args.url, **given)
+        options = read_flags(ENDPOINT_OPTIONS, args) | {"window": _window(args)}
         outcomes = recognize_through_server(client, utterances, streams, bool(info.languages), options)
         yield conditions, collect(Variant(), utterances, outcomes, normalizer)

@@ -1,11 +1,11 @@
 """`penstock graph`: builds a decoding graph from a language model of words, and describes one."""
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.commands import note
 from penstock.commands.lm import add_model, open_checkpoint
 from penstock.errors import GraphError, LanguageModelError, naming
 
@@ -76,11 +76,8 @@ def run_build(args: argparse.Namespace) -> int:
         digest = sha256_of(tokenizer_path)
         compiled = compile_graph(arpa, lexicon, args.topology, tokenizer.size, digest, print)
     if len(entries) < len(known):
-        print(
-            f"penstock: warning: {len(known) - len(entries)} of {len(known)} words of {args.lm} are not in "
-            f"{word_list}: the graph cannot recognize them",
-            file=sys.stderr,
-        )
+        missing = f"{len(known) - len(entries)} of {len(known)} words of {args.lm} are not in {word_list}"
+        note(f"warning: {missing}: the graph cannot recognize them")
     write_graph(compiled.graph, args.out)
     if args.openfst:
         write_openfst(compiled.fst, args.openfst)

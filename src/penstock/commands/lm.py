@@ -2,11 +2,11 @@
 
 import argparse
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.commands import note
 from penstock.errors import CorpusError, SettingError
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from penstock.scoring.ngram.estimation.kneser_ney import Discounts
     from penstock.scoring.ngram.estimation.text import TextTokenizer, WordText
     from penstock.scoring.ngram.io import TokenNames
+
+
+MATCH_HINT = "does the text match the model's training text in case and punctuation?"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -90,12 +93,12 @@ def run_build(args: argparse.Namespace) -> int:
     if args.heldout:
         _check_heldout(args)
     text, units = _open_text(args), "words" if args.words else "tokens"
-    sentences = (
-        list(text.read(args.text)) if args.words else text.read(args.text)
-    )  # the words are known at the end of the text
+    sentences: Iterable[list[int]] = text.read(args.text)
+    if args.words:
+        sentences = list(sentences)  # the words are known at the end of the text
     built = build_lm(sentences, text.names, args.order, args.prune)
     if not args.words:  # a text has no words that its model lacks
-        _warn_of_unknown(text)
+        warn_of_unknown(text)
     _warn_of_fallback(built.discounts, 1 if args.words else 2)
     write_arpa(built.arpa, args.out)
     print(f"{args.out}: {text.sentences} sentences, {text.tokens} {units}")
@@ -150,23 +153,18 @@ def open_checkpoint(model: str | None) -> "Checkpoint":
     return Checkpoint(resolve_model(model))
 
 
-def _warn_of_unknown(text: "TextTokenizer | WordText") -> None:
+def warn_of_unknown(text: "TextTokenizer | WordText", where: str = "") -> None:
+    """Warns of tokens that the model's tokenizer does not know; where: the beginning of the message."""
     if text.unknown_tokens:
-        print(
-            f"penstock: warning: {text.unknown_tokens} of {text.tokens} tokens are unknown to the model's tokenizer: "
-            "does the text match the model's training text in case and punctuation?",
-            file=sys.stderr,
-        )
+        found = f"{text.unknown_tokens} of {text.tokens} tokens are unknown to the model's tokenizer"
+        note(f"warning: {where}{found}: {MATCH_HINT}")
 
 
 def _warn_of_fallback(discounts: Sequence["Discounts"], first: int) -> None:
     """Names the orders from `first` on: a recognizer has few tokens, so any text is too little for those of order 1."""
     orders = [str(order) for order, each in enumerate(discounts, start=1) if each.is_fallback and order >= first]
     if orders:
-        print(
-            f"penstock: warning: too little text for the discounts of order {', '.join(orders)}: using 0.5, 1, 1.5",
-            file=sys.stderr,
-        )
+        note(f"warning: too little text for the discounts of order {', '.join(orders)}: using 0.5, 1, 1.5")
 
 
 def _print_perplexity(args: argparse.Namespace, names: "TokenNames", units: str) -> None:

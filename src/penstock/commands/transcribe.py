@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.commands import note
 from penstock.errors import AudioError, OutputError, SettingError, shown
 from penstock.frontend.audio_file import named
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -136,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     if args.lattices and any(getattr(decoding, name) for name in ENDPOINTS):
         raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
     options = _stream_options(args, decoding)
-    inputs = find_audio(args.audio, args.files_from, args.from_manifest, _note, may_be_empty=args.watch)
+    inputs = find_audio(args.audio, args.files_from, args.from_manifest, note, may_be_empty=args.watch)
     if not inputs and not args.watch:
         raise SettingError("no audio: give files, directories, a list with --files-from or a manifest")
     results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
@@ -149,10 +150,10 @@ def run(args: argparse.Namespace) -> int:
     inputs = [inputs[index] for index in shard.choose(names, [each.stated_s for each in inputs])]
     jobs = [] if args.watch else _select(args, outputs, [_job(each, channel) for each in inputs])
     if not jobs and not args.watch:
-        _note("the results of all files exist" if inputs else f"shard {shard} has none of the {len(names)} files")
+        note("the results of all files exist" if inputs else f"shard {shard} has none of the {len(names)} files")
         return 0
     if not model:
-        print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
+        note(BUNDLED_MODEL_NOTICE)
     transcripts = sum(len(job.channels) for job in jobs)
     processes, streams = divide(len(jobs), transcripts, args.streams, threads, args.processes)
     if args.watch:
@@ -162,10 +163,10 @@ def run(args: argparse.Namespace) -> int:
     transcriber = _open_transcriber(args, streams, decoding, options, jobs)
     if args.speakers:
         transcriber = _with_speakers(transcriber, args, channel)
-    note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
+    loaded = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
     if args.watch:
-        return _watch(args, transcriber, (results, lattices), channel, (threads, note))
-    return 1 if _transcribe(args, transcriber, jobs, (results, lattices), (processes, threads), note) else 0
+        return _watch(args, transcriber, (results, lattices), channel, (threads, loaded))
+    return 1 if _transcribe(args, transcriber, jobs, (results, lattices), (processes, threads), loaded) else 0
 
 
 def _open_transcriber(
@@ -181,7 +182,7 @@ def _open_transcriber(
     checkpoint = Checkpoint(resolve_or_bundled(MODEL.read(given=MODEL.given(args))))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
     if notice := int8_notice(checkpoint, precision, "cpu"):
-        _note(notice)
+        note(notice)
     is_offline, window = checkpoint.config.encoder.is_offline, options.get("window")
     if is_offline and not is_live_window(window):
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
@@ -221,50 +222,47 @@ def _transcribe(
     jobs: list[_Job],
     outputs: tuple[ResultFiles | None, ResultFiles | None],
     sizes: tuple[int, int],
-    note: str,
+    loaded: str,
 ) -> int:
     """Prints or writes every transcript; outputs: texts and lattices; sizes: processes, and threads of each.
 
-    note: for the summary. Returns how many failed.
+    loaded: for the summary, when the model was. Returns how many failed.
     """
     from penstock.transcription.files import in_order
-    from penstock.transcription.processes import group_parts, longest_first, transcribe_files
+    from penstock.transcription.processes import group_parts, transcribe_files
 
     failures = 0
-    (results, lattices), (processes, threads) = outputs, sizes
+    (results, _), (processes, threads) = outputs, sizes
     paths, audio_s = [job.audio.part for job in jobs], [job.audio_s for job in jobs]
-    order = group_parts(paths, audio_s, processes)
-    if processes > 1:
-        order = longest_first(order, audio_s)
+    order = group_parts(paths, audio_s, processes, longest_first=processes > 1)
     with Progress(sys.stderr, len(jobs), sum(job.audio_s for job in jobs)) as progress:
         done = progress.count(transcribe_files(transcriber, paths, processes, progress.add_audio, order, threads))
         for index, transcripts in done if results else in_order(done):
             progress.clear()
             for transcript in transcripts:
-                failures += transcript.error is not None
-                if lattices and _has_result(transcript):
-                    lattices.write(jobs[index].audio, transcript)
-                if results and _has_result(transcript):
-                    results.write(jobs[index].audio, transcript)
-                elif _has_result(transcript):
-                    _print(transcript, args.json, is_named=len(jobs) > 1 or transcript.channel is not None)
-                if transcript.error:
-                    _note(f"error: {transcript.error}")
+                if transcript.text or transcript.error is None:  # else the file failed before any text
+                    for files in filter(None, outputs):
+                        files.write(jobs[index].audio, transcript)
+                    if not results:
+                        _print(transcript, args.json, is_named=len(jobs) > 1 or transcript.channel is not None)
+                if transcript.error is not None:
+                    failures += 1
+                    note(f"error: {transcript.error}")
             for line in dict.fromkeys(
                 f"{each.audio_name}: {remark.text}" for each in transcripts for remark in each.remarks
             ):
-                _note(f"warning: {line}")
+                note(f"warning: {line}")
             _warn_of_duration(jobs[index].audio, transcripts[0])
         if results:
             progress.clear()
-            _note(f"{progress.summary()} ({note}), {failures} failed; results are in {args.out}")
+            note(f"{progress.summary()} ({loaded}), {failures} failed; results are in {args.out}")
     return failures
 
 
 def _warn_of_duration(audio: AudioInput, transcript: "FileTranscript") -> None:
     if audio.offset_s is None and not transcript.error and is_stated_wrongly(audio.stated_s, transcript.audio_s):
         lasts = f"{audio.stated_s:g} s, but the file lasts {transcript.audio_s:g} s"
-        _note(f"warning: {audio.path}: duration: {lasts} and is used as a whole, as the line has no offset")
+        note(f"warning: {audio.path}: duration: {lasts} and is used as a whole, as the line has no offset")
 
 
 def _watch(
@@ -274,8 +272,8 @@ def _watch(
     channel: Channel,
     conditions: tuple[int, str],
 ) -> int:
-    """Transcribes what appears in the directories; conditions: threads, and the note for the summary."""
-    threads, note = conditions
+    """Transcribes what appears in the directories; conditions: threads, and `loaded` of `_transcribe`."""
+    threads, loaded = conditions
     watch = FolderWatch(lambda: find_audio(args.audio, None, None, may_be_empty=True))
     given = [files for files in outputs if files]
     failures = 0
@@ -287,9 +285,9 @@ def _watch(
                 files.choose_names(found.files)
             jobs = [_job(each, channel) for each in found.new]
             if not args.force:
-                jobs = [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in given)]
+                jobs = [job for job in jobs if not _is_done(job, given)]
             if jobs:
-                failures += _transcribe(args, transcriber, jobs, outputs, (1, threads), note)
+                failures += _transcribe(args, transcriber, jobs, outputs, (1, threads), loaded)
             time.sleep(_LOOK_S)
     return 1 if failures else 0
 
@@ -355,41 +353,30 @@ def _job(audio: AudioInput, channel: Channel) -> _Job:
     """Reads the header of the file unless a manifest has its duration."""
     if audio.stated_s is not None and channel != EACH:
         return _Job(audio, audio.stated_s, [None])
-    audio_s, channels = _header(audio.path, channel)
-    if audio.offset_s is not None:
-        audio_s = max(0.0, audio_s - audio.offset_s * len(channels))
-    return _Job(audio, audio_s, channels)
-
-
-def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
-    """`audio_s` and `channels` of the file's job."""
-    if not os.path.isfile(path):
-        return 0.0, [None]
-    try:
-        with named(path), open_audio(path) as reader:
-            names: Sequence[str | None] = channel_names(reader.channels) if channel == EACH else [None]
-            return (reader.seconds or 0.0) * len(names), names
-    except AudioError:  # reported when the file is transcribed
-        return 0.0, [None]
+    file_s, channels = 0.0, list[str | None]([None])
+    if os.path.isfile(audio.path):
+        with contextlib.suppress(AudioError), named(audio.path), contextlib.closing(open_audio(audio.path)) as reader:
+            file_s = reader.seconds or 0.0  # an error is reported when the file is transcribed
+            channels = [*channel_names(reader.channels)] if channel == EACH else [None]
+    return _Job(audio, len(channels) * max(0.0, file_s - audio.part.begin_s), channels)
 
 
 def _select(args: argparse.Namespace, outputs: list[ResultFiles], jobs: list[_Job]) -> list[_Job]:
     """The files to transcribe, with --resume without those that are done. OutputError if there are results."""
     if args.resume:
-        return [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in outputs)]
-    for job in jobs if not args.force else ():
-        if found := next(filter(None, (files.first_existing(job.audio, job.channels) for files in outputs)), None):
-            raise OutputError(f"{found} exists; --force overwrites results, --resume skips files that have them")
+        return [job for job in jobs if not _is_done(job, outputs)]
+    for path in (path for job in jobs if not args.force for path in _results_of(job, outputs)):
+        if os.path.exists(path):
+            raise OutputError(f"{path} exists; --force overwrites results, --resume skips files that have them")
     return jobs
 
 
-def _has_result(transcript: "FileTranscript") -> bool:
-    """True unless the file failed before any text."""
-    return bool(transcript.text) or transcript.error is None
+def _results_of(job: _Job, outputs: list[ResultFiles]) -> list[Path]:
+    return [path for files in outputs for channel in job.channels for path in files.paths(job.audio, channel)]
 
 
-def _note(text: str) -> None:
-    print(f"penstock: {text}", file=sys.stderr, flush=True)
+def _is_done(job: _Job, outputs: list[ResultFiles]) -> bool:
+    return all(map(os.path.exists, _results_of(job, outputs)))
 
 
 def _print(transcript: "FileTranscript", as_json: bool, is_named: bool) -> None:

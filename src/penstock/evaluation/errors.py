@@ -178,22 +178,15 @@ class SpeechFreeScore:
 
 
 @dataclass(frozen=True)
-class Confusions:
-    """Word errors in speech with their counts, most frequent first."""
-
-    substituted: list[tuple[tuple[str, str], int]]
-    """((reference word, hypothesis word), count)"""
-    deleted: list[tuple[str, int]]
-    inserted: list[tuple[str, int]]
-
-
-@dataclass(frozen=True)
 class Score:
     """All recognized utterances of one run."""
 
     speech: SpeechScore
     speech_free: SpeechFreeScore
-    confusions: Confusions
+    substituted: list[tuple[tuple[str, str], int]]
+    """((reference word, hypothesis word), count) in speech, most frequent first."""
+    deleted: list[tuple[str, int]]
+    inserted: list[tuple[str, int]]
     speakers: dict[str, EditCounts]
     """Word edits of each named speaker, worst first."""
 
@@ -203,15 +196,14 @@ def summarize(utterances: Sequence[Utterance], errors: Sequence[UtteranceErrors]
     pairs = list(zip(utterances, errors, strict=True))
     spoken = [(utterance, error) for utterance, error in pairs if error.reference]
     silent = [(utterance, error) for utterance, error in pairs if not error.reference]
+    inserted_in_silence = _by_frequency(word for _, error in silent for word in error.inserted)
     return Score(
-        _speech_score(spoken),
-        SpeechFreeScore(
-            len(silent),
-            sum(utterance.audio_s for utterance, _ in silent),
-            _by_frequency(Counter(word for _, error in silent for word in error.inserted)),
-        ),
-        _confusions([error for _, error in spoken]),
-        _speakers(spoken),
+        speech=_speech_score(spoken),
+        speech_free=SpeechFreeScore(len(silent), sum(each.audio_s for each, _ in silent), inserted_in_silence),
+        substituted=_by_frequency(pair for _, error in spoken for pair in error.substituted),
+        deleted=_by_frequency(word for _, error in spoken for word in error.deleted),
+        inserted=_by_frequency(word for _, error in spoken for word in error.inserted),
+        speakers=_speakers(spoken),
     )
 
 
@@ -226,17 +218,9 @@ def _speech_score(spoken: list[tuple[Utterance, UtteranceErrors]]) -> SpeechScor
     )
 
 
-def _confusions(errors: list[UtteranceErrors]) -> Confusions:
-    return Confusions(
-        substituted=_by_frequency(Counter(pair for error in errors for pair in error.substituted)),
-        deleted=_by_frequency(Counter(word for error in errors for word in error.deleted)),
-        inserted=_by_frequency(Counter(word for error in errors for word in error.inserted)),
-    )
-
-
-def _by_frequency(counter: Counter) -> list:
-    """`most_common`, with ties in alphabetical order."""
-    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+def _by_frequency(errors: Iterable[Any]) -> list[tuple[Any, int]]:
+    """Each with its count, the most frequent first, ties in alphabetical order."""
+    return sorted(Counter(errors).items(), key=lambda item: (-item[1], item[0]))
 
 
 def _speakers(spoken: list[tuple[Utterance, UtteranceErrors]]) -> dict[str, EditCounts]:

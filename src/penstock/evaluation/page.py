@@ -70,7 +70,10 @@ def write_page(path: Path, conditions: Conditions, results: Sequence[RunResult],
     parts = (text, _script_json(document))  # texts of manifests may have half a surrogate pair
     left = _MAX_BYTES - sum(len(part.encode(errors="backslashreplace")) for part in parts)
     problems: list[str] = []
-    for index, opus in _encode(utterances, _worst_first(results), left, problems):
+    errors = zip(*(result.errors for result in results), strict=True)
+    edits = [sum(error.words.edits for error in of_all if error) for of_all in errors]
+    worst_first = sorted(range(len(edits)), key=lambda index: -edits[index])
+    for index, opus in _encode(utterances, worst_first, left, problems):
         document["recordings"][index]["opus"] = opus
     try:
         path.write_text(text.replace('"DATA"', _script_json(document)), encoding="utf-8", errors="backslashreplace")
@@ -162,12 +165,6 @@ def _row(outcome: Any, errors: UtteranceErrors | None) -> dict:
     aligned = [word if word == found else [word, found] for word, found in errors.aligned]
     remarks = {"remarks": outcome.remarks} if outcome.remarks else {}
     return {"edits": errors.words.edits, "words": errors.words.reference_units, "aligned": aligned, **remarks}
-
-
-def _worst_first(results: Sequence[RunResult]) -> list[int]:
-    errors = zip(*(result.errors for result in results), strict=True)
-    edits = [sum(error.words.edits for error in of_all if error) for of_all in errors]
-    return sorted(range(len(edits)), key=lambda index: -edits[index])
 
 
 def _encode(

@@ -3,16 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 
-from penstock import reporting
 from penstock.evaluation.diarization import COLLARS_S, SpeakerErrors
 from penstock.evaluation.errors import (
     RESAMPLES,
     SEED,
-    Confusions,
     EditCounts,
-    SpeechFreeScore,
     SpeechScore,
     UtteranceErrors,
 )
@@ -30,18 +26,18 @@ _MAX_WORDS, _MAX_SPEAKERS = 8, 5
 class Conditions:
     """The model or server under test, and the machine."""
 
-    model: dict[str, str] | None
-    """`path` from the command line, `bundle` and `config_sha256`; None for a server."""
-    server: str | None
     hardware: str
     """Hardware of this machine, even if the server runs on another one."""
-    device: str | None
-    threads: int | None
-    """CPU threads of each process."""
-    processes: int | None
     streams: int
     """Concurrent streams of all processes together."""
     manifests: list[str]
+    model: dict[str, str] | None = None
+    """`path` from the command line, `bundle` and `config_sha256`; None for a server."""
+    server: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    """CPU threads of each process."""
+    processes: int | None = None
     endpointing: str | None = None
     """The endpoint options of all streams."""
     window: str | None = None
@@ -59,11 +55,6 @@ class Conditions:
     date: str = field(default_factory=date_utc)
 
 
-def write_report(path: Path, conditions: Conditions, results: Sequence[RunResult]) -> None:
-    """Writes the report, replacing that of fewer runs."""
-    reporting.write_report(path, report_document(conditions, results))
-
-
 def report_document(conditions: Conditions, results: Sequence[RunResult]) -> dict:
     """The report as JSON values."""
     return {
@@ -78,6 +69,7 @@ def report_document(conditions: Conditions, results: Sequence[RunResult]) -> dic
 
 def _result(result: RunResult) -> dict:
     context, decoder = result.variant.context, result.variant.decoder
+    score, silent = result.score, result.score.speech_free
     return {
         "context": list(context) if context else None,
         "decoder": str(decoder) if decoder else None,
@@ -85,10 +77,23 @@ def _result(result: RunResult) -> dict:
         "rtfx": result.rtfx,
         "cpu_rtfx": result.cpu_rtfx,
         "failed_utterances": len(result.failures),
-        "speech": _speech(result.score.speech),
-        "speech_free": _speech_free(result.score.speech_free),
-        "confusions": _confusions(result.score.confusions),
-        "speakers": [{"speaker": name} | _words(counts) for name, counts in result.score.speakers.items()],
+        "speech": _speech(score.speech),
+        "speech_free": {
+            "utterances": silent.utterances,
+            "audio_s": silent.audio_s,
+            "inserted_words": silent.inserted_words,
+            "inserted_words_per_minute": silent.inserted_words_per_minute,
+            "inserted": _word_counts(silent.inserted),
+        },
+        "confusions": {
+            "substituted": [
+                {"reference": reference, "hypothesis": hypothesis, "count": count}
+                for (reference, hypothesis), count in score.substituted
+            ],
+            "deleted": _word_counts(score.deleted),
+            "inserted": _word_counts(score.inserted),
+        },
+        "speakers": [{"speaker": name} | _words(counts) for name, counts in score.speakers.items()],
         **_by_speaker(result.who_spoke),
         "utterances": [
             _utterance(utterance, outcome, error) | _by_speaker(by_speaker or SpeakerErrors())
@@ -131,27 +136,6 @@ def _speech(speech: SpeechScore) -> dict:
         "character_substitutions": characters.substitutions,
         "character_deletions": characters.deletions,
         "character_insertions": characters.insertions,
-    }
-
-
-def _speech_free(silent: SpeechFreeScore) -> dict:
-    return {
-        "utterances": silent.utterances,
-        "audio_s": silent.audio_s,
-        "inserted_words": silent.inserted_words,
-        "inserted_words_per_minute": silent.inserted_words_per_minute,
-        "inserted": _word_counts(silent.inserted),
-    }
-
-
-def _confusions(confusions: Confusions) -> dict:
-    return {
-        "substituted": [
-            {"reference": reference, "hypothesis": hypothesis, "count": count}
-            for (reference, hypothesis), count in confusions.substituted
-        ],
-        "deleted": _word_counts(confusions.deleted),
-        "inserted": _word_counts(confusions.inserted),
     }
 
 
@@ -256,13 +240,12 @@ def _der(number: int, result: RunResult) -> str:
 
 
 def _details(result: RunResult) -> str:
-    confusions = result.score.confusions
-    lines = [str(result.variant)]
-    lines += _counted("substituted", ((f"{ref} → {hyp}", n) for (ref, hyp), n in confusions.substituted))
-    lines += _counted("deleted", confusions.deleted)
-    lines += _counted("inserted", confusions.inserted)
-    lines += _counted("no speech", result.score.speech_free.inserted)
-    speakers = [(name, counts) for name, counts in result.score.speakers.items() if counts.edits]
+    score, lines = result.score, [str(result.variant)]
+    lines += _counted("substituted", ((f"{ref} → {hyp}", n) for (ref, hyp), n in score.substituted))
+    lines += _counted("deleted", score.deleted)
+    lines += _counted("inserted", score.inserted)
+    lines += _counted("no speech", score.speech_free.inserted)
+    speakers = [(name, counts) for name, counts in score.speakers.items() if counts.edits]
     if speakers:
         worst = ", ".join(
             f"{name} {_percent(counts.rate)} % of {counts.reference_units} words"

@@ -52,17 +52,14 @@ class DecoderChoice:
         """Options of the recognizer."""
         return DecodingConfig(**self.options)
 
-    @property
-    def stream_options(self) -> dict[str, object]:
-        """Options of every stream, sent with its first request."""
-        return {"decoder": self.name}
-
     def options_with(self, boosted_phrases: Sequence[object], language: str | None = None) -> dict[str, object]:
         """Options of the stream of an utterance with these phrases, which a decoder without boosting does not get.
 
         language: None for the recognizer's default.
         """
-        options = self.stream_options | ({} if language is None else {"language": language})
+        options: dict[str, object] = {"decoder": self.name}
+        if language is not None:
+            options["language"] = language
         if not boosted_phrases or self.name not in BOOSTED_DECODERS:
             return options
         boost = {} if self.boost is None else {"boost": self.boost}
@@ -240,7 +237,7 @@ def recognize_in_process(
     stream. diarizer: says who speaks.
     """
     from penstock.transcription.files import FileTranscriber
-    from penstock.transcription.processes import group_parts, longest_first, transcribe_files
+    from penstock.transcription.processes import group_parts, transcribe_files
     from penstock.transcription.speakers import SpeakerTranscriber
 
     has_languages = recognizer.config.prompt is not None  # `lang` of other models' manifests changes nothing
@@ -251,7 +248,7 @@ def recognize_in_process(
     ]
     recognizer.check_options(own)
     paths, audio_s = [utterance.part for utterance in utterances], [utterance.audio_s for utterance in utterances]
-    order = longest_first(group_parts(paths, audio_s, processes), audio_s)
+    order = group_parts(paths, audio_s, processes)
     transcriber: Transcriber = FileTranscriber(recognizer, recognizer.chunk_samples(options[0]), options)
     if diarizer is not None:
         transcriber = SpeakerTranscriber(transcriber, diarizer, MIX)

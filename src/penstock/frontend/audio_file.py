@@ -4,7 +4,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ def audio_span(path: str | Path) -> tuple[float, float]:
 
     Raises AudioError if it is missing, not audio or empty.
     """
-    with named(path), open_audio(path) as reader:
+    with named(path), closing(open_audio(path)) as reader:
         duration_s = reader.seconds or sum(len(block.samples) / block.rate_hz for block in reader.blocks())
         if not duration_s:
             raise ValueError("has no audio")
@@ -189,8 +189,8 @@ class AudioBlocks:
             self._failure = error
             raise
         self.has_ended = block is None
-        for number, track in enumerate(self.tracks):
-            track.add(None if block is None else block[number])
+        for track, samples in zip(self.tracks, block or (), strict=False):
+            track.add(samples)
 
 
 class AudioSource:
@@ -268,23 +268,21 @@ class AudioTrack:
         """Name of the channel if each is a track, else None."""
         self._source = source
         self._pending = _NO_SAMPLES
-        self._has_ended = False
 
     @property
     def is_done(self) -> bool:
         """True when `read` has returned the last samples."""
-        return self._has_ended and not len(self._pending)
+        return self._source.has_ended and not len(self._pending)
 
     def read(self, count: int) -> np.ndarray:
         """The next `count` samples [n] float32, fewer at the end of the track."""
-        while len(self._pending) <= count and not self._has_ended:  # one more sample shows whether these are the last
+        while (
+            len(self._pending) <= count and not self._source.has_ended
+        ):  # one more sample shows whether these are the last
             self._source.advance()
         samples, self._pending = self._pending[:count], self._pending[count:]
         return samples
 
-    def add(self, samples: np.ndarray | None) -> None:
-        """Takes the track's samples of one block; None at the end of the file."""
-        if samples is None:
-            self._has_ended = True
-        else:
-            self._pending = np.concatenate([self._pending, samples]) if len(self._pending) else samples
+    def add(self, samples: np.ndarray) -> None:
+        """Takes the track's samples of one block."""
+        self._pending = np.concatenate([self._pending, samples]) if len(self._pending) else samples

@@ -174,9 +174,7 @@ def _choose(source: HubSource, files: list[str], wanted: str | None, kind: str |
     is_supported = kind in MODEL_TYPES
     format_ = wanted or (TRANSFORMERS if is_supported else NEMO)
     names = [name for name in files if any(fnmatch.fnmatch(name, pattern) for pattern in _PATTERNS[format_])]
-    if format_ == TRANSFORMERS and is_supported:
-        return format_, names
-    if format_ == NEMO and len(names) == 1:
+    if is_supported if format_ == TRANSFORMERS else len(names) == 1:
         return format_, names
     nemo = ", ".join(sorted(name for name in files if name.endswith(".nemo"))) or "none"
     raise ModelNotFoundError(

@@ -58,29 +58,27 @@ class StoredBundle:
         and of scales and factors in int8 that are not positive.
         """
         wanted = {n: s for n, s in self._shapes.items() if not prefixes or n.startswith(prefixes)}
-        tensors = self._read(wanted)
+        tensors = read_tensors(self._path, wanted, self.int8)
         for name in self.int8 & wanted.keys():
             tensors[name] = self._dequantized(name, tensors[name], wanted[name])
         return {name: tensor if as_stored else tensor.float() for name, tensor in tensors.items()}
 
     def factors(self, name: str) -> "torch.Tensor":
         """Returns the factors [in] of a tensor in int8, all 1 where its channels are not smoothed."""
-        return self._positive(self._read({name + _FACTORS: self._shapes[name][1:]}))[name + _FACTORS]
+        return self._read_positive({name + _FACTORS: self._shapes[name][1:]})[name + _FACTORS]
 
     def _dequantized(self, name: str, numbers: "torch.Tensor", shape: tuple[int, ...]) -> "torch.Tensor":
         """The largest of each row is what it was, so that the same int8 numbers follow from these."""
-        parts = self._positive(self._read({name + _LARGEST: shape[:1], name + _FACTORS: shape[1:]}))
+        parts = self._read_positive({name + _LARGEST: shape[:1], name + _FACTORS: shape[1:]})
         scaled = numbers.float() * (parts[name + _LARGEST].double() / 127).unsqueeze(1)
         return scaled.div_(parts[name + _FACTORS]).float()
 
-    def _positive(self, tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+    def _read_positive(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
+        tensors = read_tensors(self._path, wanted, self.int8)
         for name, tensor in tensors.items():
             if not bool((tensor > 0).all()):
                 raise CheckpointError(f"{self._path}: tensor {name} has numbers that are not positive")
         return tensors
-
-    def _read(self, wanted: Shapes) -> "dict[str, torch.Tensor]":
-        return read_tensors(self._path, wanted, self.int8)
 
 
 def int8_parts(tensors: dict[str, Int8Tensor] | None) -> "dict[str, dict[str, torch.Tensor]]":

@@ -1,9 +1,10 @@
 """Languages of a checkpoint with prompts, and labels that are no text: language tags and end tokens. Untrusted data."""
 
 import re
+from dataclasses import replace
 
 from penstock.errors import CheckpointError, naming
-from penstock.model.config import PromptConfig
+from penstock.model.config import ModelConfig, PromptConfig
 from penstock.model.section import Section
 from penstock.model.vocabulary import read_vocabulary
 
@@ -34,19 +35,14 @@ def read_languages(section: Section, key: str, prompts: int, hidden: int) -> Pro
         return PromptConfig(prompts, hidden, languages, default)
 
 
-def tag_labels(tokenizer_model: bytes) -> tuple[int, ...]:
-    """The labels of a `tokenizer.model` that are language tags, ascending."""
-    return _matching_labels(tokenizer_model, LANGUAGE_TAG)
-
-
-def end_labels(tokenizer_model: bytes) -> tuple[int, ...]:
-    """The labels of a `tokenizer.model` that are end tokens, ascending."""
-    return _matching_labels(tokenizer_model, END_TOKEN)
-
-
-def _matching_labels(tokenizer_model: bytes, pattern: re.Pattern[str]) -> tuple[int, ...]:
-    names = enumerate(read_vocabulary(tokenizer_model).names)
-    return tuple(label for label, name in names if pattern.fullmatch(name))
+def with_labels(model: ModelConfig, tokenizer_model: bytes) -> ModelConfig:
+    """The configuration with the labels of a `tokenizer.model` that are end tokens or, with prompts, language tags."""
+    names = read_vocabulary(tokenizer_model).names
+    tags, ends = (
+        tuple(label for label, name in enumerate(names) if pattern.fullmatch(name))
+        for pattern in (LANGUAGE_TAG, END_TOKEN)
+    )
+    return replace(model, prompt=model.prompt and replace(model.prompt, tags=tags), end_tokens=ends)
 
 
 def without_tags(text: str) -> str:

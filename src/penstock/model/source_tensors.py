@@ -6,11 +6,13 @@ Computes the analysis window and the mel filterbank of checkpoints that do not s
 import logging
 import math
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from penstock.errors import CheckpointError
+from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig, ModelConfig
 
 StateDict = dict[str, torch.Tensor]
@@ -100,7 +102,32 @@ def prompt_input(file: str, remaining: StateDict, place: str, config: ModelConfi
     return {"prompt.in.weight": weight[:, :width], "prompt.table": table}
 
 
-def folded_depthwise(
+def convert_tensors(
+    file: str,
+    remaining: StateDict,
+    config: ModelConfig,
+    known: StateDict,
+    source_of: Callable[[str, tuple[int, ...]], SourceTensor],
+    norm: str,
+) -> StateDict:
+    """The tensors of `tensor_shapes(config)`: those that are `known`, and all `remaining` ones of a checkpoint.
+
+    source_of: the source of a bundle's tensor by its name and shape; norm: the checkpoint's name of the batch norms.
+    """
+    tensors = dict(known)
+    for name, shape in tensor_shapes(config).items():
+        if name in tensors:
+            continue
+        source = source_of(name, shape)
+        if name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm:
+            tensors |= _folded_depthwise(file, remaining, name, source, norm, config.encoder.use_bias)
+        else:
+            tensors[name] = take(file, remaining, source).reshape(shape)
+    reject_rest(file, remaining)
+    return tensors
+
+
+def _folded_depthwise(
     file: str, remaining: StateDict, name: str, source: SourceTensor, norm: str, use_bias: bool
 ) -> StateDict:
     """Weight `name` and bias of a depthwise convolution with the batch norm after it.

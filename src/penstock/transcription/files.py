@@ -19,8 +19,8 @@ from penstock_common.audio.tracks import MIX, Channel
 from penstock_common.writing import join_texts
 
 AudioPath = str | Path | FilePart
-_StreamId = tuple[int, int]
-"""Numbers of a file and of its track."""
+OnAudio = Callable[[float], None]
+"""Called with the seconds of audio of every step."""
 _READ_SAMPLES = 1 << 17
 """Samples of a request with a part of a whole file."""
 
@@ -113,37 +113,34 @@ class _OpenFile:
     """A file that is being transcribed."""
 
     def __init__(self, index: int, audio: AudioBlocks, options: dict, recognizer: Recognizer):
-        self.index, self._audio, rate_hz = index, audio, recognizer.sample_rate_hz
+        self.index, self._audio, part = index, audio, audio.part
         language = recognizer.languages.known(options.get("language"))
-        self.transcripts = [
-            FileTranscript(
-                audio.part.path, track.channel, known_language=language, start_s=audio.start_s, part=audio.part
-            )
-            for track in audio.tracks
-        ]
-        self.tracks = [
-            _OpenTrack((index, number), track, transcript, options, rate_hz)
-            for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
-        ]
+        self.tracks: list[_OpenTrack] = []
+        for number, track in enumerate(audio.tracks):
+            transcript = FileTranscript(part.path, track.channel, known_language=language, part=part)
+            transcript.start_s = audio.start_s
+            self.tracks.append(_OpenTrack((index, number), track, transcript, options, recognizer.sample_rate_hz))
 
     @property
     def is_done(self) -> bool:
         return all(track.is_done for track in self.tracks)
 
-    def close(self) -> None:
-        """Closes the file."""
+    def close(self) -> list[FileTranscript]:
+        """Closes the file; returns its transcripts."""
         for track in self.tracks:
             on_text = (each._replace(start_s=each.start_s + self._audio.start_s) for each in track.monitor.remarks)
             track.transcript.remarks = [*self._audio.remarks, *on_text]
         self._audio.close()
+        return [track.transcript for track in self.tracks]
 
 
 class _OpenTrack:
     """A track of an open file, and its stream."""
 
     def __init__(
-        self, stream_id: _StreamId, audio: AudioTrack, transcript: FileTranscript, options: dict, rate_hz: int
+        self, stream_id: tuple[int, int], audio: AudioTrack, transcript: FileTranscript, options: dict, rate_hz: int
     ):
+        """stream_id: the numbers of the file and of the track."""
         self.stream_id, self._audio, self.transcript, self._options = stream_id, audio, transcript, options
         self._is_started = self._has_ended = False
         self.samples = 0
@@ -174,6 +171,15 @@ class _OpenTrack:
         return AudioRequest(self.stream_id, read, is_start, self._has_ended, self._options if is_start else {})
 
 
+NumberedPath = tuple[int, AudioPath]
+NumberedTranscripts = Iterator[tuple[int, list[FileTranscript]]]
+"""The number of each file, and its transcripts."""
+
+
+def ignore(audio_s: float) -> None:
+    """Shows no progress."""
+
+
 class Transcriber(ABC):
     """Makes transcripts of files."""
 
@@ -186,13 +192,11 @@ class Transcriber(ABC):
             yield from transcripts
 
     @abstractmethod
-    def transcribe_numbered(
-        self, files: Iterable[tuple[int, AudioPath]], on_audio: Callable[[float], None] = lambda audio_s: None
-    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+    def transcribe_numbered(self, files: Iterable[NumberedPath], on_audio: OnAudio = ignore) -> NumberedTranscripts:
         """Yields the number and the transcripts of each file as soon as it is done.
 
-        files: numbers, and paths or parts; the next one is taken when there is room for it. Parts of one file in a row,
-        by their begin, share its decoder. on_audio: called with the seconds of audio of every step.
+        files: the next one is taken when there is room for it. Parts of one file in a row, by their begin, share its
+        decoder.
         """
 
 
@@ -218,9 +222,7 @@ class FileTranscriber(Transcriber):
         self._options = options or {}
         self._channel = channel
 
-    def transcribe_numbered(
-        self, files: Iterable[tuple[int, AudioPath]], on_audio: Callable[[float], None] = lambda audio_s: None
-    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+    def transcribe_numbered(self, files: Iterable[NumberedPath], on_audio: OnAudio = ignore) -> NumberedTranscripts:
         """Implements `Transcriber`; there is room for a file when a stream is free and whole files do not fill a batch.
 
         Where the caller stops before the last file, the open files and their streams are closed.
@@ -237,12 +239,8 @@ class FileTranscriber(Transcriber):
                     self._recognizer.cancel(track.stream_id)
 
     def _transcribe(
-        self,
-        waiting: Iterator[tuple[int, AudioPath]],
-        source: AudioSource,
-        open_files: list[_OpenFile],
-        on_audio: Callable[[float], None],
-    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+        self, waiting: Iterator[NumberedPath], source: AudioSource, open_files: list[_OpenFile], on_audio: OnAudio
+    ) -> NumberedTranscripts:
         """Keeps `open_files` to those that are not done."""
         tracks: list[_OpenTrack] = []
         """Streams that run or wait, those of one file side by side."""
@@ -265,9 +263,8 @@ class FileTranscriber(Transcriber):
                 self._read(tracks)
             self._advance(tracks[: self._recognizer.table.max_streams], on_audio)
             for file in [file for file in open_files if file.is_done]:
-                file.close()
                 open_files.remove(file)
-                yield file.index, file.transcripts
+                yield file.index, file.close()
             tracks = [track for track in tracks if not track.is_done]
             self._read(tracks)
 
@@ -283,7 +280,7 @@ class FileTranscriber(Transcriber):
             while unread := [track for track in first if not track.is_read]:
                 self._send(unread, _READ_SAMPLES, may_end=False)
 
-    def _advance(self, tracks: list[_OpenTrack], on_audio: Callable[[float], None]) -> None:
+    def _advance(self, tracks: list[_OpenTrack], on_audio: OnAudio) -> None:
         """Sends one request per track; of whole files, which have been read, their ends."""
         if self._request_samples:
             before = sum(track.samples for track in tracks)
@@ -299,13 +296,7 @@ class FileTranscriber(Transcriber):
 
         self._send([track for track in tracks if not track.is_done], 0, note=note)
 
-    def _send(
-        self,
-        tracks: list[_OpenTrack],
-        samples: int,
-        may_end: bool = True,
-        note: Callable[[float], None] = lambda audio_s: None,
-    ) -> None:
+    def _send(self, tracks: list[_OpenTrack], samples: int, may_end: bool = True, note: OnAudio = ignore) -> None:
         requests: list[AudioRequest] = []
         sent: list[_OpenTrack] = []
         for track in tracks:
@@ -326,9 +317,7 @@ class FileTranscriber(Transcriber):
             track.add(result)
 
 
-def in_order(
-    numbered: Iterable[tuple[int, list[FileTranscript]]],
-) -> Iterator[tuple[int, list[FileTranscript]]]:
+def in_order(numbered: Iterable[tuple[int, list[FileTranscript]]]) -> NumberedTranscripts:
     """Yields what has the numbers 0, 1, 2 ..., each as soon as those before it have come."""
     early: dict[int, list[FileTranscript]] = {}
     next_number = 0

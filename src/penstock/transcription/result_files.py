@@ -7,13 +7,12 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OutputError, SettingError
-from penstock.frontend.audio_file import FilePart
 from penstock.transcription.audio_inputs import AudioInput
 from penstock_common import subtitles
 from penstock_common.results import Word
@@ -24,21 +23,19 @@ if TYPE_CHECKING:
 
 
 def document(transcript: "FileTranscript") -> dict[str, Any]:
-    """A transcript in the format of `penstock-client --json`."""
+    """A transcript in the format of `penstock-client --json`; a part has its times as in its manifest."""
+    part = transcript.part
     return {
         "audio": transcript.audio,
-        **_times(transcript.part),
+        **({} if part is None or part.offset_s is None else {"offset": part.offset_s, "duration": part.duration_s}),
         **({} if transcript.channel is None else {"channel": transcript.channel}),
         "text": transcript.text,
         "language": transcript.language,
         "tokens": [token.id for token in transcript.tokens],
         "timestamps": [token.timestamp for token in transcript.tokens],
-        "words": _words(transcript),
+        "words": list(map(word_document, _words(transcript))),
         "alternatives": alternative_documents(transcript.alternatives),
-        "segments": [
-            segment_document(each.text, each.language, each.words, each.tokens, each.alternatives)
-            for each in transcript.segments
-        ],
+        "segments": [segment_document(each, each.words) for each in transcript.segments],
         **({} if transcript.turns is None else {"turns": [turn._asdict() for turn in transcript.turns]}),
         "audio_s": transcript.audio_s,
         "remarks": [remark.document for remark in transcript.remarks],
@@ -46,14 +43,10 @@ def document(transcript: "FileTranscript") -> dict[str, Any]:
     }
 
 
-def _times(part: FilePart | None) -> dict[str, Any]:
-    """The times of a part as in its manifest."""
-    return {} if part is None or part.offset_s is None else {"offset": part.offset_s, "duration": part.duration_s}
-
-
-def _words(transcript: "FileTranscript") -> list[dict[str, Any]]:
-    speakers = ({"speaker": speaker} for speaker in transcript.speakers) if transcript.speakers else repeat({})
-    return [word_document(word) | speaker for word, speaker in zip(transcript.words, speakers, strict=False)]
+def _words(transcript: "FileTranscript") -> Iterator[Word]:
+    """The words with their speakers."""
+    who = transcript.speakers or repeat(None)
+    return (Word(*word, speaker) for word, speaker in zip(transcript.words, who, strict=False))
 
 
 def _rttm(transcript: "FileTranscript") -> str:
@@ -65,8 +58,7 @@ def _rttm(transcript: "FileTranscript") -> str:
 
 def _cues(transcript: "FileTranscript") -> list[Any]:
     """The words of each segment, of each speaker in turn."""
-    who = transcript.speakers or repeat(None)
-    words = (Word(*word, speaker) for word, speaker in zip(transcript.words, who, strict=False))
+    words = _words(transcript)
     segments = [
         (list(islice(words, segment.words)), segment.language or transcript.known_language)
         for segment in transcript.segments
@@ -150,7 +142,7 @@ class ResultFiles:
         self._with_suffix = frozenset(name for name in names if stems[name.with_suffix("")] > 1)
         seen: dict[Path, AudioInput] = {}
         for each in inputs:
-            (first, *_) = self._paths(each, None)
+            (first, *_) = self.paths(each, None)
             other = seen.setdefault(first, each)
             if other is not each:
                 raise SettingError(f"{other.part} and {each.part} would both be written to {first}; rename one")
@@ -164,19 +156,9 @@ class ResultFiles:
                 with contextlib.suppress(OSError):  # such as another process that removes it
                     path.unlink()
 
-    def exist(self, audio: AudioInput, channels: Sequence[str | None]) -> bool:
-        """True if all results of an audio file are there."""
-        return all(os.path.exists(path) for channel in channels for path in self._paths(audio, channel))
-
-    def first_existing(self, audio: AudioInput, channels: Sequence[str | None]) -> Path | None:
-        """The first result of an audio file that is there, or None."""
-        return next(
-            (path for channel in channels for path in self._paths(audio, channel) if os.path.exists(path)), None
-        )
-
     def write(self, audio: AudioInput, transcript: "FileTranscript") -> None:
         """Writes the transcript in all formats; a file is complete or not there. Raises OutputError."""
-        for name, path in zip(self._formats, self._paths(audio, transcript.channel), strict=True):
+        for name, path in zip(self._formats, self.paths(audio, transcript.channel), strict=True):
             partial = path.with_name(f".penstock-{os.getpid()}{_HOST}.partial")  # short: a name has at most 255 bytes
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,8 +170,8 @@ class ResultFiles:
                     partial.unlink()
                 raise OutputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
 
-    def _paths(self, audio: AudioInput, channel: str | None) -> list[Path]:
-        """One path for each format."""
+    def paths(self, audio: AudioInput, channel: str | None) -> list[Path]:
+        """The results of an audio file or its channel: one path for each format."""
         kept = audio.name if audio.name in self._with_suffix else audio.name.with_suffix("")
         stem = kept.name + audio.part.label + (f".{channel}" if channel else "")
         return [self._directory / audio.name.with_name(f"{stem}.{name}") for name in self._formats]

@@ -1,6 +1,6 @@
 """Says of each transcript who speaks: the file is read once more, for the speaker model."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -9,7 +9,14 @@ from penstock.errors import PenstockError, StreamError
 from penstock.frontend.audio_file import AudioSource
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.turns import speakers_of, turns
-from penstock.transcription.files import AudioPath, FileTranscript, Transcriber
+from penstock.transcription.files import (
+    FileTranscript,
+    NumberedPath,
+    NumberedTranscripts,
+    OnAudio,
+    Transcriber,
+    ignore,
+)
 from penstock_common.audio.tracks import Channel
 
 _READ_SAMPLES = 1 << 16
@@ -21,9 +28,7 @@ class SpeakerTranscriber(Transcriber):
     def __init__(self, inner: Transcriber, diarizer: Diarizer, channel: Channel):
         self._inner, self._diarizer, self._channel = inner, diarizer, channel
 
-    def transcribe_numbered(
-        self, files: Iterable[tuple[int, AudioPath]], on_audio: Callable[[float], None] = lambda audio_s: None
-    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+    def transcribe_numbered(self, files: Iterable[NumberedPath], on_audio: OnAudio = ignore) -> NumberedTranscripts:
         """Implements `Transcriber.transcribe_numbered`."""
         source = AudioSource(self._diarizer.config.features.sample_rate_hz, self._channel)
         try:

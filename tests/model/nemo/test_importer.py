@@ -107,28 +107,6 @@ def test_configuration_values(tmp_path):
     assert (other.transducer.predictor_layers, other.encoder.mel_bins) == (2, 128)
 
 
-def test_tensors_are_nemos_in_another_layout(tmp_path):
-    state, tensors = nemo_state(), import_nemo(golden_case("rnnt_hybrid").nemo_path, tmp_path / "b").tensors()
-    pairs = {
-        "encoder.subsampling.first.weight": "encoder.pre_encode.conv.0.weight",
-        "encoder.subsampling.depthwise.1.weight": "encoder.pre_encode.conv.5.weight",
-        "encoder.subsampling.pointwise.1.weight": "encoder.pre_encode.conv.6.weight",
-        "encoder.layers.1.feed_forward2.down.weight": "encoder.layers.1.feed_forward2.linear2.weight",
-        "encoder.layers.1.attention.key.bias": "encoder.layers.1.self_attn.linear_k.bias",
-        "encoder.layers.1.attention.position_bias_v": "encoder.layers.1.self_attn.pos_bias_v",
-        "encoder.layers.0.convolution.depthwise.weight": "encoder.layers.0.conv.depthwise_conv.weight",
-        "encoder.layers.0.convolution.depthwise_norm.bias": "encoder.layers.0.conv.batch_norm.bias",
-        "encoder.layers.0.convolution.pointwise1.weight": "encoder.layers.0.conv.pointwise_conv1.weight",
-        "predictor.embedding.weight": "decoder.prediction.embed.weight",
-        "predictor.lstm.0.hidden_bias": "decoder.prediction.dec_rnn.lstm.bias_hh_l0",
-        "joint.predictor.weight": "joint.pred.weight",
-        "joint.output.weight": "joint.joint_net.2.weight",
-        "ctc.weight": "ctc_decoder.decoder_layers.0.weight",
-    }
-    for ours, theirs in pairs.items():
-        assert torch.equal(tensors[ours].flatten(), state[theirs].flatten()), ours
-
-
 @pytest.mark.parametrize("name", ["rnnt_batch_norm", "tdt_hybrid"])  # without and with a bias before the norm
 def test_folded_batch_norm_is_convolution_then_batch_norm(name, tmp_path):
     state, checkpoint = nemo_state(name), import_nemo(golden_case(name).nemo_path, tmp_path / "b")

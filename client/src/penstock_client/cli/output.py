@@ -196,10 +196,7 @@ def document(name: AudioName, streamed: Streamed) -> dict[str, object]:
         "timestamps": transcript.timestamps,
         "words": list(map(word_document, transcript.words)),
         "alternatives": alternative_documents(transcript.alternatives),
-        "segments": [
-            segment_document(each.text, each.language, len(each.words), each.tokens, each.alternatives)
-            for each in transcript.segments
-        ],
+        "segments": [segment_document(each, len(each.words)) for each in transcript.segments],
         "audio_s": streamed.audio_s,
         "remarks": [remark.document for remark in streamed.remarks],
         "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),

@@ -73,7 +73,7 @@ class _Faults:
 
 
 class MediaReader:
-    """Reads a file block by block, as `WavReader` does; close it, or use it as a context manager.
+    """Reads a file block by block, as `WavReader` does. Close it.
 
     Closes the file with itself. Packets that are damaged, and holes in the file's times, become silence and remarks.
     Raises ValueError with the reason why the file is unusable, and ImportError without FFmpeg.
@@ -148,12 +148,6 @@ class MediaReader:
         """Closes FFmpeg's side of the file."""
         if self._media is not None:
             self._media.close()
-
-    def __enter__(self) -> "MediaReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _choose_track(self) -> Any:
         """The default audio track, else that with the most channels, as FFmpeg's command chooses."""

@@ -85,7 +85,7 @@ class _UnknownLength:
 
 
 class _BlockReader:
-    """A file that is read block by block; close it, or use it as a context manager."""
+    """A file that is read block by block. Close it."""
 
     start_s = 0.0
     """The time of the first sample in the file."""
@@ -101,12 +101,6 @@ class _BlockReader:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class WavReader(_BlockReader):

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -225,19 +225,13 @@ class TrackReader:
         """Closes the file."""
         self._reader.close()
 
-    def __enter__(self) -> "TrackReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def load(source: str | Path | bytes, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
     """A file, or its content, in any format of `open_audio`, as tracks at `sample_rate_hz`; `-` is standard input.
 
     Raises as `TrackReader`.
     """
-    with TrackReader(source, sample_rate_hz, channel) as reader:
+    with closing(TrackReader(source, sample_rate_hz, channel)) as reader:
         joined = [np.concatenate(parts) for parts in zip(*reader.blocks(), strict=True)]
         return Audio(list(map(Track, reader.names, joined)), reader.start_s, reader.remarks)
 

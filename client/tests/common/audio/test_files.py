@@ -1,5 +1,6 @@
 import io
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def test_an_au_file_of_unknown_length_is_read_in_parts_and_closed(tmp_path, leng
     data = path.read_bytes()
     path.write_bytes(data[:8] + length + data[12:])
     file = CountedFile(path)
-    with sound_file.open_audio(file) as reader:
+    with closing(sound_file.open_audio(file)) as reader:
         read = np.concatenate([block.samples[:, 0] for block in reader.blocks()])
     assert np.abs(read - samples).max() < 1e-4
     assert file.closed

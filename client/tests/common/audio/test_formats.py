@@ -1,5 +1,7 @@
 """The first bytes show the format; FFmpeg reads nearly all, libsndfile without it what it reads whole."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,7 @@ def test_text_is_no_audio():
 
 def test_blocks_have_any_size():
     pytest.importorskip("av")
-    with open_audio(media_file("webm", "libopus", np.tile(NOISE, 4), 48_000)) as reader:
+    with closing(open_audio(media_file("webm", "libopus", np.tile(NOISE, 4), 48_000))) as reader:
         blocks = list(reader.blocks())
     assert (reader.remarks, reader.channels, reader.start_s) == ([], 1, 0.0)
     assert len(blocks) > 1 and {block.rate_hz for block in blocks} == {48_000}
@@ -80,7 +82,7 @@ def test_without_ffmpeg_what_libsndfile_does_not_read_whole_names_the_extra(tmp_
 def test_without_ffmpeg_libsndfile_reads_the_others(tmp_path, no_ffmpeg, form):
     path = tmp_path / "a"
     path.write_bytes(sound_file(NOISE, form=form, subtype="PCM_16"))
-    with open_audio(path) as reader:
+    with closing(open_audio(path)) as reader:
         assert isinstance(reader, SoundReader)
     audio = load_audio(path)
     np.testing.assert_allclose(audio.tracks[0].samples, NOISE, atol=1e-4)

@@ -135,7 +135,7 @@ def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) 
     failure: dict[str, str] = {}
     remarks: list[Remark] = []
     try:
-        with TrackReader(recording, order["rate_hz"], order["channel"], MAX_CHANNELS) as reader:
+        with contextlib.closing(TrackReader(recording, order["rate_hz"], order["channel"], MAX_CHANNELS)) as reader:
             for tracks in _blocks(reader, order["rate_hz"], order["max_seconds"]):
                 head = struct.pack("<IId", len(tracks[0]), len(tracks), reader.start_s)
                 out.write(b"".join([head, *(track.tobytes() for track in tracks)]))

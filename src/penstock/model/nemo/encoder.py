@@ -23,7 +23,9 @@ def read_encoder(section: Section) -> EncoderConfig:
     is_offline = style != "chunked_limited"
     section.only("causal_downsampling", False, (not is_offline,), MIXED)
     section.only("self_attention_model", "rel_pos", ("rel_pos", *([_LOCAL] if style == "regular" else [])))
-    _reject_chunks_of_others(section, style)
+    if style != _UNIFIED:  # attention by chunks; convolutions by chunks are in training only
+        section.only("att_chunk_context_size", None, (None,))
+    section.only("conv_context_style", "regular", ("regular", "dcc") if style == _UNIFIED else ("regular",))
     kernel_size = section.integer("conv_kernel_size", 31)
     _convolution_context(section, kernel_size, is_offline)
     conv_norm_type = section.only("conv_norm_type", "batch_norm", ("layer_norm", "batch_norm"))
@@ -46,13 +48,6 @@ def read_encoder(section: Section) -> EncoderConfig:
     )
     section.reject_unknown()
     return encoder
-
-
-def _reject_chunks_of_others(section: Section, style: object) -> None:
-    """Attention and convolutions by chunks, the latter in training only, are those of unified models."""
-    if style != _UNIFIED:
-        section.only("att_chunk_context_size", None, (None,))
-    section.only("conv_context_style", "regular", ("regular", "dcc") if style == _UNIFIED else ("regular",))
 
 
 def _convolution_context(section: Section, kernel_size: int, is_offline: bool) -> None:

@@ -9,7 +9,7 @@ from penstock.errors import CheckpointError, naming
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.card import card_languages, copy_card, write_languages
-from penstock.model.languages import end_labels, tag_labels
+from penstock.model.languages import with_labels
 from penstock.model.limits import MAX_LAYERS
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import JOINTNET, PREDNET, USE_BIAS, NemoConfig, read_nemo_config
@@ -61,7 +61,8 @@ def _convert(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str])
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
     state = without_adapters(load_state_dict(weights), config.disabled_adapters)
-    config = _with_labels(_settled(config, state), state, tokenizer)
+    config = _settled(config, state)
+    config = config._replace(model=with_labels(config.model, tokenizer))
     tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
@@ -69,14 +70,6 @@ def _convert(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str])
     if languages := [language for language in config.tokenizers if language and not card_languages(bundle)]:
         write_languages(bundle, languages)
     return bundle
-
-
-def _with_labels(config: NemoConfig, state: StateDict, tokenizer: bytes) -> NemoConfig:
-    """Completes end tokens and language prompts by what only the tensors and the tokenizer say."""
-    prompt = config.model.prompt
-    if prompt is not None:
-        prompt = replace(prompt, hidden=prompt_hidden(state), tags=tag_labels(tokenizer))
-    return config._replace(model=replace(config.model, prompt=prompt, end_tokens=end_labels(tokenizer)))
 
 
 def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
@@ -106,13 +99,16 @@ def _read_pieces(archive: NemoArchive, name: str) -> tuple[bytes, tuple[str, ...
 
 
 def _settled(config: NemoConfig, state: StateDict) -> NemoConfig:
-    """Returns the configuration with biases, and sizes of an empty `prednet` or `jointnet`, as the tensors have them.
+    """Returns the configuration with biases, the width of language prompts, and sizes of an empty `prednet` or
+    `jointnet`, as the tensors have them.
 
     Raises CheckpointError with NeMo's name of a tensor that is missing.
     """
     model = config.model
     if USE_BIAS in config.unsettled:
         model = replace(model, encoder=replace(model.encoder, use_bias=_BIAS in state))
+    if model.prompt is not None:
+        model = replace(model, prompt=replace(model.prompt, hidden=prompt_hidden(state)))
     transducer = model.transducer
     if transducer is not None and PREDNET in config.unsettled:
         layers = next(layer for layer in range(MAX_LAYERS + 1) if _LSTM.format(layer) not in state)

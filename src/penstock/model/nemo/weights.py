@@ -8,12 +8,12 @@ import re
 import struct
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig
 from penstock.model.nemo.archive import HeaderReader
 from penstock.model.nemo.config import MelBand, NemoConfig
@@ -22,11 +22,10 @@ from penstock.model.source_tensors import (
     LSTM_NAMES,
     SourceTensor,
     StateDict,
-    folded_depthwise,
+    convert_tensors,
     hann_window,
     mel_filterbank,
     prompt_input,
-    reject_rest,
     source_shape,
     stored,
     take,
@@ -99,17 +98,9 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
     Raises CheckpointError with NeMo's name of a tensor that is missing, unexpected or has another shape.
     """
     remaining = dict(state)
-    tensors = prompt_input(_WEIGHTS, remaining, _PROMPT_INPUT, config.model)
-    for name, shape in tensor_shapes(config.model).items():
-        if name.startswith("features.") or name in tensors:
-            continue
-        if name.endswith("convolution.depthwise.weight") and not config.model.encoder.has_conv_layer_norm:
-            source = source_of(name, shape, config)
-            tensors |= folded_depthwise(_WEIGHTS, remaining, name, source, "batch_norm", config.model.encoder.use_bias)
-        else:
-            tensors[name] = take(_WEIGHTS, remaining, source_of(name, shape, config)).reshape(shape)
-    tensors |= _features(remaining, config.model.features, config.mel_band)
-    reject_rest(_WEIGHTS, remaining)
+    known = prompt_input(_WEIGHTS, remaining, _PROMPT_INPUT, config.model)
+    known |= _features(remaining, config.model.features, config.mel_band)
+    tensors = convert_tensors(_WEIGHTS, remaining, config.model, known, partial(source_of, config=config), "batch_norm")
     # Copies, because tied tensors share their memory, which safetensors rejects.
     return {name: stored(_WEIGHTS, name, tensor, half, copy=True) for name, tensor in tensors.items()}
 

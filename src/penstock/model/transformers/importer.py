@@ -1,12 +1,11 @@
 """Imports a directory in Transformers format. Everything in it is untrusted data; nothing of it is executed."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import CheckpointError, naming
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.card import copy_card
-from penstock.model.languages import end_labels, tag_labels
+from penstock.model.languages import with_labels
 from penstock.model.new_bundle import write_new_bundle
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.files import content_sha256
@@ -36,9 +35,7 @@ def _convert(source: Path, scratch: Path, half: bool, origin: dict[str, str]) ->
     with naming(source, CheckpointError):
         config = read_transformers_config(source)
         tokenizer = convert_tokenizer(source, config.model.vocabulary_size)
-        model = replace(config.model, end_tokens=end_labels(tokenizer))
-        if model.prompt is not None:
-            model = replace(model, prompt=replace(model.prompt, tags=tag_labels(tokenizer)))
+        model = with_labels(config.model, tokenizer)
         tensors = convert_state_dict(load_state_dict(source), model, half)
         provenance = {"sha256": content_sha256(source), "class": config.class_name, **origin}
         write_checkpoint(bundle, model, tensors, tokenizer, provenance)

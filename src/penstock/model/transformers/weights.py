@@ -1,12 +1,12 @@
 """Converts the safetensors of a Transformers model to the tensors of a bundle."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
 from penstock.model.source_tensors import (
     LAYER_NAMES,
@@ -14,13 +14,11 @@ from penstock.model.source_tensors import (
     NOT_NEEDED,
     SourceTensor,
     StateDict,
-    folded_depthwise,
+    convert_tensors,
     front_end_tensors,
     prompt_input,
-    reject_rest,
     source_shape,
     stored,
-    take,
 )
 from penstock.model.transformers.files import WEIGHTS, weight_files
 
@@ -76,17 +74,9 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
     Raises CheckpointError with Transformers' name of a tensor that is missing, unexpected or has another shape.
     """
     remaining = dict(state)
-    tensors: StateDict = front_end_tensors(config.features)
-    tensors |= prompt_input(WEIGHTS, remaining, _PROMPT_INPUT, config)
-    for name, shape in tensor_shapes(config).items():
-        if name in tensors:
-            continue
-        if name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm:
-            source = source_of(name, shape, config.encoder.is_offline)
-            tensors |= folded_depthwise(WEIGHTS, remaining, name, source, "norm", config.encoder.use_bias)
-        else:
-            tensors[name] = take(WEIGHTS, remaining, source_of(name, shape, config.encoder.is_offline)).reshape(shape)
-    reject_rest(WEIGHTS, remaining)
+    known = front_end_tensors(config.features) | prompt_input(WEIGHTS, remaining, _PROMPT_INPUT, config)
+    source = partial(source_of, is_offline=config.encoder.is_offline)
+    tensors = convert_tensors(WEIGHTS, remaining, config, known, source, "norm")
     return {name: stored(WEIGHTS, name, tensor, half, copy=False) for name, tensor in tensors.items()}
 
 
