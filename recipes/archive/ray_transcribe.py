@@ -31,29 +31,33 @@ from penstock.reporting import check_writable
 from penstock.runtime import prepare_process
 from penstock.serving.settings import CONTEXT, MODEL, PRECISION
 from penstock.transcription.files import FileTranscriber
+from penstock.transcription.manifest import parse_lines
 from penstock.transcription.offline import open_recognizer
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import document
 
 _STREAMS = {"cpu": 16, "cuda": 64}
 _ASSUMED_S = 30.0  # of a file for which the manifest has no duration
-_CHANGING_FIELDS = {"offset", "lang", "source_lang", "target_lang", "boosted_phrases"}
 
 
 def read_inputs(manifest: str) -> dict[str, float]:
-    """Seconds by path or URL, without repetitions. Relative paths start at the manifest's folder. ManifestError."""
+    """Seconds by path or URL, without repetitions. ManifestError."""
     folder, inputs = os.path.dirname(manifest if "://" in manifest else os.path.abspath(manifest)), {}
     try:
         with fsspec.open(manifest, "rt", encoding="utf-8-sig") as file:
-            for line in filter(str.strip, file):
-                entry = json.loads(line) if line.startswith("{") else {"audio_filepath": line.strip()}
-                path, audio_s = entry["audio_filepath"], float(entry.get("duration", _ASSUMED_S))
-                if not 0 < audio_s < 1e9 or not _CHANGING_FIELDS.isdisjoint(entry):
-                    raise ValueError(f"{line.strip()}: expected a duration above 0, and none of {_CHANGING_FIELDS}")
-                inputs[path if "://" in path else os.path.join(folder, os.path.expanduser(path))] = audio_s
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+            for line in parse_lines(map(_as_json, file), manifest, folder):
+                if line.audio.offset_s is not None or line.language or line.boosted_phrases:
+                    raise ManifestError(f"{line.where}: parts, languages and phrases need `penstock transcribe`")
+                inputs[line.audio.path] = line.stated_s or _ASSUMED_S
+    except (OSError, ValueError, ImportError) as error:
         raise ManifestError(f"{manifest}: {error}") from error
     return inputs
+
+
+def _as_json(line: str) -> str:
+    """A line of a manifest, also where it is a path alone."""
+    path = line.strip()
+    return line if not path or line.startswith("{") else json.dumps({"audio_filepath": path})
 
 
 def batches(inputs: dict[str, float], batch_s: float) -> list[list[str]]:

@@ -39,11 +39,15 @@ class Progress:
         self._audio_done_s += audio_s
         self._draw()
 
+    def add_item(self) -> None:
+        """Counts an item that is done."""
+        self._items_done += 1
+        self._draw()
+
     def count(self, items: Iterable[T]) -> Iterator[T]:
         """Passes items on and counts each."""
         for item in items:
-            self._items_done += 1
-            self._draw()
+            self.add_item()
             yield item
 
     def clear(self) -> None:
