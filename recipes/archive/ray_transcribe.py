@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
+import pyarrow
 import ray
 from pyarrow import json as arrow_json
 from pyarrow import parquet
@@ -38,6 +39,9 @@ from penstock.transcription.result_files import document
 
 _STREAMS = {"cpu": 16, "cuda": 64}
 _ASSUMED_S = 30.0  # of a file for which the manifest has no duration
+_TEXT = pyarrow.string()
+_ERROR = pyarrow.struct([("code", _TEXT), ("message", _TEXT)])
+_SCHEMA = pyarrow.schema([("audio", _TEXT), ("text", _TEXT), ("error", _ERROR)])  # other columns are as their rows
 
 
 def read_inputs(manifest: str) -> dict[str, float]:
@@ -48,16 +52,19 @@ def read_inputs(manifest: str) -> dict[str, float]:
             for line in parse_lines(map(_as_json, file), manifest, folder):
                 if line.audio.offset_s is not None or line.language or line.boosted_phrases:
                     raise ManifestError(f"{line.where}: parts, languages and phrases need `penstock transcribe`")
+                line.audio.path.encode()  # a row is UTF-8
                 inputs[line.audio.path] = line.stated_s or _ASSUMED_S
     except (OSError, ValueError, ImportError) as error:
         raise ManifestError(f"{manifest}: {error}") from error
+    if not inputs:
+        raise ManifestError(f"{manifest}: has no audio")
     return inputs
 
 
 def _as_json(line: str) -> str:
     """A line of a manifest, also where it is a path alone."""
     path = line.strip()
-    return line if not path or line.startswith("{") else json.dumps({"audio_filepath": path})
+    return line if not path or path.startswith("{") else json.dumps({"audio_filepath": path})
 
 
 def batches(inputs: dict[str, float], batch_s: float) -> list[list[str]]:
@@ -78,7 +85,7 @@ def fetch(path: str, place: str) -> str | AudioError:
             store.get_file(name, target)
             return target
         except Exception as error:  # noqa: BLE001  every object store has its own
-            if wait_s is None or isinstance(error, FileNotFoundError | PermissionError | ImportError):
+            if wait_s is None or isinstance(error, FileNotFoundError | PermissionError | ImportError | ValueError):
                 return AudioError(f"{path}: cannot be read: {type(error).__name__}: {error}")
             time.sleep(wait_s)
 
@@ -134,8 +141,8 @@ def transcribe(args: argparse.Namespace) -> int:
     """Writes a row for each file; returns how many have an error."""
     inputs, kept = read_inputs(args.manifest), Path(f"{args.out}.partial")
     rows = _kept_rows(kept, args.resume)
-    failures = sum(row["error"] is not None for row in rows)
-    left = {path: inputs[path] for path in inputs.keys() - {row["audio"] for row in rows}}
+    failures = sum(rows.values())
+    left = {path: inputs[path] for path in inputs.keys() - rows.keys()}
     ray.init(address=args.address, log_to_driver=False, logging_level="ERROR")
     if not (units := int(ray.cluster_resources().get("GPU" if args.device == "cuda" else "CPU", 0))):
         raise SettingError(f"--device {args.device}: the cluster has none")
@@ -159,21 +166,21 @@ def transcribe(args: argparse.Namespace) -> int:
         print(f"penstock: {progress.summary()}, {failures} failed; results are in {args.out}", file=sys.stderr)
     if args.out.suffix == ".parquet":
         blocks = arrow_json.ReadOptions(block_size=1 << 28)  # bytes; no row is longer
-        parquet.write_table(arrow_json.read_json(kept, blocks), args.out)
+        parquet.write_table(arrow_json.read_json(kept, blocks, arrow_json.ParseOptions(_SCHEMA)), args.out)
         kept.unlink()
     else:
         kept.replace(args.out)
     return failures
 
 
-def _kept_rows(kept: Path, is_resumed: bool) -> list[dict[str, Any]]:
-    """Rows of a run that ended early; half a line at the end is removed."""
+def _kept_rows(kept: Path, is_resumed: bool) -> dict[str, bool]:
+    """True for files with an error, of a run that ended early; half a line at the end is removed."""
     if kept.exists() and not is_resumed:
         raise SettingError(f"{kept} is of a run that ended early; --resume goes on with it")
     whole, end, rest = (kept.read_bytes() if kept.exists() else b"").rpartition(b"\n")
     if rest:
         os.truncate(kept, len(whole + end))
-    return [json.loads(line) for line in whole.splitlines()]
+    return {row["audio"]: row["error"] is not None for row in map(json.loads, whole.splitlines())}
 
 
 def main() -> int:

@@ -314,7 +314,7 @@ def test_three_shards_merged_are_the_whole(bundled_model, parts, tmp_path, capsy
         (reports[1:3], "accepted: all 12 of 3 shards, each once"),
         ([*reports[1:], reports[1]], "accepted: all 12 of 3 shards, each once"),
         ([reports[1], second, reports[3]], "normalizer differs: .* has 'none', .*second.json has 'basic'"),
-        (reports[:1], "0.json: TypeError: .*; accepted: a report of `penstock evaluate --json`"),
+        (reports[:1], "0.json is not of a shard; accepted: reports of `penstock evaluate --shard`"),
         ([reports[1], "--limit", 1], "--limit cannot be combined with --merge"),
     ):
         with pytest.raises(PenstockError, match=message):

@@ -90,6 +90,7 @@ def test_wrong_segments_are_named(manifest, segments, message):
     ("line", "message"),
     [
         (entry(lang=3), "lang: 3, expected a string"),
+        (entry(boosted_phrases={}), "boosted_phrases: {{}}, expected a list"),
         (entry(boosted_phrases="ada"), "boosted_phrases: 'ada', expected a list of phrases or [phrase, boost] pairs"),
         (entry(boosted_phrases=[["ada", "3"]]), "boosted_phrases: [['ada', '3']], expected a list"),
         ("{", "not JSON: "),

@@ -74,6 +74,8 @@ def test_paths_of_a_manifest_start_at_its_folder(tree):
         (str(tree / "calls/day/c.mp3"), "day/c.mp3"),
         ("/x/y.wav", "y.wav"),
     ]
+    manifest.write_text('{"audio_filepath": "/"}')
+    assert found(manifest=str(manifest)) == [("/", "unnamed")]
 
 
 def test_a_file_is_new_once_it_no_longer_grows(tmp_path):

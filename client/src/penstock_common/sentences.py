@@ -113,7 +113,7 @@ def _is_end(text: str, following: str, is_border: bool, is_cased: bool, rules: _
     core = re.split("['\u2019]", word[:-1].lower().lstrip("\"'(\u201c\u201e\u00ab\u00bf\u00a1"))[-1]
     if core in rules.titles or is_opener:
         return core not in rules.titles
-    if core in rules.numbered and following[0].isdigit():
+    if core in rules.numbered and following[:1].isdigit():
         return False
     if core in ("etc", "ecc"):
         return rules is not _RULES["de"]  # where a noun may follow

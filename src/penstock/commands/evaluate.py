@@ -258,7 +258,8 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
     odd = [utterance for utterance in utterances if utterance.is_stated_wrongly]
     if odd:
         first, more = odd[0], f"; so do {len(odd) - 1} more" if len(odd) > 1 else ""
-        lasts = f"duration: {first.stated_s:g} s, but {first.part} lasts {first.audio_s:g} s and is used as a whole"
+        used = "is used as a whole" if first.offset_s is None else "ends with its file"
+        lasts = f"duration: {first.stated_s:g} s, but {first.part} lasts {first.audio_s:g} s and {used}"
         note(f"warning: {first.manifest}:{first.line}: {lasts}{more}")
 
 

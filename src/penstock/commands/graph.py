@@ -33,7 +33,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
         description="Compiles a language model of words and their spellings into one graph over CTC labels.",
     )
     add_model(parser)
-    parser.add_argument("--lm", required=True, type=Path, metavar="ARPA", help="ARPA file of words, plain or gzip")
+    parser.add_argument("--lm", required=True, type=Path, metavar="ARPA", help="ARPA file of words")
     words = parser.add_mutually_exclusive_group()
     words.add_argument("--words", type=Path, metavar="FILE", help="one word a line: only these, not all of the model")
     words.add_argument(

@@ -69,7 +69,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
 
 def _add_compile(parts: argparse._SubParsersAction) -> None:
     parser = parts.add_parser("compile", help="compile an ARPA file for fast loading")
-    parser.add_argument("arpa", metavar="ARPA", help="the ARPA file, plain or gzip")
+    parser.add_argument("arpa", metavar="ARPA", help="the ARPA file, plain or compressed (gzip, bzip2, xz)")
     parser.add_argument(
         "--out", required=True, type=Path, metavar="FILE", help="output file; its name ends in .safetensors"
     )

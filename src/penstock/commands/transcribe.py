@@ -358,7 +358,8 @@ def _job(audio: AudioInput, channel: Channel) -> _Job:
         with contextlib.suppress(AudioError), named(audio.path), contextlib.closing(open_audio(audio.path)) as reader:
             file_s = reader.seconds or 0.0  # an error is reported when the file is transcribed
             channels = [*channel_names(reader.channels)] if channel == EACH else [None]
-    return _Job(audio, len(channels) * max(0.0, file_s - audio.part.begin_s), channels)
+    audio_s = max(0.0, min(file_s, audio.part.end_s) - audio.part.begin_s)
+    return _Job(audio, len(channels) * audio_s, channels)
 
 
 def _select(args: argparse.Namespace, outputs: list[ResultFiles], jobs: list[_Job]) -> list[_Job]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def read_shard(
         found += lines
     names = [line.text("audio_filepath") for _, line in found]
     chosen = shard.choose(names, [line.stated_s for _, line in found])
-    span_of = lru_cache(audio_span)  # of a file without a length in its header it takes long
+    span_of = cache(audio_span)  # of a file without a length in its header it takes long
     return [_utterance(*found[index], has_segments, span_of) for index in chosen], len(found)
 
 

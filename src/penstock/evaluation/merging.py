@@ -25,6 +25,8 @@ def merge_reports(paths: Sequence[Path]) -> tuple[Conditions, list[RunResult]]:
     documents: list[dict[str, Any]] = []
     for path in paths:
         with open_report(path) as document:
+            if document["shard"] is None:
+                raise SettingError(f"{path} is not of a shard; accepted: reports of `penstock evaluate --shard`")
             shared = {name: document[name] for name in _EQUAL}
             shared |= {"model": document["model"] and document["model"]["config_sha256"]}
             shared |= {"runs": [(run["context"], run["decoder"]) for run in document["results"]]}

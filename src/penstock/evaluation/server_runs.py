@@ -72,6 +72,8 @@ def recognize_through_server(
         raise ServerError(error.text) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # running streams end with the client
+        with one_at_a_time:
+            source.close()
 
 
 def server_info(client: Client) -> ServerInfo:

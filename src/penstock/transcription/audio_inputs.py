@@ -101,7 +101,7 @@ def _file(path: str, located: str | None = None) -> AudioInput:
         return AudioInput(path, PurePath("stdin"))
     name = PurePath(os.path.expanduser(path) if located else path)
     is_below = not name.is_absolute() and ".." not in name.parts
-    return AudioInput(located or path, name if is_below else PurePath(name.name))
+    return AudioInput(located or path, name if is_below and name.name else PurePath(name.name or "unnamed"))
 
 
 def _of_directory(directory: Path, note: Callable[[str], None], may_be_empty: bool) -> list[AudioInput]:

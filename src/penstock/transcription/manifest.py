@@ -116,7 +116,9 @@ def _language(where: str, entry: dict[str, Any]) -> str | None:
 
 
 def _phrases(where: str, entry: dict[str, Any]) -> Phrases:
-    value = entry.get("boosted_phrases") or []
+    value = entry.get("boosted_phrases")
+    if value is None:
+        return ()
     if isinstance(value, list):
         phrases = [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in value]
         if all(map(_is_phrase, phrases)):

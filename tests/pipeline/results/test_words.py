@@ -15,6 +15,8 @@ FRAME_MS = 80.0
 class Pieces:
     """A tokenizer of given pieces; a token's id is its place among them."""
 
+    separator: int | None = None
+
     def __init__(self, *pieces: str | bytes):
         self._pieces = pieces
 
@@ -52,6 +54,14 @@ def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> 
 )
 def test_words(pieces, timestamps, expected):
     assert words_of(pieces, *timestamps) == expected
+
+
+def test_the_label_between_words_is_in_no_word():
+    pieces = Pieces("a", " ", "b")
+    pieces.separator = 1
+    transcript = SegmentTranscript(pieces, FRAME_MS)
+    words = transcript.add(tokens_at(2, 3, 40)) + transcript.finish()
+    assert [(word.text, word.start_ms, word.end_ms) for word in words] == [("a", 160, 240), ("b", 3200, 3280)]
 
 
 def test_a_word_ends_with_the_duration_of_its_last_token():

@@ -20,4 +20,7 @@ def test_a_task_of_an_array_takes_its_share(tmp_path):
     values = dict(zip(flags[3::2], flags[4::2], strict=False))
     assert flags[:3] == ["--shard", "auto", "--resume"] and values["--processes"] == "2"
     assert [values[flag] for flag in ("--model", "--from-manifest", "--out")] == given[:3]
+    again = env | {"SLURM_ARRAY_TASK_COUNT": "1", "SHARES": "16"}
+    done = subprocess.run(["bash", SCRIPT, *given], env=again, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[3] == "4/16"
     assert subprocess.run(["bash", SCRIPT, "model"], env=env, capture_output=True, check=False).returncode == 1

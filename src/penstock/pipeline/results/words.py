@@ -110,7 +110,8 @@ class SegmentTranscript:
                 continue
             finished += self._append(new, [*self._bytes, token])
             self._bytes = []
-            if isinstance(piece, str) and piece.isspace():
+            # The label between the words of a character model belongs to no word; a lone "\u2581" begins the next one.
+            if isinstance(piece, str) and piece.isspace() and token.id != self._tokenizer.separator:
                 self._blank = token
         return finished
 
