@@ -282,6 +282,8 @@ class SyntheticTokenizer:
     letters.
     """
 
+    separator = None
+
     def __init__(self, size: int):
         self.size, self.unknown = size, 0
         letters = ("".join(letters) for letters in product(ascii_lowercase, repeat=_PIECE_LETTERS))
@@ -303,6 +305,11 @@ class SyntheticTokenizer:
             codes[0] = " " + codes[0]
             tokens += [self._numbers.get(code, self.unknown) for code in codes]
         return tokens
+
+    def encodings(self, text: str) -> list[tuple[int, ...]]:
+        """The tokens as the only entry, none where `unknown` is among them."""
+        tokens = self.encode(text)
+        return [tuple(tokens)] if tokens and self.unknown not in tokens else []
 
     def decode(self, tokens: list[int]) -> str:
         """The text of a whole sequence."""

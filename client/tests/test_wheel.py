@@ -10,7 +10,7 @@ import pytest
 from client.tests.helpers.wheels import build_wheel, file_named
 
 CLIENT = Path(__file__).parents[1]
-REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr", "pydantic"}
+REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "sentencex", "soundfile", "soxr", "pydantic"}
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_a_manifest_to_files_and_json(tmp_path, capsys, bundled_model):
     ]
     manifest = tmp_path / "set.jsonl"
     manifest.write_text("\n".join(map(json.dumps, entries)))
-    command = ("--model", str(bundled_model), "--from-manifest", str(manifest))
+    command = ("--model", str(bundled_model), "--from-manifest", str(manifest), "--processes", "1")
     assert run(*command, "--out", str(tmp_path / "out"), "--format", "txt,srt") == 1
     names = {path.name for path in (tmp_path / "out").iterdir()}
     stem = Path(audio).stem

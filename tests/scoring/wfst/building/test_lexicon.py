@@ -7,6 +7,7 @@ import pytest
 
 from penstock.errors import GraphError
 from penstock.model.tokenizer import Tokenizer
+from penstock.model.vocabulary import Vocabulary
 from penstock.scoring.wfst.building import lexicon as lexicon_module
 from penstock.scoring.wfst.building.lexicon import (
     Lexicon,
@@ -119,6 +120,7 @@ def make_lexicon(*spellings: tuple[str, list[int]]) -> Lexicon:
         def __init__(self):
             self.size, self.unknown = 26, -1
             self._pieces = list(string.ascii_lowercase)
+            self.vocabulary, self.separator = Vocabulary(tuple(self._pieces), (), -1, frozenset(), ()), None
 
     entries: dict[str, list[list[str]]] = {}
     for word, tokens in spellings:
