@@ -195,7 +195,7 @@ class BatchMaker:
         return _Row(np.concatenate(mels), speech, parts)
 
     def _pad(self, row: "_Row") -> "_Row":
-        """The row in silence of a second to a minute."""
+        """The row in silence of 1 to 60 s."""
         frames = int(np.exp(self._random.uniform(*np.log(PADDING_FRAMES))))
         before = int(self._random.integers(frames // _ENCODER_FRAME + 1)) * _ENCODER_FRAME
         silence = self._augmenter.pause(frames)

@@ -1,6 +1,7 @@
 """Recordings with reference texts, from NeMo manifests (JSON lines), also joined as a test of endpointing."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby, islice
@@ -89,13 +90,12 @@ def join_utterances(
     pause_s: silence between two of them. Raises AudioError, and ManifestError for languages that differ in a group.
     """
     joined: list[Utterance] = []
-    source = AudioSource(sample_rate_hz)
-    for _, of_manifest in groupby(utterances, key=lambda utterance: utterance.manifest):
-        rows = list(of_manifest)
-        for first in range(0, len(rows), count):
-            path = folder / f"{len(joined)}.wav"
-            joined.append(_joined(rows[first : first + count], pause_s, sample_rate_hz, path, source))
-    source.close()
+    with closing(AudioSource(sample_rate_hz)) as source:
+        for _, of_manifest in groupby(utterances, key=lambda utterance: utterance.manifest):
+            rows = list(of_manifest)
+            for first in range(0, len(rows), count):
+                path = folder / f"{len(joined)}.wav"
+                joined.append(_joined(rows[first : first + count], pause_s, sample_rate_hz, path, source))
     return joined
 
 

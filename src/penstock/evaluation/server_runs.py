@@ -88,7 +88,7 @@ def _recognize(
     client: Client,
     index: int,
     utterance: Utterance,
-    audio_of: Any,
+    audio_of: Callable[[Utterance], str | np.ndarray],
     has_languages: bool,
     more_options: Mapping[str, Any],
 ) -> Outcome:

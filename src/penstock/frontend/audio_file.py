@@ -22,7 +22,7 @@ _Timed = tuple[float, float, Block]
 _NO_SAMPLES = np.zeros(0, np.float32)
 _READ_SAMPLES = 1 << 17
 _MAX_SHARED_S = 300.0
-"""Parts up to this duration share a decoder; their samples are kept, 64 kB a second at 16 kHz."""
+"""Parts up to this duration share a decoder; their samples are kept, 64 kB per second at 16 kHz."""
 
 
 class FilePart(NamedTuple):
@@ -276,9 +276,8 @@ class AudioTrack:
 
     def read(self, count: int) -> np.ndarray:
         """The next `count` samples [n] float32, fewer at the end of the track."""
-        while (
-            len(self._pending) <= count and not self._source.has_ended
-        ):  # one more sample shows whether these are the last
+        # One more sample shows whether these are the last.
+        while len(self._pending) <= count and not self._source.has_ended:
             self._source.advance()
         samples, self._pending = self._pending[:count], self._pending[count:]
         return samples

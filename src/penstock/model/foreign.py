@@ -7,7 +7,8 @@ from penstock.model.bundle_files import CONFIG_FILE
 
 _LFS = "a Git LFS pointer; `git lfs pull` fetches the file itself"
 _TORCH = "a checkpoint of PyTorch or Lightning; load it in NeMo and save it: model.save_to('model.nemo')"
-_MAGICS = {b"version https://git-lfs": _LFS, b"PK\x03\x04": "a zip archive; unpack it"}
+MAGICS = {b"version https://git-lfs": _LFS, b"PK\x03\x04": "a zip archive; unpack it"}
+"""What a file is by its first bytes."""
 _SUFFIXES = {
     **dict.fromkeys((".ckpt", ".pt", ".pth", ".bin"), _TORCH),
     ".onnx": "a network exported to ONNX; expected the .nemo file that it was made from",
@@ -40,4 +41,4 @@ def reject_foreign(path: Path) -> None:
 def _by_content(path: Path) -> str | None:
     with path.open("rb") as file:
         start = file.read(64)
-    return next((what for magic, what in _MAGICS.items() if start.startswith(magic)), None)
+    return next((what for magic, what in MAGICS.items() if start.startswith(magic)), None)

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 from penstock_client.audio.audio_pipe import AudioPipe, is_pipe
 from penstock_client.cli.arguments import build_parser, check, read_connection_options, read_options, read_url
@@ -198,7 +198,7 @@ def _report(client: Client, args: argparse.Namespace) -> Report:
     if args.format == "json":
         return JsonReport(sys.stdout, interim=args.interim)
     if args.format != "text":
-        return SubtitleReport(sys.stdout, args.format, partial(_language, client, args))
+        return SubtitleReport(sys.stdout, args.format, cache(partial(_language, client, args)))
     return PlainReport(
         sys.stdout,
         sys.stderr,

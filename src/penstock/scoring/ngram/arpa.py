@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple, TextIO, TypeVar
 import numpy as np
 
 from penstock.errors import LanguageModelError, OutputError, cut
+from penstock.model.foreign import MAGICS
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 LOG10_ZERO = -100.0
@@ -42,8 +43,7 @@ _NOT_ARPA = {
     b"iARPA": "IRSTLM's intermediate format; `compile-lm --text=yes` makes an ARPA file of it",
     b"qARPA": "IRSTLM's quantised format, which is not supported",
     b"blmt": "IRSTLM's binary format; `compile-lm --text=yes` makes an ARPA file of it",
-    b"version https://git-lfs": "a Git LFS pointer; `git lfs pull` fetches the file itself",
-    b"PK\x03\x04": "a zip archive; unpack it",
+    **MAGICS,
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard; unpack it (accepted: gzip, bzip2, xz)",
     b"mmap lm http://kheafield.com/code": "KenLM's binary format; expected the ARPA file that it was made from",
 }
