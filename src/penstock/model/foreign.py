@@ -8,7 +8,7 @@ from penstock.model.bundle_files import CONFIG_FILE
 _LFS = "a Git LFS pointer; `git lfs pull` fetches the file itself"
 _TORCH = "a checkpoint of PyTorch or Lightning; load it in NeMo and save it: model.save_to('model.nemo')"
 MAGICS = {b"version https://git-lfs": _LFS, b"PK\x03\x04": "a zip archive; unpack it"}
-"""What a file is by its first bytes."""
+"""Foreign files by their first bytes."""
 _SUFFIXES = {
     **dict.fromkeys((".ckpt", ".pt", ".pth", ".bin"), _TORCH),
     ".onnx": "a network exported to ONNX; expected the .nemo file that it was made from",
@@ -17,7 +17,7 @@ _FOLDERS = {
     "model_config.yaml": "an unpacked .nemo file; pack it again: tar -cf model.nemo -C FOLDER .",
     "adapter_config.json": "a LoRA adapter; merge it into its base (PEFT: merge_and_unload()) and save the whole model",
 }
-"""By a file in them."""
+"""Foreign folders by a file in them."""
 _WEIGHTS = "*.safetensors"
 
 
