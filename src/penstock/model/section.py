@@ -1,6 +1,6 @@
 """An untrusted configuration: plain YAML of bounded depth and size, and mappings, every key of them accounted for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import yaml
@@ -98,12 +98,15 @@ class Section:
             self.reject(key, value, " or ".join("nothing" if one is None else repr(one) for one in accepted), why)
         return value
 
-    def class_of(self, key: str, accepted: tuple[str, ...]) -> str:
-        """Returns the last part of a class's name, such as a `_target_`, if it is one of `accepted`."""
+    def class_of(self, key: str, accepted: tuple[str, ...], others: Mapping[str, str] | None = None) -> str:
+        """Returns the last part of a class's name, such as a `_target_`, if it is one of `accepted`.
+
+        others: by the name of a class that is not accepted, what it is and what to do with it.
+        """
         value = self.get(key)
-        name = value.rpartition(".")[2] if isinstance(value, str) else None
-        if name is None or name not in accepted:
-            self.reject(key, value, " or ".join(accepted))
+        name = value.rpartition(".")[2] if isinstance(value, str) else value
+        if not isinstance(name, str) or name not in accepted:
+            self.reject(key, name, " or ".join(accepted), (others or {}).get(str(name), ""))
         return name
 
     def ignore(self, *keys: str) -> None:

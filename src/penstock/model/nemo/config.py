@@ -33,6 +33,11 @@ _EOU_MODELS = ("EncDecRNNTBPEEOUModel", _HYBRID_EOU_MODEL)
 MODEL_CLASSES = (
     "EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_CHARACTER_MODELS, *_PROMPT_MODELS, *_EOU_MODELS,
 )  # fmt: skip
+_OTHER_MODELS = {
+    "NGramGPULanguageModel": "it is a language model; give the ARPA file that it was made from as --lm",
+    "SortformerEncLabelModel": "it tells speakers apart; import it in its Transformers format for --speakers",
+    "EncDecMultiTaskModel": "its decoder attends to the whole recording",
+}
 USE_BIAS, PREDNET, JOINTNET = "use_bias", "prednet", "jointnet"
 _DEFAULT_PROMPTS = 128
 _OTHER_PROMPTS = ("initialize_lang_id_prompt", "language_dictionary", "lang_id_prompt_dictionary")
@@ -68,7 +73,7 @@ class NemoConfig(NamedTuple):
 def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
     """Converts the parsed model_config.yaml; raises CheckpointError with key, value and what is supported."""
     root = Section("", document)
-    class_name = root.class_of("target", MODEL_CLASSES)
+    class_name = root.class_of("target", MODEL_CLASSES, _OTHER_MODELS)
     has_characters = class_name in _CHARACTER_MODELS
     tokenizers = {} if has_characters else _tokenizers(root.section("tokenizer"))
     disabled_adapters = _disabled_adapters(root.section("adapters", optional=True))
