@@ -139,6 +139,25 @@ def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle,
         assert_same(together[slot], reference.encode(mel, context))
 
 
+@pytest.mark.parametrize("rows_of_steps", [(1, 64, 1, 64, 3, 64), (64, 1, 33, 64, 1, 2)])
+def test_a_batch_that_grows_and_shrinks_from_step_to_step(golden_bundle, engine, rows_of_steps):
+    case, context = golden_case("rnnt_hybrid"), AttentionContext(6, 1)
+    encoder = StreamingEncoder(golden_bundle("rnnt_hybrid"), context, slots=64, engine=engine)
+    chunks = mel_chunks(case.mel("long"), encoder.config, context)
+    whole = encode_alone(encoder, case.mel("long"))
+    encoder.open(torch.arange(64))
+    seen, found = [0] * 64, [[] for _ in range(64)]
+    for rows in rows_of_steps:
+        slots = list(range(rows))
+        mel, valid = zip(*(chunks[seen[slot]] for slot in slots), strict=True)
+        frames = encoder.step(torch.tensor(slots), torch.stack(mel), torch.tensor(valid)).frames
+        for slot in slots:
+            seen[slot] += 1
+            found[slot].append(frames[slot])
+    for parts in found:
+        assert_same(torch.cat(parts), whole[: len(parts) * context.chunk_encoder_frames])
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_convolving_a_few_rows_at_a_time_changes_nothing(golden_bundle, mels, monkeypatch, rows):
     """On the CPU PyTorch convolves large batches in parts."""
