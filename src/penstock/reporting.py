@@ -21,7 +21,8 @@ PERCENTILE_NAMES = ("p50", "p95", "p99", "max")
 
 def describe_hardware(device: str = "cpu") -> str:
     """The machine in words: "Intel Xeon at 2.5 GHz, 2 cores, 8 GiB", after the GPU's name if `device` is one."""
-    host = f"{cpu_name()}, {core_count()} cores, {memory_gib():.0f} GiB"
+    cores = core_count()
+    host = f"{cpu_name()}, {cores} core{'s' if cores > 1 else ''}, {memory_gib():.0f} GiB"
     if not device.startswith("cuda"):
         return host
     import torch
