@@ -156,9 +156,10 @@ class LabelLooping(GreedySearch):
         """
         super().__init__(network, max_symbols, fusion)
         self.window_encoder_frames = window_encoder_frames or _default_window(network)
+        self._offsets = torch.arange(self.window_encoder_frames, device=network.device)
 
     def _program(self, workspace: GreedyWorkspace) -> Program:
-        offsets = torch.arange(min(self.window_encoder_frames, workspace.max_frames), device=workspace.lengths.device)
+        offsets = self._offsets[: workspace.max_frames]
         skip_blanks = While(IS_SEARCHING, (partial(self._search_window, workspace, offsets),))
         can_leave_out = workspace.is_narrowable and workspace.lengths.shape[0] > _LEAST_LEFT_OUT
         leave_out = (partial(_leave_out, workspace),) if can_leave_out else ()

@@ -1,5 +1,6 @@
 """The decoder stage's input, the rows of the tickets of a batch as arrays; its replies, and what is new in them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,7 +53,7 @@ class DecoderRows(NamedTuple):
     def not_finite(self) -> np.ndarray:
         """The rows with encoder frames on the CPU that are not finite; those on a GPU would have to be waited for."""
         # One sum for all: what is not finite stays in it, and only then each frame is checked.
-        if not self.encoded.is_cpu or bool(self.encoded.sum().isfinite()):
+        if not self.encoded.is_cpu or math.isfinite(self.encoded.sum().item()):
             return np.zeros(0, np.int64)
         frames = (~self.encoded.isfinite().all(dim=1)).numpy().nonzero()[0]
         return np.searchsorted(self.frames.cumsum(), frames, side="right")
