@@ -8,8 +8,6 @@ import pytest
 from client.tests.helpers.fakes import text_of
 from penstock_client import AsyncClient
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_many_streams_share_one_loop_without_threads_of_their_own(url, protocol, samples, recognizer):
     recognizer.max_streams = 40

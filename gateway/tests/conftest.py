@@ -38,5 +38,5 @@ def gateway(make_gateway):
 
 @pytest.fixture
 def anyio_backend():
-    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    """The loop of the tests that are coroutines."""
     return ANYIO_BACKEND

@@ -16,7 +16,6 @@ from penstock_gateway.errors import KSERVE_NOT_SERVED
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 RIVA, HEALTH = "/nvidia.riva.asr.RivaSpeechRecognition", "/grpc.health.v1.Health"
 OPEN = set(
     f"""GET/ GET/docs GET/docs/oauth2-redirect GET/openapi.json GET/static-offline-docs/swagger-ui.css GET/health

@@ -19,7 +19,6 @@ from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 KEY = "sk-test"
 RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(KEY.encode()).digest())])
 

@@ -11,7 +11,6 @@ from gateway.tests.helpers.riva_client import client as riva
 from gateway.tests.helpers.running import running
 from penstock_gateway.tracing import choose_id, current_request_id
 
-pytestmark = pytest.mark.anyio
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 

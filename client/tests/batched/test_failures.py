@@ -32,8 +32,6 @@ from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.rows import END, START
 from penstock_client.connection import ConnectionOptions, Endpoint
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_rejected_stream_fails_alone(server, recognizer):
     recognizer.max_streams = 1

@@ -10,9 +10,6 @@ from client.tests.helpers.fakes import RejectionError
 from penstock_client import StreamError
 from penstock_client.batched.client import BatchedClient
 
-pytestmark = pytest.mark.anyio
-
-
 SAMPLES = 3 * SEGMENT + 1000
 POLLS = -(-SAMPLES // STEP) - 1
 END = 2

@@ -15,8 +15,6 @@ from penstock_client import ClientError, ProtocolError, StreamOptions, limits
 from penstock_client.batched.rows import END, FINALIZE
 from penstock_client.protocol import MAX_REPLY_BYTES
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("marks", [(), (13,), (0, 3, 4, 9, 13, 18, 27)])
 @pytest.mark.parametrize("lost_at", [1, 10, 16, BLOCKS - 1])

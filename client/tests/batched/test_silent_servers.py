@@ -6,15 +6,12 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from client.tests.helpers.batched_client import WAIT_S, until
 from client.tests.helpers.moved_streams import connected, play, told, undisturbed
 from penstock_client.batched.link import Link
 from penstock_client.batched.rows import START
 from penstock_client.connection import ConnectionOptions
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_server_behind_a_black_hole_is_passed_over(servers):

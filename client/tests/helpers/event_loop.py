@@ -17,4 +17,4 @@ class GrpcLoop(asyncio.SelectorEventLoop):
 
 
 ANYIO_BACKEND = ("asyncio", {"loop_factory": GrpcLoop})
-"""`@pytest.mark.anyio` runs a test in such a loop."""
+"""The loop of the tests that are coroutines."""

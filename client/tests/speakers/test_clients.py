@@ -28,8 +28,6 @@ from penstock_client.protocol import SPEAKERS_MODEL_NAME
 from penstock_common.errors import OptionError
 from penstock_common.options import for_file
 
-pytestmark = pytest.mark.anyio
-
 
 async def _batched(server, options, audio):
     found = Transcript()

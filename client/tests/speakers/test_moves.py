@@ -10,8 +10,6 @@ from client.tests.helpers.fakes import RejectionError
 from client.tests.helpers.moved_streams import connected
 from penstock_client import StreamOptions, limits
 
-pytestmark = pytest.mark.anyio
-
 PAUSE = (0, 0, 0, 0, 0, 0)
 TALK = speech(
     1, 2, 3, *PAUSE, 101, 102, 103, *PAUSE, 4, 5, 6, *PAUSE, 104, 105, 106, *PAUSE, 201, 202, *PAUSE, 7, 8, *PAUSE,

@@ -32,7 +32,6 @@ async def decoded(data, max_seconds=60.0):
         )
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("form", "subtype"), [("WAV", "PCM_24"), ("FLAC", None), ("AIFF", None), ("AU", "ULAW")])
 async def test_a_recording_is_mixed_and_resampled(form, subtype):
     data = sound_file(np.stack([TONE, 0 * TONE], axis=1), 44_100, form, subtype)
@@ -48,7 +47,6 @@ def assert_tone(samples):
     assert abs(np.abs(middle).max() - 0.3) < 0.05
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -70,7 +68,6 @@ async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
     assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
-@pytest.mark.anyio
 async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
     data = sound_file(np.zeros(60 * RATE_HZ), RATE_HZ, "FLAC")  # silence is small
     with pytest.raises(GatewayError, match="longer than 30 s") as error:
@@ -79,7 +76,6 @@ async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
     assert len(await decoded(data, max_seconds=60)) == 60 * RATE_HZ
 
 
-@pytest.mark.anyio
 async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
     decoders = container.Decoders()
     monkeypatch.setattr(container, "DECODERS", decoders)
@@ -90,7 +86,6 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
     decoders.stop()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("written", [b"", b"\1\0", b"\1" + bytes(16), bytes(16), bytes(16) + b"{"])
 async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monkeypatch, written):
     def answer(order, recording, pipe, control):
@@ -103,7 +98,6 @@ async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monk
     assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
-@pytest.mark.anyio
 async def test_a_process_that_has_died_is_started_again(monkeypatch):
     decoders = container.Decoders()
     monkeypatch.setattr(container, "DECODERS", decoders)
@@ -112,7 +106,6 @@ async def test_a_process_that_has_died_is_started_again(monkeypatch):
     decoders.stop()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("call", ["os.pipe", "os.memfd_create", "socket.socketpair", "subprocess.Popen"])
 async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monkeypatch, call):
     """No descriptors, memory or processes are left; then there are some again."""
@@ -132,7 +125,6 @@ async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monke
     decoders.stop()
 
 
-@pytest.mark.anyio
 async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monkeypatch):
     decoders = container.Decoders()
     decoders._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -148,7 +140,6 @@ async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monke
     decoders.stop()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("spare", [3, 4])
 async def test_a_fork_without_descriptors_is_not_an_error_of_its_recording(decoders, spare):
     data = sound_file(TONE, 44_100, "FLAC")
@@ -220,7 +211,6 @@ def decoders(monkeypatch):
     decoders.stop()
 
 
-@pytest.mark.anyio
 async def test_a_reader_that_stops_ends_the_process(decoders):
     data = sound_file(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
     async with aclosing(DecodedRecording(in_memory(data), "a", RATE_HZ, 3600).blocks()) as blocks:
@@ -234,7 +224,6 @@ NO_DATA = b"#!AMR\n" + b"\x7c" * 3_000_000
 """Frames without speech, which take minutes of CPU time and give no samples."""
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("moment", ["at once", "when ordered", "in the middle"])
 async def test_a_client_that_leaves_ends_a_process_that_writes_nothing(decoders, moment):
     for _ in range(2 * container.MAX_PROCESSES):
@@ -253,7 +242,6 @@ async def test_a_client_that_leaves_ends_a_process_that_writes_nothing(decoders,
         assert not await asyncio.wait_for(decoders.forks(0), 60)
 
 
-@pytest.mark.anyio
 async def test_processes_of_clients_that_left_keep_their_places_until_they_have_ended(decoders):
     waiting = asyncio.create_task(decoded(NO_DATA))
     await asyncio.sleep(0)
@@ -271,7 +259,6 @@ async def test_processes_of_clients_that_left_keep_their_places_until_they_have_
     assert not fork.is_running()
 
 
-@pytest.mark.anyio
 async def test_a_process_that_the_system_kills_is_not_an_error_of_its_recording(decoders):
     waiting = asyncio.create_task(decoded(NO_DATA))
     await asyncio.sleep(0)
@@ -282,7 +269,6 @@ async def test_a_process_that_the_system_kills_is_not_an_error_of_its_recording(
     assert error.value.code is GatewayCode.OVERLOADED
 
 
-@pytest.mark.anyio
 async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, caplog):
     data = sound_file(TONE, 44_100, "FLAC")
     assert_tone(await decoded(data))
@@ -296,7 +282,6 @@ async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, capl
     assert decoders.pid != before
 
 
-@pytest.mark.anyio
 async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, monkeypatch):
     monkeypatch.setattr(container.limits, "UNRESPONSIVE_S", 0.1)
     waiting = asyncio.create_task(decoded(NO_DATA))
@@ -309,7 +294,6 @@ async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, mo
     assert not container._processes[asyncio.get_running_loop()].used["a"]
 
 
-@pytest.mark.anyio
 async def test_forks_end_with_the_process(decoders):
     waiting = asyncio.create_task(decoded(NO_DATA))
     await asyncio.sleep(0)

@@ -96,14 +96,12 @@ async def check_all(form: str, whole, folder: Path, seeds: range) -> None:
     assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("form", sorted(FORMS))
 async def test_a_damaged_recording_is_read_as_far_as_it_goes(form, whole, tmp_path):
     await check_all(form, whole, tmp_path, range(1))
 
 
 @pytest.mark.nightly
-@pytest.mark.anyio
 @pytest.mark.parametrize("form", sorted(FORMS))
 async def test_many_damaged_recordings(form, whole, tmp_path):
     await check_all(form, whole, tmp_path, range(1, 200))

@@ -3,11 +3,8 @@
 import re
 
 import httpx2
-import pytest
 
 from gateway.tests.helpers.running import running
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_the_page_and_all_it_refers_to_are_served_and_nothing_is_of_another_host(make_gateway):

@@ -14,7 +14,6 @@ from gateway.tests.contract.drivers import RivaFile, RivaStream
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 
-pytestmark = pytest.mark.anyio
 LEFT, RIGHT = speech(1, 2, 0, 0, 0, 0, 0, 0, 3), speech(0, 0, 0, 4, 5, 0, 0, 0, 0)
 SILENT = np.zeros_like(LEFT)
 STEREO = np.stack([LEFT, RIGHT], axis=1)

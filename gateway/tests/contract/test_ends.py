@@ -18,7 +18,6 @@ from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_AGE_S, MAX_IDLE_S
 from penstock_gateway.process import serving
 
-pytestmark = pytest.mark.anyio
 LIVE = [driver for driver in ALL if driver.is_live]
 ITEM = "conversation.item.input_audio_transcription"
 

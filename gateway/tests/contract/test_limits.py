@@ -13,7 +13,6 @@ from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.admission import Admission
 
-pytestmark = pytest.mark.anyio
 ONE = ApiKey("one", 4)
 KEYS = [ONE, ApiKey("two", 4)]
 FILE = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)

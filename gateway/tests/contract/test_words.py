@@ -11,7 +11,6 @@ from gateway.tests.contract.drivers import ALL, Realtime
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.stream.masks import WordMasks
 
-pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 0, 0, 0, 0, 0, 0, 4, 5)
 WORDS = [("w1", 0, 50), ("w2", 50, 100), ("w3", 100, 150), ("w4", 450, 500), ("w5", 500, 550)]
 

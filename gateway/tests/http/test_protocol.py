@@ -17,7 +17,6 @@ from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(b"sk-test").digest())])
 PATH = "/v1/realtime?intent=transcription"
 NONCE = "A" * 22 + "=="

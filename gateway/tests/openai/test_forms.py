@@ -8,7 +8,6 @@ from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
 
-pytestmark = pytest.mark.anyio
 WORDS = "w0 w1 w2"
 SMALL = sound_file(speech(0.3))
 LARGE = sound_file(np.concatenate([speech(0.3), np.zeros(1_500_000, np.float32)]))

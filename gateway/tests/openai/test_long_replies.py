@@ -14,7 +14,6 @@ from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayCode, GatewayError
 
-pytestmark = pytest.mark.anyio
 WORDS = "w0 w1 w2"
 COMMENT = ": keep-alive\n\n"
 

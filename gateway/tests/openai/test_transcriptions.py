@@ -13,8 +13,6 @@ from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayCode, GatewayError
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC"])
 async def test_json(client, streams, form):

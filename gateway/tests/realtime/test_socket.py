@@ -21,7 +21,6 @@ from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.realtime import connection
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 PATH = "/v1/realtime?intent=transcription"
 KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
 OTHER = replace(GROUP, name="other")

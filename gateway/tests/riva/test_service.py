@@ -26,7 +26,6 @@ from penstock_gateway.rpc.api import _key, rejecting
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ANONYMOUS
 
-pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
 
 

@@ -17,8 +17,6 @@ from penstock_gateway.stream import discovery, replicas
 from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.options import LiveStreamOptions
 
-pytestmark = pytest.mark.anyio
-
 
 def test_names_and_files_are_replicas():
     (group,) = parse_replicas("dns:asr.local:8001, file:/etc/replicas,c:1")

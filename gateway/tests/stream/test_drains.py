@@ -12,8 +12,6 @@ from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.options import LiveStreamOptions
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def drained(open_streams):

@@ -16,7 +16,6 @@ from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.stream.replica_stream import ReplicaStream
 
-pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)
 BLOCKS = len(SPEECH) // BLOCK
 PROBE = START | END

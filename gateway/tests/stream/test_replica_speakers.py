@@ -9,8 +9,6 @@ from penstock_client import limits as engine_limits
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.stream.options import LiveStreamOptions
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams):
     one, other = servers(), servers()

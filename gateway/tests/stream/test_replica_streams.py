@@ -17,8 +17,6 @@ from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.options import LiveStreamOptions
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_events_have_the_words_of_their_segment(server, open_streams):
     async with open_streams(server) as streams:

@@ -9,8 +9,6 @@ from client.tests.helpers.fakes import RejectionError
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.stream.replicas import Group, Replica
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def group_of(servers):

@@ -19,7 +19,6 @@ from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import LiveStreamOptions
 
-pytestmark = pytest.mark.anyio
 KEEP_ALIVE_S = 10.0
 
 
