@@ -13,9 +13,9 @@ from client.tests.helpers.batched_client import (
     results_of,
     rows_of,
     transcript,
-    until,
     whole_text,
 )
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import (

@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import WAIT_S, results_of, until
+from client.tests.helpers.batched_client import WAIT_S, results_of
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import BLOCK, lie
 from client.tests.helpers.fakes import RejectionError, texts
 from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, played, read, told, undisturbed
