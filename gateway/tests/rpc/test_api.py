@@ -8,8 +8,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.tests.helpers.fake_servers import GrpcServer
-from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.running import running
 from penstock_gateway import app
 from penstock_gateway.errors import KSERVE_NOT_SERVED
@@ -31,13 +29,6 @@ def peak_bytes(process_id):
     """The most memory that a process has had."""
     (line,) = [line for line in Path(f"/proc/{process_id}/status").read_text().splitlines() if "VmHWM" in line]
     return int(line.split()[1]) << 10
-
-
-@pytest.fixture
-def replica():
-    server = GrpcServer(FakeRecognizer())
-    yield f"127.0.0.1:{server.port}"
-    server.close()
 
 
 @pytest.mark.parametrize(
