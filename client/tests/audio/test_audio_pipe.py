@@ -153,13 +153,8 @@ def test_a_missing_channel_is_named(piped):
 
 def test_what_is_a_pipe(fifo, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    assert [is_pipe(path) for path in (fifo, "/dev/null", tmp_path / "file", tmp_path, tmp_path / "gone")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    found = [is_pipe(path) for path in (fifo, "/dev/null", tmp_path / "file", tmp_path, tmp_path / "gone")]
+    assert found == [True, True, False, False, False]
 
 
 def test_a_terminal_is_no_audio():
