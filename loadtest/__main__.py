@@ -24,7 +24,7 @@ from loadtest.options import (
     GATEWAYS,
     add_arguments,
     add_server_arguments,
-    add_target_argument,
+    add_target_arguments,
     reject_options,
     stream_counts,
 )
@@ -65,11 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         command.epilog = "`loadtest options` lists the further options: --minutes, --request-ms, --seed ..."
         add = command.add_argument
         if command is not capacity:
-            add_target_argument(command)
+            add_target_arguments(command)
             add("--url", metavar="HOST:PORT", help="address of a running server or gateway (default: start one)")
-            add("--metrics-url", default="", metavar="URL", help="metrics URL of the running server")
-            add("--server-pid", type=int, default=0, metavar="PID", help="process id of the running server")
-            add("--gateway-pid", type=int, default=0, metavar="PID", help="process id of the running gateway")
             add("--max-streams", type=int, metavar="N", help="slots of the server that is started")
         add_server_arguments(command)
         add("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="folder of the reports (build/loadtest)")
@@ -126,8 +123,8 @@ def _target(args: argparse.Namespace, streams: int) -> Iterator[Target]:
         raise ValueError(f"--target {args.target}: --url has to name a running gateway")
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(streams), args.threads)
     _log(f"starting a server with {args.model} ...")
-    with fresh_server(plan) as server:
-        yield server.target(args.protocol)
+    with fresh_server(plan, args.protocol) as server:
+        yield server
 
 
 if __name__ == "__main__":

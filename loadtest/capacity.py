@@ -34,12 +34,10 @@ class Trials:
         plan = ServerPlan(args.model, args.context, slots_for(streams), args.threads)
         load = ["--protocol", args.protocol]
         load += ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}"]
-        with fresh_server(plan) as server:
+        with fresh_server(plan, args.protocol) as server:
             folder = args.out / f"trial-{number:02}-{streams}-streams"
             processes = args.processes or processes_for(streams)
-            self.reports.append(
-                headless_report(server.target(args.protocol), processes, folder, [*load, *self._arguments])
-            )
+            self.reports.append(headless_report(server, processes, folder, [*load, *self._arguments]))
         (window,) = self.reports[-1]["windows"]
         return window["passed"]
 

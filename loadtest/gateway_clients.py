@@ -6,15 +6,15 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 import websockets
 
-from loadtest.player import Voice
-from penstock_client import SAMPLE_RATE_HZ, ServerFullError, StreamError
+from loadtest.player import Answer
+from penstock_client import SAMPLE_RATE_HZ, Segment, ServerFullError, StreamError, Transcript
+from penstock_client.batched.signal import AsyncSignal
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
 
 CONNECTION_ERRORS = (grpc.aio.AioRpcError, websockets.WebSocketException, OSError)
@@ -132,9 +132,10 @@ async def realtime_texts(
                     interim = " ".join(filter(None, (text.strip(), event.get("interim", "").strip())))
                     yield Text(interim, False, event["audio_end_ms"] / 1000)
                 elif kind.endswith(_COMPLETED):
-                    words = event.get("words", [])
-                    speakers = tuple(_LETTERS.get(word["speaker"]) for word in words) if has_speakers else ()
-                    yield Text(event["transcript"], True, None, _words(words), speakers)
+                    told = event.get("words", [])
+                    words = tuple((one["word"], round(1000 * one["start"]), round(1000 * one["end"])) for one in told)
+                    speakers = tuple(_LETTERS.get(one["speaker"]) for one in told) if has_speakers else ()
+                    yield Text(event["transcript"], True, None, words, speakers)
                     if is_committed:
                         return
 
@@ -153,10 +154,6 @@ async def _events(socket: websockets.ClientConnection) -> AsyncIterator[dict]:
     raise ConnectionError("the gateway closed the connection before the final text")
 
 
-def _words(words: list[dict]) -> tuple[Word, ...]:
-    return tuple((word["word"], round(1000 * word["start"]), round(1000 * word["end"])) for word in words)
-
-
 @asynccontextmanager
 async def _sending(work: Any) -> AsyncIterator[None]:
     """Runs a coroutine beside the block. The block sees what becomes of the connection, so its errors are dropped."""
@@ -168,26 +165,21 @@ async def _sending(work: Any) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-@dataclass
-class GatewayTranscript:
-    """The final texts of a stream so far."""
+class GatewayVoice:
+    """A stream of a gateway, opened when it is entered. Raises ClientError as an `AsyncStream` does.
 
-    text: str = ""
-    is_complete: bool = False
-
-
-class GatewayVoice(Voice):
-    """A stream of a gateway. A text answers the part with the last sample that it covers, and all parts before it.
-
+    A text answers the part with the last sample that it covers, and all parts before it.
     A gateway sends changed texts only, so chunks without a change are not seen.
     """
 
     held_samples = 0
+    """All samples make requests at once."""
 
     def __init__(self, open_texts: Callable[[AsyncIterator[np.ndarray]], Texts]):
         """`open_texts`: parts of int16 samples at 16 kHz to texts."""
-        super().__init__()
-        self.transcript = GatewayTranscript()
+        self.transcript = Transcript()
+        self._answers: list[Answer] = []
+        self._changed = AsyncSignal()
         self._open_texts = open_texts
         self._parts: asyncio.Queue[np.ndarray | None] = asyncio.Queue()
         self._unanswered: deque[tuple[float, float]] = deque()
@@ -207,8 +199,22 @@ class GatewayVoice(Voice):
         self._parts.put_nowait(None)
 
     async def __aenter__(self) -> "GatewayVoice":
-        self._begin_reading()
+        self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(lambda _: self._changed.give())
         return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+
+    async def poll(self, wait_s: float = 0.0) -> list[Answer]:
+        """The answers that have arrived; waits up to `wait_s` for the first or for the last result."""
+        if not self._answers and not self._reading.done() and wait_s > 0:
+            await self._changed.wait(wait_s)
+        answers, self._answers = self._answers, []
+        if not answers and self._reading.done():
+            self._reading.result()
+        return answers
 
     async def _audio(self) -> AsyncIterator[np.ndarray]:
         while (part := await self._parts.get()) is not None:
@@ -218,7 +224,7 @@ class GatewayVoice(Voice):
         try:
             async for text in self._open_texts(self._audio()):
                 if text.is_final:
-                    self.transcript.text = " ".join(filter(None, (self.transcript.text, text.text)))
+                    self.transcript.segments.append(Segment(text.text, is_final=True))
                 elif text.processed_s is not None:
                     self._answer(text.processed_s)
         except GatewayFullError as error:
@@ -234,7 +240,8 @@ class GatewayVoice(Voice):
             sent_at_s, end_s = self._unanswered.popleft()
             if end_s + 0.5 / SAMPLE_RATE_HZ >= processed_s:
                 self._processed_s = processed_s
-            self._add_answer(self._now_s() - sent_at_s, self._processed_s)
+            self._answers.append(Answer(self._now_s() - sent_at_s, self._processed_s))
+            self._changed.give()
 
     @staticmethod
     def _now_s() -> float:

@@ -55,11 +55,6 @@ class Collector:
         if self.is_worker:
             gevent.spawn(self._send_periodically)
 
-    def send_ready(self) -> None:
-        """Reports to the master that this worker can play; Locust counts a worker as soon as it is connected."""
-        if self.is_worker:
-            self._runner.send_message(_READY)
-
     def await_workers(self) -> None:
         """Waits for the workers, so that no window begins before its streams. Raises RunError after a time-out."""
         if not self._have_all(self._ready_workers, _MAX_START_S):
@@ -164,7 +159,8 @@ class LoadTest:
         self.plan: Plan = self._read_options()
         self.streaming: StreamingHandle | None = None
         """While a test runs, in the processes that generate load."""
-        self._collector.send_ready()
+        if self._collector.is_worker:  # the master counts a worker as soon as it is connected
+            environment.runner.send_message(_READY)
 
     def start(self) -> None:
         """Starts a test, maybe with other options, from the web page. Raises as the constructor does."""
@@ -212,17 +208,14 @@ class LoadTest:
             make_folder(Path(self._options.out))
         return read_plan(self._options)
 
-    def _record(self, utterance: Utterance) -> None:
-        self._collector.add(utterance)
-        self._report_to_locust(utterance)
-
     def _lose(self, problem: str) -> None:
         """The test is void: the records of the lost process are missing."""
         _log.error("%s", problem)
         self._collector.lost = problem
 
-    def _report_to_locust(self, utterance: Utterance) -> None:
-        """Feeds Locust's own tables and web page; the report does not use them."""
+    def _record(self, utterance: Utterance) -> None:
+        """Keeps it, and feeds Locust's own tables and web page, which the report does not use."""
+        self._collector.add(utterance)
         fire = partial(self._environment.events.request.fire, request_type=self._options.protocol, response_length=0)
         if utterance.outcome == REJECTED:
             fire(name="start", response_time=1000 * utterance.rejected_after_s, exception=RuntimeError("rejected"))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.options import DIRECT, GATEWAYS, ROOT
@@ -47,6 +47,8 @@ class Target:
     """Facts about the server for the report; its `chunk_ms` and `threads` are used in the figures."""
     end_reason: Callable[[], str | None] = lambda: None
     """Why the server has ended by itself; None while it runs."""
+    urls: Mapping[str, str] = field(default_factory=dict)
+    """host:port of a server that was started for this test, by "grpc", "http" and "metrics"."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -106,14 +108,7 @@ def headless_report(target: Target, processes: int, out: Path, arguments: list[s
     make_folder(out)
     path = out / REPORT
     path.unlink(missing_ok=True)
-    headless = [
-        "--headless",
-        "--only-summary",
-        "--loglevel",
-        "WARNING",
-        "--html",
-        str((out / LOCUST_REPORT).absolute()),
-    ]
+    headless = ["--headless", "--only-summary", "--loglevel", "WARNING", "--html", str(out.absolute() / LOCUST_REPORT)]
     status = run_locust(target, processes, out, [*headless, *arguments])
     if not path.exists():
         raise RunError(f"the load test wrote no report (Locust's exit status {status}); its messages are above")
@@ -142,42 +137,11 @@ class ServerPlan:
     """Per model."""
 
 
-@dataclass(frozen=True)
-class ReadyServer:
-    """A server that is ready."""
-
-    server: TritonServer
-    facts: dict[str, object]
-    """Facts about the server for the report."""
-
-    @property
-    def metrics_url(self) -> str:
-        """Address of Triton's metrics page."""
-        return f"http://{LOOPBACK}:{self.server.ports.metrics}/metrics"
-
-    @property
-    def process_id(self) -> int:
-        """The process id of tritonserver."""
-        return self.server.process_id
-
-    def url(self, protocol: str) -> str:
-        """host:port for "grpc" or "http"."""
-        return f"{LOOPBACK}:{getattr(self.server.ports, protocol)}"
-
-    def target(self, protocol: str) -> Target:
-        """The target of a test over "grpc" or "http"."""
-        return Target(
-            self.url(protocol), self.metrics_url, self.process_id, facts=self.facts, end_reason=self._end_reason
-        )
-
-    def _end_reason(self) -> str | None:
-        return self.server.end_reason() if self.server.has_ended() else None
-
-
 @contextmanager
-def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
-    """Starts a server on free ports of this machine and stops it at the end. Raises PenstockError.
+def fresh_server(plan: ServerPlan, protocol: str = "grpc") -> Iterator[Target]:
+    """Starts a server on free ports of this machine, to be tested over "grpc" or "http", and stops it at the end.
 
+    Raises PenstockError.
     Settings beyond the plan's come from the environment (PENSTOCK_..., docs/deployment.md).
     """
     environment = {
@@ -192,14 +156,15 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
         environment["PENSTOCK_CONTEXT"] = f"{context.left},{context.right}"
         facts |= {"context": f"[{context.left},{context.right}]", "chunk_ms": config.chunk_ms(context)}
     facts |= {"max_streams": plan.max_streams, "threads": plan.threads, **settings_beyond(environment)}
-    options = ServerOptions(
-        find_model_repository(),
-        drain_s=_DRAIN_S,
-        environment=environment,
-        information=information(os.environ | environment),
-    )
+    published = information(os.environ | environment)
+    options = ServerOptions(find_model_repository(), drain_s=_DRAIN_S, environment=environment, information=published)
     with TritonServer(find_triton(), options) as server:
-        yield ReadyServer(server, facts)
+        urls = {name: f"{LOOPBACK}:{getattr(server.ports, name)}" for name in ("grpc", "http", "metrics")}
+
+        def end_reason() -> str | None:
+            return server.end_reason() if server.has_ended() else None
+
+        yield Target(urls[protocol], f"http://{urls['metrics']}/metrics", server.process_id, 0, facts, end_reason, urls)
 
 
 def information(environment: Mapping[str, str]) -> dict[str, str]:

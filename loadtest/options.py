@@ -90,9 +90,10 @@ class Schedule:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options, those of the streams (decoder, beam ...) included."""
-    add = parser.add_argument_group("Penstock").add_argument
+    group = parser.add_argument_group("Penstock")
+    add = group.add_argument
     add("--url", default="localhost:8001", metavar="HOST:PORT", help="port of the server or gateway (localhost:8001)")
-    add_target_argument(parser)
+    add_target_arguments(group)
     add("--protocol", choices=("grpc", "http"), default="grpc", help="protocol (grpc)")
     add("--streams", default="8", metavar="N[,N...]", help="streams; of several numbers each is tested in turn (8)")
     add("--minutes", type=float, default=1.0, help="measured minutes of each number of streams (1)")
@@ -102,19 +103,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-align", action="store_true", help="make a request of each part, not of whole chunks of the model")
     add("--seed", type=int, default=0, help="random seed of start times and of the order of recordings (0)")
     add("--reply-timeout", type=float, default=30.0, metavar="S", help="a stream fails after S s without a reply (30)")
-    add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")
-    add("--server-pid", type=int, default=0, metavar="PID", help="local tritonserver process, for CPU and memory")
-    add("--gateway-pid", type=int, default=0, metavar="PID", help="local gateway process, for CPU and memory")
     add("--chunk-ms", type=float, default=0.0, metavar="MS", help="duration of the model's chunk (inferred)")
     add("--out", default=str(DEFAULT_OUT), metavar="DIR", help="folder of the reports (build/loadtest)")
     add("--setup", type=json.loads, default={}, metavar="JSON", help="facts for the report: command, server")
     add_option_arguments(parser)
 
 
-def add_target_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds --target."""
-    help_text = "streams of AsyncClient, or through a running gateway (direct)"
-    parser.add_argument("--target", choices=TARGETS, default=DIRECT, help=help_text)
+def add_target_arguments(parser: argparse._ActionsContainer) -> None:
+    """Adds the options of what is tested, beside its address."""
+    add = parser.add_argument
+    add("--target", choices=TARGETS, default=DIRECT, help="AsyncClient's streams, or a running gateway's (direct)")
+    add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")
+    add("--server-pid", type=int, default=0, metavar="PID", help="local tritonserver process, for CPU and memory")
+    add("--gateway-pid", type=int, default=0, metavar="PID", help="local gateway process, for CPU and memory")
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,34 +8,24 @@ Times are seconds since the epoch (`now_s`), comparable between the processes of
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from penstock_client import (
-    SAMPLE_RATE_HZ,
-    AsyncStream,
-    ClientError,
-    Result,
-    ServerFullError,
-)
-from penstock_client.batched.signal import AsyncSignal
+from penstock_client import SAMPLE_RATE_HZ, AsyncStream, ClientError, Result, ServerFullError
+
+if TYPE_CHECKING:
+    from loadtest.gateway_clients import GatewayVoice  # needs the wheel of the gateway
+
+    PlayedStream = AsyncStream | GatewayVoice
 
 REQUEST = np.dtype(
-    [
-        ("deadline_s", "f8"),
-        ("sent_s", "f8"),
-        ("answered_s", "f8"),
-        ("lag_s", "f4"),
-        ("audio_s", "f4"),
-        ("audio_processed_s", "f4"),
-        ("completes_chunk", "?"),
-        ("is_last", "?"),
-    ]
+    [(name, "f8") for name in ("deadline_s", "sent_s", "answered_s")]
+    + [(name, "f4") for name in ("lag_s", "audio_s", "audio_processed_s")]
+    + [(name, "?") for name in ("completes_chunk", "is_last")]
 )
 """A `SentRequest` as a row of a table."""
 
@@ -122,49 +112,6 @@ class Answer(NamedTuple):
     """Audio of the stream up to the request's end."""
 
 
-class Voice(ABC):
-    """Opens the stream when it is entered. Raises ClientError as an `AsyncStream` does."""
-
-    def __init__(self) -> None:
-        self._answers: list[Answer] = []
-        self._changed = AsyncSignal()
-
-    @property
-    @abstractmethod
-    def held_samples(self) -> int:
-        """Samples that made no request yet."""
-
-    async def poll(self, wait_s: float = 0.0) -> list[Answer]:
-        """The answers that have arrived; waits up to `wait_s` for the first or for the last result."""
-        if not self._answers and not self._reading.done() and wait_s > 0:
-            await self._changed.wait(wait_s)
-        answers, self._answers = self._answers, []
-        if not answers and self._reading.done():
-            self._reading.result()
-        return answers
-
-    async def __aexit__(self, *_: object) -> None:
-        self._reading.cancel()
-        await asyncio.wait([self._reading])
-
-    def _begin_reading(self) -> None:
-        async def read() -> None:
-            try:
-                await self._read()
-            finally:
-                self._changed.give()
-
-        self._reading = asyncio.create_task(read())
-
-    def _add_answer(self, round_trip_s: float, audio_processed_s: float) -> None:
-        self._answers.append(Answer(round_trip_s, audio_processed_s))
-        self._changed.give()
-
-    @abstractmethod
-    async def _read(self) -> None:
-        """Reads all results."""
-
-
 def now_s() -> float:
     """Seconds since the epoch, from the monotonic clock."""
     return EPOCH_S + time.monotonic()
@@ -190,7 +137,7 @@ class Player:
         self._unanswered: deque[SentRequest] = deque()
         self._audio_processed_s = 0.0
 
-    async def play(self, open_stream: Callable[[], AsyncStream | Voice], recording: int, start_s: float) -> Utterance:
+    async def play(self, open_stream: "Callable[[], PlayedStream]", recording: int, start_s: float) -> Utterance:
         """Plays from `start_s` on and returns after the last answer, or without it. Errors end up in the record."""
         opened_s = self._clock()
         try:
@@ -204,7 +151,7 @@ class Player:
         except ClientError as error:
             return Utterance(recording, FAILED, "", str(error), None, request_table(self._sent), opened_s)
 
-    async def _stream(self, stream: AsyncStream | Voice, start_s: float) -> str:
+    async def _stream(self, stream: "PlayedStream", start_s: float) -> str:
         free_s = start_s
         for begin in range(0, self._samples.size, self._part_samples):
             part = self._samples[begin : begin + self._part_samples]
@@ -229,7 +176,7 @@ class Player:
         await self._await_answers(stream)
         return COMPLETE if stream.transcript.is_complete else CUT_SHORT
 
-    async def _wait_until(self, deadline_s: float, stream: AsyncStream | Voice) -> None:
+    async def _wait_until(self, deadline_s: float, stream: "PlayedStream") -> None:
         """Sleeps. After the first request it polls for the answer, so that a rejection is timed when it arrives."""
         while (wait_s := deadline_s - self._clock()) > 0 and not self._is_stopping():
             if len(self._sent) == len(self._unanswered) == 1:
@@ -237,14 +184,14 @@ class Player:
             else:
                 await self._sleep(wait_s)
 
-    async def _cut_short(self, stream: AsyncStream | Voice) -> str:
+    async def _cut_short(self, stream: "PlayedStream") -> str:
         """Ends the stream. The request that does so is not one of the recording's and is not recorded."""
         if self._sent:
             await stream.finish()
             await self._await_answers(stream)
         return CUT_SHORT
 
-    async def _await_answers(self, stream: AsyncStream | Voice) -> None:
+    async def _await_answers(self, stream: "PlayedStream") -> None:
         give_up_s = self._clock() + ANSWER_WAIT_S
         while not stream.transcript.is_complete and (wait_s := give_up_s - self._clock()) > 0:
             self._record(await stream.poll(wait_s))

@@ -168,7 +168,7 @@ def read_usage(server_id: int = 0, gateway_id: int = 0) -> Usage:
     groups = server_processes(server_id) if server_id else {}
     if gateway_id:
         groups[GATEWAY] = [process.pid for process in _family(gateway_id)]
-    generators = generator_processes()
+    generators = [process.pid for process in _family(os.getpid())]  # Locust's workers, and what plays the streams
     readings = {name: read_processes(ids) for name, ids in (groups | {GENERATOR: generators}).items()}
     return Usage(
         time.monotonic(),
@@ -224,11 +224,6 @@ def server_processes(server_id: int) -> dict[str, list[int]]:
     return found
 
 
-def generator_processes() -> list[int]:
-    """Process ids of this process and its descendants: Locust's workers and the processes that play the streams."""
-    return [process.pid for process in _family(os.getpid())]
-
-
 def _family(process_id: int) -> list[psutil.Process]:
     """A process and its descendants; empty where it has ended."""
     try:
@@ -244,14 +239,10 @@ def read_processes(process_ids: Iterable[int]) -> tuple[float, float]:
     for process_id in process_ids:
         try:
             process = psutil.Process(process_id)
-            times, kib = process.cpu_times(), _pss_kib(process_id)
+            times = process.cpu_times()
+            lines = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii").splitlines()
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
         cpu_s += times.user + times.system
-        pss_mib += kib / 1024
+        pss_mib += sum(int(line.split()[1]) for line in lines if line.startswith(_MEMORY)) / 1024
     return cpu_s, pss_mib
-
-
-def _pss_kib(process_id: int) -> int:
-    lines = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(_MEMORY))

@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.options import STREAMING_OPTIONS
@@ -69,8 +68,9 @@ def to_markdown(document: dict) -> str:
     document = finite(document)
     windows = document["windows"]
     facts = {**document["circumstances"], **document["server"], **document["options"]}
+    title = f"# Load test: {'passed' if _has_passed(document) else 'not passed'}"
     sections = {
-        f"# Load test: {'passed' if _has_passed(document) else 'not passed'}": _lines(_result_lines(document)),
+        title: "\n".join(["```", *_result_lines(document), "```"]),
         "## Trials": _trials(document["capacity"]) if "capacity" in document else "",
         "## Streams": markdown_table(_STREAMS_HEADER, map(_streams_row, windows)),
         "## Models": markdown_table(("streams", "model", *_MODEL_FIELDS), _model_rows(windows), left=2),
@@ -81,7 +81,7 @@ def to_markdown(document: dict) -> str:
             ("", ""), [(name, value) for name, value in facts.items() if value not in (None, "", [], {})], left=2
         ),
     }
-    return "\n\n".join(f"{title}\n\n{text}" for title, text in sections.items() if text)
+    return "\n\n".join(f"{head}\n\n{text}" for head, text in sections.items() if text)
 
 
 def _has_passed(document: dict) -> bool:
@@ -89,10 +89,6 @@ def _has_passed(document: dict) -> bool:
     if "capacity" in document:
         return document["capacity"]["streams"] > 0
     return all(window["passed"] for window in document["windows"]) and document.get("soak", {}).get("passed", True)
-
-
-def _lines(lines: Sequence[str]) -> str:
-    return "\n".join(["```", *lines, "```"])
 
 
 def _streams_row(window: dict) -> list[object]:

@@ -27,17 +27,10 @@ import msgpack
 import numpy as np
 
 from loadtest.options import GATEWAYS, RIVA, Schedule, request_samples
-from loadtest.player import Player, Utterance, Voice, now_s
+from loadtest.player import Player, Utterance, now_s
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
-from penstock_client import (
-    SAMPLE_RATE_HZ,
-    AsyncClient,
-    AsyncStream,
-    ClientError,
-    StreamOptions,
-    read_audio,
-)
+from penstock_client import SAMPLE_RATE_HZ, AsyncClient, ClientError, read_audio
 from penstock_client.batched.signal import AsyncSignal
 from penstock_client.cli.arguments import read_options
 
@@ -77,12 +70,15 @@ class Streaming:
         self._options = read_options(options)
         timeout_s = options.reply_timeout
         self._client: AsyncClient | None = None
-        self._open: Callable[[StreamOptions], AsyncStream | Voice]
         if options.target in GATEWAYS:
-            self._open = _gateway_voices(options)
+            from loadtest.gateway_clients import GatewayVoice, realtime_texts, riva_texts  # needs the gateway's wheel
+
+            texts = riva_texts if options.target == RIVA else realtime_texts
+            # Each opens a connection of its own, as clients of a gateway do.
+            self._open = lambda own: GatewayVoice(partial(texts, options.url, has_speakers=own.speakers == "on"))
         else:
-            client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=not options.no_align)
-            self._client, self._open = client, lambda stream_options: client.open_stream(options=stream_options)
+            self._client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=not options.no_align)
+            self._open = self._client.open_stream
 
     async def play_user(self, number: int, stagger_s: float, stop: StopSignal) -> None:
         """Plays one recording after another, each on time, whether or not the last one is answered.
@@ -113,14 +109,6 @@ class Streaming:
         samples = self._recordings[recording]
         player = Player(samples, self._request_samples, lambda: stop.is_set, sleep=stop.wait)
         self._deliver(await player.play(partial(self._open, self._options), recording, start_s))
-
-
-def _gateway_voices(options: argparse.Namespace) -> Callable[[StreamOptions], Voice]:
-    """Each opens a connection of its own, as clients of a gateway do."""
-    from loadtest.gateway_clients import GatewayVoice, realtime_texts, riva_texts  # needs the wheel of the gateway
-
-    texts = riva_texts if options.target == RIVA else realtime_texts
-    return lambda own: GatewayVoice(partial(texts, options.url, has_speakers=own.speakers == "on"))
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import isnan
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,34 +38,15 @@ MAX_P99_LAG_MS = 20.0
 _EXAMPLES = 5
 
 
-class GeneratorCheck(NamedTuple):
-    """Whether the figures measure the server or the load generator."""
-
-    is_bottleneck: bool
-    text: str
-
-
 def latencies_s(requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns latencies in seconds from a table of REQUEST, infinite without an answer.
 
     [n] from the end of each chunk's audio to the answer that covers it; [m] from the end of each utterance's audio to
-    its final text. A request without an answer counts as a chunk: it may have completed one (`is_chunk`).
+    its final text. A request without an answer counts as a chunk: it may have completed one.
     """
     latency_s = requests["answered_s"] - requests["deadline_s"]
-    return latency_s[is_chunk(requests)], latency_s[requests["is_last"]]
-
-
-def is_chunk(requests: np.ndarray) -> np.ndarray:
-    """Returns [n] bool: requests that completed a chunk, and those without an answer."""
-    return requests["completes_chunk"] | np.isinf(requests["answered_s"])
-
-
-def late_chunks(latency_s: np.ndarray, chunk_s: float) -> int:
-    """Counts chunks answered more than one chunk's duration after they were complete.
-
-    The capacity rule is about the start of a chunk's step, which a client cannot observe; its answer comes later.
-    """
-    return int(np.count_nonzero(latency_s > chunk_s))
+    is_chunk = requests["completes_chunk"] | np.isinf(requests["answered_s"])
+    return latency_s[is_chunk], latency_s[requests["is_last"]]
 
 
 def chunk_duration_s(tables: list[np.ndarray]) -> float | None:
@@ -103,15 +83,18 @@ def reasons_to_fail(
     return reasons
 
 
-def check_generator(lag_p99_ms: float, use: MachineUse) -> GeneratorCheck:
-    """A load generator that sends late measures itself. `lag_p99_ms` is NaN where nothing was sent."""
+def check_generator(lag_p99_ms: float, use: MachineUse) -> tuple[bool, str]:
+    """Whether the figures measure the load generator, which sends late, and not the server; and why, as a text.
+
+    `lag_p99_ms` is NaN where nothing was sent.
+    """
     if isnan(lag_p99_ms):
-        return GeneratorCheck(False, "The load generator sent nothing in this window.")
+        return False, "The load generator sent nothing in this window."
     use_text = f"its busiest process used {use.busiest_generator_cores:.2f} cores, other programs {use.other_cores:.2f}"
     text = f"p99 of its lag {lag_p99_ms:.1f} ms, {use_text} of {use.cores}."
     if lag_p99_ms <= MAX_P99_LAG_MS:
-        return GeneratorCheck(False, f"The load generator was on schedule: {text}")
-    return GeneratorCheck(True, f"The load generator was late ({MAX_P99_LAG_MS:g} ms are allowed): {text}")
+        return False, f"The load generator was on schedule: {text}"
+    return True, f"The load generator was late ({MAX_P99_LAG_MS:g} ms are allowed): {text}"
 
 
 @dataclass(frozen=True)
@@ -163,8 +146,9 @@ def summarize(
     rejections = losses["rejections"]["count"]
     lag_ms = percentiles_ms(requests["lag_s"])
     models, metrics_problem = _models(before, after, ENSEMBLE)
-    generator = check_generator(lag_ms["p99"], use)
+    is_bottleneck, generator_text = check_generator(lag_ms["p99"], use)
     attempted = float(requests["audio_s"].sum()) / (end_s - begin_s)
+    gateway = use.processes.get(GATEWAY)
     reasons = reasons_to_fail(
         streams["chunks"],
         streams["late_chunks"],
@@ -185,9 +169,9 @@ def summarize(
         "models": {name: _model(times, use.seconds) for name, times in models.items()},
         "metrics_problem": metrics_problem,
         "streams_per_server_core": streams["rtfx"] / use.server_cores if use.server_cores > 0 else None,
-        "gateway_us_per_100_ms": _gateway_us(use, attempted),
+        "gateway_us_per_100_ms": 1e6 * gateway.cores / (10 * attempted) if gateway and attempted else None,
         "machine": asdict(use),
-        "generator": {"lag_ms": lag_ms, **generator._asdict()},
+        "generator": {"lag_ms": lag_ms, "is_bottleneck": is_bottleneck, "text": generator_text},
         "passed": not reasons,
         "reasons": reasons,
     }
@@ -195,7 +179,8 @@ def summarize(
 
 def _streams(requests: np.ndarray, chunk_s: float, begin_s: float, end_s: float) -> dict:
     chunk_latency_s, final_latency_s = latencies_s(requests)
-    late = late_chunks(chunk_latency_s, chunk_s)
+    # The capacity rule is about the start of a chunk's step, which a client cannot observe; its answer comes later.
+    late = int(np.count_nonzero(chunk_latency_s > chunk_s))
     answered = requests[np.isfinite(requests["answered_s"])]
     return {
         "chunk_ms": 1000 * chunk_s,
@@ -264,12 +249,6 @@ def _models(before: Snapshot, after: Snapshot, ensemble: str) -> tuple[dict[str,
         return {name: model_times(name, before.counters, after.counters) for name in (*MODELS, ensemble)}, None
     except ValueError as error:
         return {}, str(error)
-
-
-def _gateway_us(use: MachineUse, attempted: float) -> float | None:
-    """CPU time of the gateway per 100 ms of audio; None without its process."""
-    gateway = use.processes.get(GATEWAY)
-    return 1e6 * gateway.cores / (10 * attempted) if gateway and attempted else None
 
 
 def _model(times: ModelTimes, seconds: float) -> dict:

@@ -30,7 +30,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, realtime_texts, riva_texts
-from loadtest.locust_run import ReadyServer, ServerPlan, fresh_server
+from loadtest.locust_run import ServerPlan, Target, fresh_server
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError, RunError
 from penstock.evaluation.manifest import read_manifest
@@ -226,16 +226,16 @@ def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seco
     return rows
 
 
-def check_example(server: ReadyServer, folder: Path) -> list[Finding]:
+def check_example(server: Target, folder: Path) -> list[Finding]:
     """Checks HAProxy before the ports of a server, configured by docker/edge/triton.cfg."""
     given = (FOLDER / "triton.cfg").read_text()
     tls, path, keys = f"{LOOPBACK}:{claim_ports(Ports(), LOOPBACK)[0].http}", folder / "triton.cfg", folder / "keys.txt"
     keys.write_text(hashlib.sha256(_KEY.encode()).hexdigest() + "\n")
     places = {":8443": tls, "/etc/haproxy/edge.pem": str(make_certificate(folder)), "/etc/haproxy/keys.txt": str(keys)}
-    places |= {"127.0.0.1:8000": server.url("http"), "127.0.0.1:8001": server.url("grpc")}
+    places |= {"127.0.0.1:8000": server.urls["http"], "127.0.0.1:8001": server.url}
     path.write_text(re.sub("|".join(places), lambda place: places[place[0]], given))
     recording, cert = read_manifest(DEFAULT_RECORDINGS)[0].audio, folder / "cert.pem"
-    direct, rows = native_words(server.url("grpc"), recording, "--protocol", "grpc"), []
+    direct, rows = native_words(server.url, recording, "--protocol", "grpc"), []
     with running_proxy(["haproxy", "-db", "-q", "-f", str(path)], lambda: is_open(tls)):
         for protocol in ("grpcs", "https"):
             flags = ("--protocol", protocol, "--root-certificates", str(cert), "--header")
@@ -312,7 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
             flags = gateway_flags(folder, _KEYS)
             has_failed |= not print_rows("the server's ports through haproxy", check_example(server, folder))
             for name in options.only:
-                rows = check(name, server.url("grpc"), flags, folder, options.seconds)
+                rows = check(name, server.url, flags, folder, options.seconds)
                 has_failed |= not print_rows(f"through {name}", rows)
     except PenstockError as error:
         print(f"edge_check: error: {error}", file=sys.stderr)

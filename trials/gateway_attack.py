@@ -164,7 +164,7 @@ def run(names: list[str], seconds: float) -> tuple[list[Measured], list[str]]:
         folder = Path(name)
         server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
         flags = gateway_flags(folder, _KEYS)
-        gateway = stack.enter_context(fresh_gateway(server.url("grpc"), *flags, kept_log=folder / "log"))
+        gateway = stack.enter_context(fresh_gateway(server.url, *flags, kept_log=folder / "log"))
         trials = [asyncio.run(trial(name, gateway, samples, seconds)) for name in ("", *names, "")]
         stack.close()
         lines = (folder / "log").read_text(encoding="utf-8").splitlines()

@@ -22,10 +22,9 @@ def main(words: list[str] | None = None) -> int:
     args, rest = parser.parse_known_args(words)
     plan, rows, has_passed = ServerPlan(args.model, args.context, slots_for(args.streams), args.threads), [], True
     with (
-        fresh_server(plan) as server,
-        fresh_gateway(server.url("grpc"), "--endpoint-silence-ms", "0", "--timeout-s", "60") as gateway,
+        fresh_server(plan, args.protocol) as direct,
+        fresh_gateway(direct.urls["grpc"], "--endpoint-silence-ms", "0", "--timeout-s", "60") as gateway,
     ):
-        direct = server.target(args.protocol)
         for name in args.targets:
             url = {DIRECT: direct.url, RIVA: gateway.grpc}.get(name, gateway.http)
             target = Target(url, direct.metrics_url, direct.process_id, gateway.process_id, direct.facts)

@@ -106,11 +106,11 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     load = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol]
     processes = args.processes or processes_for(args.streams)
     with (
-        fresh_server(plan) as server,
+        fresh_server(plan, args.protocol) as server,
         Readings(lambda: read_usage(server.process_id), min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)) as taken,
     ):
         try:
-            report = headless_report(server.target(args.protocol), processes, args.out, [*load, *rest])
+            report = headless_report(server, processes, args.out, [*load, *rest])
         except KeyboardInterrupt:  # report what was measured until then
             if not (args.out / REPORT).exists():
                 raise

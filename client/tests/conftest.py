@@ -129,5 +129,5 @@ def run(url, protocol, capsys):
 
 @pytest.fixture
 def anyio_backend():
-    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    """The loop of the tests that are coroutines."""
     return ANYIO_BACKEND

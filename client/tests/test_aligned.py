@@ -7,9 +7,6 @@ from client.tests.helpers.fake_servers import Wire
 from client.tests.helpers.fakes import FakeRecognizer, expected
 from penstock_client import Client, ConnectionOptions
 
-pytestmark = pytest.mark.anyio
-
-
 FIRST, CHUNK = 700, 1000
 WAIT_S = 60
 

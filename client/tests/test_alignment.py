@@ -14,10 +14,6 @@ def borders(samples: int) -> int:
     return ends[-1]
 
 
-def test_borders():
-    assert [GEOMETRY.border(samples) for samples in (0, 6, 7, 16, 17, 26, 27)] == [0, 0, 7, 7, 17, 17, 27]
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 25), max_size=8), min_size=1, max_size=4))
 def test_whole_chunks_leave_with_the_samples_that_complete_them(segments):

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fakes import text_of
 from penstock_client import AsyncClient
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_many_streams_share_one_loop_without_threads_of_their_own(url, protocol, samples, recognizer):
@@ -28,8 +27,7 @@ async def test_many_streams_share_one_loop_without_threads_of_their_own(url, pro
 async def test_a_cancelled_task_frees_its_slot(url, protocol, recognizer, samples):
     async with AsyncClient(url, protocol) as client:
         task = asyncio.create_task(client.transcribe(samples, realtime=True))
-        while len(recognizer.requests) < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(recognizer.requests) >= 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

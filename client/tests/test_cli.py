@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import RejectionError, confidence, outputs, parse_reply, text_of
 from penstock_client.cli import main as main_module
 from penstock_client.cli.main import main
@@ -169,18 +170,35 @@ def test_subtitles_know_the_only_language_of_a_model(asked, known, language):
 
 
 @GRPC_ONLY
-def test_default_request_size_of_files_and_of_real_time(run, audio_file, recognizer):
+def test_the_size_of_requests_of_files_of_real_time_and_as_asked(run, audio_file, recognizer):
     run(audio_file)
     assert [request.samples.size for request in recognizer.requests] == [16_000, 16_000, 6400]
     recognizer.requests.clear()
     run(audio_file, "--simulate-realtime")
     assert [request.samples.size for request in recognizer.requests] == [1600] * 24
+    recognizer.requests.clear()
+    run(audio_file, "--request-ms", "700")
+    assert [request.samples.size for request in recognizer.requests] == [11_200, 11_200, 11_200, 4800]
+
+
+def test_a_file_is_split_into_segments_of_equal_length(run, audio_file, recognizer, samples):
+    status, out, err = run(audio_file, "--finalize-every", "1", "--json")
+    document = json.loads(out)
+    sizes = (16_000, 16_000, 6_400)
+    assert (status, err) == (0, "")
+    assert [segment["text"] for segment in document["segments"]] == [text_of(size) for size in sizes]
+    assert document["text"] == " ".join(text_of(size) for size in sizes)
+    assert document["latency_ms"] >= 0
+    ended = [request for request in recognizer.requests if request.parameters.get("finalize")]
+    assert len(ended) == 2 and recognizer.requests[-1].is_end
+    assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
 
 
 @GRPC_ONLY
-def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
-    run(audio_file, "--request-ms", "700")
-    assert [request.samples.size for request in recognizer.requests] == [11_200, 11_200, 11_200, 4800]
+def test_segments_of_the_microphone(run, monkeypatch, samples):
+    monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
+    document = json.loads(run("--microphone", "--finalize-every", "2", "--json")[1])
+    assert [segment["text"] for segment in document["segments"]] == [text_of(32_000), text_of(6_400)]
 
 
 @pytest.mark.parametrize(

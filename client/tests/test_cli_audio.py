@@ -118,11 +118,6 @@ def test_a_cut_pipe_gives_its_text_and_a_warning(run, fifo, audio_file):
     assert err.endswith(f"penstock-client: warning: {fifo}: is cut: ends at 2.00 s, 0.40 s are missing\n")
 
 
-def test_an_empty_pipe_is_an_error(run, fifo):
-    fill(fifo, b"")
-    assert run(fifo) == (1, "", f"penstock-client: error: AUDIO_INVALID: {fifo}: has no audio\n")
-
-
 def test_each_channel_of_a_pipe(run, fifo, call, recognizer):
     fill(fifo, call.read_bytes())
     status, out, _ = run(fifo, "--channel", "each")

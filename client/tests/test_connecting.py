@@ -22,14 +22,6 @@ def is_reachable(client):
         return False
 
 
-def test_absent_server_is_named(protocol, closed_url):
-    with (
-        Client(closed_url, protocol) as client,
-        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {closed_url}: .*refused"),
-    ):
-        client.transcribe(np.zeros(10))
-
-
 def test_a_server_that_starts_later_is_found_by_the_same_client(
     protocol, recognizer, server, closed_socket, closed_url
 ):

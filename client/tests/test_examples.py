@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import text_of
 from tests.helpers.native_log import without_native_log
@@ -21,10 +20,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture
-def server(recognizer):
-    server = GrpcServer(recognizer)
-    yield server
-    server.close()
+def protocol():
+    """The one protocol of these tests."""
+    return "grpc"
 
 
 def run(name, *arguments):

@@ -14,7 +14,7 @@ from client.tests.helpers.fakes import RejectionError
 from penstock_client import AsyncClient, Client, ConnectionOptions, FilesOnlyError, StreamClosedError
 from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
-pytestmark = [pytest.mark.usefixtures("one_row_per_request"), pytest.mark.anyio]
+pytestmark = pytest.mark.usefixtures("one_row_per_request")
 
 SAMPLES = 3 * SEGMENT + 1000
 

@@ -14,7 +14,7 @@ from penstock_client import Client, ConnectionOptions, StreamOptions, limits
 from penstock_client.batched.replay import Replay
 from penstock_client.batched.rows import END, START, Part
 
-pytestmark = [pytest.mark.usefixtures("no_tasks_left", "one_row_per_request"), pytest.mark.anyio]
+pytestmark = pytest.mark.usefixtures("no_tasks_left", "one_row_per_request")
 TIMES = ConnectionOptions(reconnect_s=60)
 
 

@@ -22,20 +22,10 @@ def test_finalize_ends_a_segment_and_the_stream_continues(client, recognizer, sa
         stream.send(samples[:800])
         stream.finish(samples[:100])
         results = list(stream)
-    assert [request.parameters for request in recognizer.requests] == [
-        {"decoder": "alsd", "n_best": 1},
-        {"finalize": True},
-        {"finalize": True},
-        {},
-        {},
-    ]
-    assert [(result.segment, result.is_final) for result in results] == [
-        (3, False),
-        (3, True),
-        (4, True),
-        (5, False),
-        (5, True),
-    ]
+    parameters = [request.parameters for request in recognizer.requests]
+    assert parameters == [{"decoder": "alsd", "n_best": 1}, {"finalize": True}, {"finalize": True}, {}, {}]
+    places = [(result.segment, result.is_final) for result in results]
+    assert places == [(3, False), (3, True), (4, True), (5, False), (5, True)]
     texts = [expected(samples[:size]).text for size in (2000, 0, 900)]
     segments = stream.transcript.segments
     assert [segment.text for segment in segments] == texts

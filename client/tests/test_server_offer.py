@@ -18,15 +18,16 @@ TIMEOUT_S = 400.0
 GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by default\)"
 
 
-class _MetricsHandler(BaseHTTPRequestHandler):
+class _HttpHandler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self._reply(200, b"# HELP nv_inference_count\nnv_inference_count 1\n" if self.path == "/metrics" else b"")
+        self._reply(*self.server.get_reply)
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        self._reply(405, json.dumps({"error": "Method Not Allowed"}).encode())
+        self._reply(*self.server.post_reply)
 
-    def _reply(self, status, body):
+    def _reply(self, status, document):
+        body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -36,76 +37,55 @@ class _MetricsHandler(BaseHTTPRequestHandler):
         pass
 
 
-class _GatewayHandler(_MetricsHandler):
-    def do_GET(self):
-        self._reply(404, json.dumps({"error": {"message": "Not Found", "code": None}}).encode())
+class HttpPort(ThreadingHTTPServer):
+    """Answers every GET alike, and every POST."""
 
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.do_GET()
-
-
-class MetricsServer:
-    """The metrics port of Triton."""
-
-    handler_class: type[BaseHTTPRequestHandler] = _MetricsHandler
-
-    def __init__(self, recognizer):
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler_class)
-        self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    def __init__(self, get_reply, post_reply):
+        super().__init__(("127.0.0.1", 0), _HttpHandler)
+        self.port, self.get_reply, self.post_reply = self.server_port, get_reply, post_reply
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class HttpGateway(MetricsServer):
-    """A gateway's HTTP port, which does not know KServe v2."""
-
-    handler_class = _GatewayHandler
+        self.shutdown()
+        self.server_close()
 
 
 class _WithoutModel(service_pb2_grpc.GRPCInferenceServiceServicer):
     def ModelConfig(self, request, context):  # noqa: N802
-        context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")
+        context.abort(grpc.StatusCode.NOT_FOUND, UNKNOWN_MODEL)
 
 
-class GrpcGateway:
-    """A gateway's gRPC port, which does not know KServe v2."""
+class GrpcPort:
+    """Knows KServe v2, but no model; without `is_triton`, not even KServe v2."""
 
-    def __init__(self, recognizer):
+    def __init__(self, is_triton):
         self._server = grpc.server(ThreadPoolExecutor(2, THREADS_NAME))
-        self._serve()
+        if is_triton:
+            service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_WithoutModel(), self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
-
-    def _serve(self):
-        pass
 
     def close(self):
         self._server.stop(None).wait()
 
 
-class NoModel(GrpcGateway):
-    """Triton without such a model."""
-
-    def _serve(self):
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_WithoutModel(), self._server)
-
-
-class HttpWithoutModel(MetricsServer):
-    """Triton's HTTP port without such a model."""
-
-    class handler_class(_MetricsHandler):  # noqa: N801
-        def do_GET(self):
-            self._reply(404, json.dumps({"error": "Request for unknown model: 'asr_batch' is not found"}).encode())
-
-
+UNKNOWN_MODEL = "Request for unknown model: 'asr_batch' is not found"
+NO_POST = (405, {"error": "Method Not Allowed"})
+NOT_FOUND = (404, {"error": {"message": "Not Found", "code": None}})
 SERVERS = {
-    "grpc": GrpcServer, "http": HttpServer, "metrics": MetricsServer, "grpc gateway": GrpcGateway,
-    "http gateway": HttpGateway,
-}  # fmt: skip
+    "grpc": GrpcServer,
+    "http": HttpServer,
+    "metrics": lambda _: HttpPort((200, ""), NO_POST),
+    "grpc gateway": lambda _: GrpcPort(is_triton=False),
+    "http gateway": lambda _: HttpPort(NOT_FOUND, NOT_FOUND),
+    "grpc without model": lambda _: GrpcPort(is_triton=True),
+    "http without model": lambda _: HttpPort((404, {"error": UNKNOWN_MODEL}), NO_POST),
+}
+
+
+def assert_unreachable(url, protocol, match):
+    with Client(url, protocol, timeout_s=TIMEOUT_S) as client, pytest.raises(ServerUnreachableError, match=match):
+        client.transcribe(np.zeros(10))
 
 
 @pytest.mark.parametrize(
@@ -126,25 +106,16 @@ def test_the_error_says_what_the_protocol_needs(recognizer, server, protocol, re
         url = f"127.0.0.1:{running.port}"
         port = GRPC_PORT if protocol.startswith("grpc") else HTTP_PORT
         needs = f"protocol '{protocol}' needs a server's {port}, {'with' if protocol.endswith('s') else 'without'} TLS"
-        with (
-            Client(url, protocol, timeout_s=TIMEOUT_S) as client,
-            pytest.raises(
-                ServerUnreachableError, match=f"^SERVER_UNREACHABLE: cannot reach a server at {url}: {reason}; {needs}$"
-            ),
-        ):
-            client.transcribe(np.zeros(10))
+        message = f"SERVER_UNREACHABLE: cannot reach a server at {url}: {reason}; {needs}"
+        assert_unreachable(url, protocol, f"^{message}$")
     assert recognizer.requests == []
 
 
-@pytest.mark.parametrize(("server", "protocol"), [(NoModel, "grpc"), (HttpWithoutModel, "http")])
-def test_a_server_without_the_model_is_one_of_this_protocol(recognizer, server, protocol):
-    with closing(server(recognizer)) as running:
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_server_without_the_model_is_one_of_this_protocol(recognizer, protocol):
+    with closing(SERVERS[f"{protocol} without model"](recognizer)) as running:
         url = f"127.0.0.1:{running.port}"
-        with (
-            Client(url, protocol, timeout_s=TIMEOUT_S) as client,
-            pytest.raises(ServerUnreachableError, match=f"server at {url}: .*unknown model: 'asr_batch' is not found$"),
-        ):
-            client.transcribe(np.zeros(10))
+        assert_unreachable(url, protocol, f"server at {url}: .*unknown model: 'asr_batch' is not found$")
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -154,18 +125,10 @@ def test_a_connection_that_fails(monkeypatch, closed_socket, protocol):
 
     monkeypatch.setattr("penstock_client.batched.server_offer.socket.create_connection", connect)
     url = "localhost:{1}".format(*closed_socket.getsockname())
-    with (
-        Client(url, protocol, timeout_s=TIMEOUT_S) as client,
-        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {url}: no route to host$"),
-    ):
-        client.transcribe(np.zeros(10))
+    assert_unreachable(url, protocol, f"cannot reach a server at {url}: no route to host$")
 
 
 @pytest.mark.parametrize("protocol", ["grpcs", "https", "grpc", "http"])
 def test_nothing_answers(closed_socket, protocol):
     url = "localhost:{1}".format(*closed_socket.getsockname())
-    with (
-        Client(url, protocol, timeout_s=TIMEOUT_S) as client,
-        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {url}: .*refused$"),
-    ):
-        client.transcribe(np.zeros(10))
+    assert_unreachable(url, protocol, f"cannot reach a server at {url}: .*refused$")

@@ -188,7 +188,6 @@ def test_a_proxy_s_error_fails_the_streams_of_its_request_only(client, recognize
     eventually(lambda: not recognizer.received)
 
 
-@pytest.mark.anyio
 async def test_more_audio_than_may_wait_arrives_whole(url, protocol, recognizer):
     """Three minutes are sent before the stream is open."""
     parts = [np.full(16_000, number / 1000, np.float32) for number in range(180)]

@@ -2,6 +2,8 @@ import hypothesis
 import pytest
 
 from client.tests.helpers.event_loop import ANYIO_BACKEND
+from client.tests.helpers.fake_servers import GrpcServer
+from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
@@ -37,6 +39,14 @@ def gateway(make_gateway):
 
 
 @pytest.fixture
+def replica():
+    """The address of a server."""
+    server = GrpcServer(FakeRecognizer())
+    yield f"127.0.0.1:{server.port}"
+    server.close()
+
+
+@pytest.fixture
 def anyio_backend():
-    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    """The loop of the tests that are coroutines."""
     return ANYIO_BACKEND

@@ -10,13 +10,12 @@ import websockets
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
 
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.running import http_client, running
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.errors import KSERVE_NOT_SERVED
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 RIVA, HEALTH = "/nvidia.riva.asr.RivaSpeechRecognition", "/grpc.health.v1.Health"
 OPEN = set(
     f"""GET/ GET/docs GET/docs/oauth2-redirect GET/openapi.json GET/static-offline-docs/swagger-ui.css GET/health
@@ -36,7 +35,7 @@ ALLOWED, REJECTED = (200, 101, 400, "OK", "INVALID_ARGUMENT"), (401, "UNAUTHENTI
 async def client(make_gateway):
     """The gateway has a key, which the document does not need."""
     ring = KeyRing([(ApiKey("team", 4), bytes(32))])
-    async with running(make_gateway(ring)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(make_gateway(ring)) as client:
         yield client
 
 
@@ -132,10 +131,7 @@ async def test_a_wrong_parameter_has_the_form_of_other_errors(client):
 
 async def test_the_start_page_links_what_answers(make_gateway):
     for captions in (False, True):
-        async with (
-            running(make_gateway(captions=captions)) as served,
-            httpx2.AsyncClient(base_url=served.url) as client,
-        ):
+        async with http_client(make_gateway(captions=captions)) as client:
             page = await client.get("/", timeout=60)
             links = re.findall(r'href="([^"]+)"', page.text)
             assert page.status_code == 200 and ("/captions" in links) == captions
@@ -153,7 +149,7 @@ async def test_a_path_without_a_route_says_where_the_routes_are(client):
 
 
 async def test_live_and_ready(gateway, streams):
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(gateway) as client:
         assert (await client.get("/health/live")).json() == {"status": "live"}
         ready = await client.get("/health/ready")
         assert (ready.status_code, ready.json()["models"]) == (200, ["fake-asr"])

@@ -8,8 +8,10 @@ import httpx2
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.openai_calls import unfinished_upload
 from gateway.tests.helpers.riva_client import audio as audio_message
 from gateway.tests.helpers.riva_client import client, configuration
 from gateway.tests.helpers.running import running
@@ -19,7 +21,6 @@ from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security.budget import WriteLimit
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 KEY = "sk-test"
 RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(KEY.encode()).digest())])
 
@@ -93,8 +94,7 @@ async def test_uploads_wait_for_room_as_they_arrive_and_give_it_back(make_gatewa
         assert (await http(served))[0] == 200
         _, first = await unfinished_upload(served, 8_000_000)
         first.write(FILE_PART + bytes(7_000_000))
-        while gateway.recordings.used["test"] < 7_000_000:
-            await asyncio.sleep(0.01)
+        await until(lambda: gateway.recordings.used["test"] >= 7_000_000)
         reader, second = await unfinished_upload(served, 8_000_000)
         second.write(FILE_PART + bytes(7_000_000))
         assert b" 429 " in await asyncio.wait_for(reader.readline(), 60)
@@ -102,8 +102,7 @@ async def test_uploads_wait_for_room_as_they_arrive_and_give_it_back(make_gatewa
         assert (await http(served))[0] == 200  # a small one
         for writer in (first, second, *announced):
             writer.close()
-        while gateway.recordings.used["test"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: not gateway.recordings.used["test"])
 
 
 async def test_messages_that_do_not_arrive_keep_no_key_waiting(make_gateway, monkeypatch):
@@ -119,8 +118,7 @@ async def test_messages_that_do_not_arrive_keep_no_key_waiting(make_gateway, mon
     async with client(gateway) as riva_client:
         recognize = riva_client.channel.stream_unary(f"/{SERVICE}/Recognize")
         calls = [recognize(nothing(), metadata=[("authorization", f"Bearer {name}")]) for name in names[:2] * 2]
-        while sum(gateway.messages.used[name] for name in names) < limits.MAX_UNARY_BYTES:
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(gateway.messages.used[name] for name in names) >= limits.MAX_UNARY_BYTES)
         metadata = [("authorization", "Bearer three")]
         answer = await asyncio.wait_for(riva_client.recognize(recording(), metadata), limits.MAX_WAIT_S)
         assert answer.results[0].alternatives[0].transcript == "w0 w1 w2 "
@@ -161,21 +159,11 @@ async def test_a_write_that_is_cancelled_by_another_task_is_cancelled():
         await writing
 
 
-async def unfinished_upload(served, size=1000):
-    """(reader, writer) of a request for a transcription whose body does not end."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
-    head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
-    body = f"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: {size}\r\n\r\n--x\r\n"
-    writer.write((head + body).encode())
-    return reader, writer
-
-
 async def test_uploads_count_against_their_key_from_the_first_byte(make_gateway):
     gateway = make_gateway(RING)
     async with running(gateway) as served:
         uploads = [await unfinished_upload(served) for _ in range(8)]
-        while gateway.uploads.open["test"] < 8:
-            await asyncio.sleep(0.01)
+        await until(lambda: gateway.uploads.open["test"] >= 8)
         reader, writer = await unfinished_upload(served)
         head, _, body = (await asyncio.wait_for(reader.read(600), 60)).decode().partition("\r\n\r\n")
         assert head.startswith("HTTP/1.1 429 ")
@@ -183,8 +171,7 @@ async def test_uploads_count_against_their_key_from_the_first_byte(make_gateway)
         assert "all 8 uploads of the API key 'test' are open" in body
         for _, other in [*uploads, (reader, writer)]:
             other.close()
-        while gateway.uploads.open["test"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: not gateway.uploads.open["test"])
         assert (await http(served))[0] == 200
 
 

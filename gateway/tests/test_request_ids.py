@@ -3,15 +3,13 @@
 import logging
 
 import grpc
-import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
 from gateway.tests.helpers.riva_client import client as riva
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.running import http_client, running
 from penstock_gateway.tracing import choose_id, current_request_id
 
-pytestmark = pytest.mark.anyio
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
@@ -31,7 +29,7 @@ def test_the_id_is_the_clients_else_that_of_its_trace_else_a_new_one():
 
 
 async def test_a_reply_names_the_id_that_the_log_has(gateway, requests):
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
+    async with http_client(gateway) as http:
         for sent in ({"x-request-id": "call-7"}, {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, {}):
             response = await http.get("/v1/models/none", headers=sent)
             assert response.status_code == 404

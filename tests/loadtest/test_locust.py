@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.locust_run import ReadyServer, ServerPlan, fresh_server
+from loadtest.locust_run import ServerPlan, Target, fresh_server
 from loadtest.options import ROOT
 
 pytestmark = [
@@ -23,15 +23,15 @@ STREAMS, SLOTS = 2, 3
 
 
 @pytest.fixture(scope="module")
-def server(bundled_model: Path) -> Iterator[ReadyServer]:
+def server(bundled_model: Path) -> Iterator[Target]:
     """Three slots."""
     with fresh_server(ServerPlan(bundled_model, "70,6", SLOTS, threads=1)) as running:
         yield running
 
 
-def run(server: ReadyServer, out: Path, *words: str) -> dict:
+def run(server: Target, out: Path, *words: str) -> dict:
     """A test of a few seconds; returns the report's only window."""
-    where = ["--url", server.url("grpc"), "--metrics-url", server.metrics_url]
+    where = ["--url", server.url, "--metrics-url", server.metrics_url]
     where += ["--server-pid", str(server.process_id), "--out", str(out / "new")]
     size = ["--streams", str(STREAMS), "--minutes", "0.12", "--stagger-seconds", "0.5"]
     assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
@@ -49,7 +49,7 @@ def test_locust_listens_on_loopback():
     assert done.stdout == "127.0.0.1 127.0.0.1\n", done.stderr
 
 
-def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path, capfd):
+def test_two_streams_over_grpc_from_two_processes(server: Target, tmp_path, capfd):
     window = run(server, tmp_path, "--processes", "2")
     output = capfd.readouterr()
     said = output.err.splitlines()

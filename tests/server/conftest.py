@@ -45,5 +45,5 @@ def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
 
 @pytest.fixture
 def anyio_backend():
-    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    """The loop of the tests that are coroutines."""
     return ANYIO_BACKEND

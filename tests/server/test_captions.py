@@ -11,7 +11,7 @@ from gateway.tests.helpers.browser import browser
 from tests.helpers.golden import golden_utterances
 from trials.server.running import RunningServer, running_gateway
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.anyio]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 PATHS = [utterance.path for utterance in golden_utterances()]
 PICTURES = Path("build/captions")
 RATE_HZ = 16_000

@@ -9,7 +9,7 @@ from tests.helpers.random_models import with_end_tokens
 from tests.helpers.segments import recognize, segments, speech_with_pauses
 from trials.server.running import CONTEXT, RunningServer, running_server
 
-pytestmark = [pytest.mark.server, pytest.mark.nightly, pytest.mark.anyio]
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

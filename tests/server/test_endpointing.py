@@ -10,7 +10,7 @@ from penstock_client import AsyncClient, BatchedClient, StreamOptions, Transcrip
 from tests.helpers.segments import recognize, segments, speech_with_pauses
 from trials.server.running import CONTEXT, RunningServer
 
-pytestmark = [pytest.mark.server, pytest.mark.anyio]
+pytestmark = pytest.mark.server
 
 DECODERS = ({}, {"decoder": "alsd", "n_best": 2})
 

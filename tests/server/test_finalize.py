@@ -71,7 +71,6 @@ def test_every_segment_of_many_streams_at_once(server: RunningServer, recognizer
             assert job.result(timeout=120) == expected(recognizer, i, segments)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("driver", [RivaStream, Realtime])
 async def test_the_client_s_end_right_after_speech_through_a_gateway(gateway, recognizer, signals, driver):
     for audio in islice(after_speech(signals[0]), 6):
@@ -84,7 +83,6 @@ async def test_the_client_s_end_right_after_speech_through_a_gateway(gateway, re
         assert not outcome.code and outcome.texts[0] == recognizer.open_stream().finish(audio).text
 
 
-@pytest.mark.anyio
 async def test_options_change_in_running_speech_as_a_commit_ends_a_segment(server, gateway, recognizer, signals):
     """Through `asr` and `asr_batch`; the library is the reference."""
     audio, changes = np.concatenate(signals), {"boosted_phrases": [["rubout", 2.0]], "endpoint_longest_s": 30}

@@ -16,7 +16,7 @@ from penstock_gateway.errors import GatewayCode
 from tests.helpers.golden import golden_utterances
 from trials.server.gateway import RunningGateway
 
-pytestmark = [pytest.mark.server, pytest.mark.anyio]
+pytestmark = pytest.mark.server
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ, PART_SAMPLES, OTHER_STREAMS = 16_000, 1600, 15
 DRIVERS = (RivaStream, RivaFile, OpenAIFile, OpenAIStream, Realtime)

@@ -25,7 +25,7 @@ from trials.server.gateway import RunningGateway
 from trials.server.raw_stream import BatchedConnection, RawStream, errors_of
 from trials.server.running import RunningServer, running_gateway, running_server
 
-pytestmark = [pytest.mark.server, pytest.mark.anyio]
+pytestmark = pytest.mark.server
 RATE_HZ, SLOTS = 16_000, 8
 NO_SAMPLES = np.zeros(0, np.float32)
 LENGTHS_S = (65.0, 29.0, 5.0, 31.25, 0.5)

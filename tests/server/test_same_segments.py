@@ -82,7 +82,6 @@ def test_of_openai_through_a_gateway(gateway: RunningGateway, recording, expecte
     assert (texts, words) == expected
 
 
-@pytest.mark.anyio
 async def test_of_riva_through_a_gateway(gateway: RunningGateway, recording, expected):
     outcome = await RivaFile.of(gateway, read_audio(recording, RATE_HZ), key=None)
     assert (outcome.texts, outcome.words) == expected

@@ -5,6 +5,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy.typing as npt
 
@@ -23,14 +24,30 @@ from penstock_common.results import Result
 from penstock_common.server_info import ServerInfo
 from penstock_common.transcript import Transcript
 
+_S = TypeVar("_S", Stream, AsyncStream)
 
-class ClientBase:
+
+class ClientBase(Generic[_S]):
     """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
 
-    def __init__(self, url: str, protocol: ProtocolName, timeout_s: float, options: ConnectionOptions | None):
-        self._endpoint = Endpoint(url, protocol, timeout_s, options or ConnectionOptions())
+    def __init__(
+        self,
+        url: str,
+        protocol: ProtocolName = "grpc",
+        *,
+        timeout_s: float = limits.TIMEOUT_S,
+        connection_options: ConnectionOptions | None = None,
+        align: bool = True,
+    ):
+        self._endpoint = Endpoint(url, protocol, timeout_s, connection_options or ConnectionOptions())
         self.url = self._endpoint.url
         self._is_closed = False
+        self._server = server_of(self._endpoint, align)
+        self._streams: weakref.WeakSet[_S] = weakref.WeakSet()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepares what is of one kind of client."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} {self._endpoint.protocol}>"
@@ -43,7 +60,7 @@ class ClientBase:
         return stream_id
 
 
-class Client(ClientBase):
+class Client(ClientBase[Stream]):
     """A client of the Penstock server at `url`, the host:port of its gRPC or HTTP port. Carries any number of streams.
 
     Its streams share requests to the model `asr_batch`: over gRPC of one call, over HTTP one at a time. They fail if
@@ -56,18 +73,8 @@ class Client(ClientBase):
     chunks, all audio is sent at once.
     """
 
-    def __init__(
-        self,
-        url: str,
-        protocol: ProtocolName = "grpc",
-        *,
-        timeout_s: float = limits.TIMEOUT_S,
-        connection_options: ConnectionOptions | None = None,
-        align: bool = True,
-    ):
-        super().__init__(url, protocol, timeout_s, connection_options)
-        self._server, self._thread = server_of(self._endpoint, align), event_loop_thread()
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+    def _begin(self) -> None:
+        self._thread = event_loop_thread()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
         self._close_once = weakref.finalize(self, close_all, self._streams, self._server, self._thread)
 
@@ -151,21 +158,8 @@ def close_all(streams: Iterable[Stream], server: Server, thread: EventLoopThread
         thread.finish(server.close())
 
 
-class AsyncClient(ClientBase):
+class AsyncClient(ClientBase[AsyncStream]):
     """`Client` for asyncio: the same arguments. Use it in one event loop; its streams have no threads."""
-
-    def __init__(
-        self,
-        url: str,
-        protocol: ProtocolName = "grpc",
-        *,
-        timeout_s: float = limits.TIMEOUT_S,
-        connection_options: ConnectionOptions | None = None,
-        align: bool = True,
-    ):
-        super().__init__(url, protocol, timeout_s, connection_options)
-        self._server = server_of(self._endpoint, align)
-        self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def open_stream(self, options: StreamOptions | None = None) -> AsyncStream:
         """A new stream, for `async with`; its errors are those of `Client.open_stream`."""

@@ -16,16 +16,10 @@ ProtocolName = Literal["grpc", "http", "grpcs", "https"]
 _HEADER_NAME = re.compile(r"[0-9a-z_.\-]+")
 _MAX_PORT = 65_535
 _OWN_HEADERS = {
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "host",
-    "inference-header-content-length",
-    "te",
-    "transfer-encoding",
-    "triton_grpc_error",  # after a rejected request the next one then crashes tritonserver 2.51
-}
+    "connection", "content-encoding", "content-length", "content-type", "host", "inference-header-content-length",
+    "te", "transfer-encoding", "triton_grpc_error",
+}  # fmt: skip
+"""With the last one, the request after a rejected one crashes tritonserver 2.51."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,8 +225,8 @@ class StreamOptions(Options):
     ] = Field(default=None, description="audio that a step of the speaker model waits for")
 
     @model_validator(mode="after")
-    def _check_decoder(self) -> Self:
-        """ValueError for an option that the decoder does not have."""
+    def _check(self) -> Self:
+        """ValueError for an option that the decoder does not have, or that another one needs."""
         possible = _DEFAULT_DECODERS if self.decoder is None else (self.decoder,)
         for option in self.options():
             if getattr(self, option.name) and option.decoders and not set(possible) & set(option.decoders):
@@ -235,10 +235,6 @@ class StreamOptions(Options):
                 raise ValueError(f"{option.name} needs decoder {', '.join(others)} or {last}; the stream's is {chosen}")
         if self.decoder in BEAM_DECODERS and self.beam_size is not None and self.n_best > self.beam_size:
             raise ValueError(f"n_best is {self.n_best}; accepted: integers from 0 to {self.beam_size}, the beam size")
-        return self
-
-    @model_validator(mode="after")
-    def _check_speaker_mode(self) -> Self:
         if self.speaker_mode is not None and self.speakers in (None, "off"):
             raise ValueError("speaker_mode is given without speakers")
         return self

@@ -4,15 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-FINGERPRINT = "penstock_fingerprint"
-"""The parameter of `ServerInfo.fingerprint`."""
-SERVER_ID = "penstock_server_id"
-"""The parameter of `ServerInfo.server_id`."""
-FIGURES = "figure_languages"
-"""The parameter of `ServerInfo.figure_languages`."""
-SPEAKERS = "speakers"
-"""The parameter of `ServerInfo.speakers`."""
-_WINDOWS = "windows"
+FINGERPRINT, SERVER_ID = "penstock_fingerprint", "penstock_server_id"
+FIGURES, SPEAKERS, _WINDOWS = "figure_languages", "speakers", "windows"
+"""The parameters of the fields of `ServerInfo` that are read elsewhere, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.helpers.fake_servers import eventually
+from client.tests.helpers.sound_files import sound_file
 from penstock_client import AudioError, AudioPipe, RawFormat
 from penstock_client.audio.audio_pipe import is_pipe
 
@@ -13,9 +15,7 @@ NOISE = np.random.default_rng(0).uniform(-0.9, 0.9, 24_000).astype(np.float32)  
 
 
 def wav(samples=NOISE, rate_hz=16_000, subtype="FLOAT", container="WAV"):
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, format=container, subtype=subtype)
-    return file.getvalue()
+    return sound_file(samples, rate_hz, container, subtype)
 
 
 @pytest.fixture
@@ -118,20 +118,12 @@ def test_by_default_a_block_is_what_has_arrived(fifo):
     listener.start()
     with fifo.open("wb", buffering=0) as file:
         file.write(wav(subtype="PCM_16")[: 44 + 2 * 2000])
-        wait_until(lambda: any(block.size == 2000 for block in received))
+        eventually(lambda: any(block.size == 2000 for block in received))
         count = len(received)
-        wait_until(lambda: len(received) > count)  # nothing arrives
+        eventually(lambda: len(received) > count)  # nothing arrives
         assert not received[-1].size
     listener.join(60)
     assert sum(block.size for block in received) == 2000
-
-
-def wait_until(condition):
-    for _ in range(6000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("still not true after 60 s")
 
 
 def test_channels_that_cancel_are_noticed(piped):
@@ -161,13 +153,8 @@ def test_a_missing_channel_is_named(piped):
 
 def test_what_is_a_pipe(fifo, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    assert [is_pipe(path) for path in (fifo, "/dev/null", tmp_path / "file", tmp_path, tmp_path / "gone")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    found = [is_pipe(path) for path in (fifo, "/dev/null", tmp_path / "file", tmp_path, tmp_path / "gone")]
+    assert found == [True, True, False, False, False]
 
 
 def test_a_terminal_is_no_audio():

@@ -24,8 +24,6 @@ from penstock_client import BatchedStream, Result, StreamClosedError
 from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.rows import END, FINALIZE, START
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_every_row_has_an_answer(server):
     reported = []

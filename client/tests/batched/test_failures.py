@@ -13,9 +13,9 @@ from client.tests.helpers.batched_client import (
     results_of,
     rows_of,
     transcript,
-    until,
     whole_text,
 )
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fakes import RejectionError
 from penstock_client import (
@@ -31,8 +31,6 @@ from penstock_client.batched import server_offer
 from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.rows import END, START
 from penstock_client.connection import ConnectionOptions, Endpoint
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_rejected_stream_fails_alone(server, recognizer):

@@ -10,9 +10,6 @@ from client.tests.helpers.fakes import RejectionError
 from penstock_client import StreamError
 from penstock_client.batched.client import BatchedClient
 
-pytestmark = pytest.mark.anyio
-
-
 SAMPLES = 3 * SEGMENT + 1000
 POLLS = -(-SAMPLES // STEP) - 1
 END = 2
@@ -48,21 +45,16 @@ async def sent(client, samples):
     return stream
 
 
-async def test_a_file_is_polled_until_its_last_result(server):
+async def test_a_file_is_polled_until_its_last_result_and_its_last_row_answered_in_parts(server):
     async with connected(server) as client:
         stream = await sent(client, noise(SAMPLES))
-        results = await results_of(stream)
+        answers = await answers_of(stream)
+        results = [result for answer in answers for result in answer.results]
         assert texts(results) == whole(SAMPLES)
         assert [result.is_last for result in results].index(True) == len(results) - 1
         assert [result.is_endpoint for result in results if result.is_final] == [True] * 3 + [False]
         assert rows_of(server, stream.stream_id)[-POLLS - 1 :] == [(0, END)] + [(0, 0)] * POLLS
         assert stream.is_over and stream.is_answered and stream.rows == 5
-
-
-async def test_the_answer_to_the_last_row_comes_in_parts(server):
-    async with connected(server) as client:
-        stream = await sent(client, noise(SAMPLES))
-        answers = await answers_of(stream)
         assert [answer.is_whole for answer in answers] == [True] * 4 + [False] * POLLS + [True]
         assert all(answer.end_samples == SAMPLES for answer in answers[4:])
 
@@ -99,7 +91,6 @@ def lose(server, at):
 @pytest.mark.parametrize("at", [1, 2, 3, POLLS])
 async def test_a_file_goes_on_at_another_server_where_its_audio_is_kept(replicas, at):
     first, second = replicas
-
     lose(first, at)
     async with BatchedClient([f"127.0.0.1:{each.port}" for each in replicas], timeout_s=60) as client:
         stream = await sent(client, noise(SAMPLES))

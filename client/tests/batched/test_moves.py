@@ -7,15 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import WAIT_S, results_of, until
+from client.tests.helpers.batched_client import WAIT_S, results_of
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import BLOCK, lie
 from client.tests.helpers.fakes import RejectionError, texts
 from client.tests.helpers.moved_streams import BLOCKS, SPEECH, connected, play, played, read, told, undisturbed
 from penstock_client import ClientError, ProtocolError, StreamOptions, limits
 from penstock_client.batched.rows import END, FINALIZE
 from penstock_client.protocol import MAX_REPLY_BYTES
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("marks", [(), (13,), (0, 3, 4, 9, 13, 18, 27)])

@@ -6,15 +6,13 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
-from client.tests.helpers.batched_client import WAIT_S, until
-from client.tests.helpers.moved_streams import connected, play, told, undisturbed
+from client.tests.helpers.batched_client import WAIT_S
+from client.tests.helpers.event_loop import until
+from client.tests.helpers.moved_streams import closing, connected, play, told, undisturbed
 from penstock_client.batched.link import Link
 from penstock_client.batched.rows import START
 from penstock_client.connection import ConnectionOptions
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_server_behind_a_black_hole_is_passed_over(servers):
@@ -22,15 +20,11 @@ async def test_a_server_behind_a_black_hole_is_passed_over(servers):
     expected = await undisturbed(servers)
     first, third = servers(), servers()
 
-    async def lose(stream, i):
-        if i == 14:
-            await asyncio.to_thread(first.close)
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         hole = SimpleNamespace(url=f"127.0.0.1:{listener.getsockname()[1]}")
         options = ConnectionOptions()  # another attempt to connect would cost as long again
         async with connected(first, hole, third, timeout_s=1.0, connection_options=options) as client:
-            assert told(await play(client, lose)) == expected
+            assert told(await play(client, closing(first, 14))) == expected
     assert third.batch.starts
 
 

@@ -6,16 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import Word
-from penstock_common.subtitles import (
-    MAX_CUE_MS,
-    MAX_LINE_COLUMNS,
-    MAX_LINES,
-    MAX_PAUSE_MS,
-    MIN_CUE_MS,
-    cues,
-    srt,
-    vtt,
-)
+from penstock_common.subtitles import MAX_CUE_MS, MAX_LINE_COLUMNS, MAX_LINES, MAX_PAUSE_MS, MIN_CUE_MS, cues, srt, vtt
 from penstock_common.subtitles import SpokenPart as Part
 from penstock_common.writing import cells, join_texts
 

@@ -1,6 +1,5 @@
 """A `BatchedClient` of a fake server, and what its tests look at."""
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -17,14 +16,6 @@ WAIT_S = 60
 async def connected(server, **arguments):
     async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, **arguments) as client:
         yield client
-
-
-async def until(is_met):
-    async def poll():
-        while not is_met():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(poll(), WAIT_S)
 
 
 async def results_of(stream):

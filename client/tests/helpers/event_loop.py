@@ -1,6 +1,7 @@
-"""The asyncio loop of tests with gRPC."""
+"""The asyncio loop of tests with gRPC, and waiting in it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 
@@ -17,4 +18,14 @@ class GrpcLoop(asyncio.SelectorEventLoop):
 
 
 ANYIO_BACKEND = ("asyncio", {"loop_factory": GrpcLoop})
-"""`@pytest.mark.anyio` runs a test in such a loop."""
+"""The loop of the tests that are coroutines."""
+
+
+async def until(is_met: Callable[[], object]) -> None:
+    """Waits until the condition is met, and fails after a minute."""
+
+    async def poll():
+        while not is_met():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(poll(), 60)

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 
-from client.tests.helpers.batched_client import WAIT_S, until
+from client.tests.helpers.batched_client import WAIT_S
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import BLOCK, speech
 from penstock_client import BatchedClient, ClientError, StreamOptions
 from penstock_client.connection import ConnectionOptions
@@ -42,6 +43,16 @@ async def play(client, before_block=None, marks=(), options=OPTIONS, before_last
             await stream.finish()
         await asyncio.wait_for(reading, WAIT_S)
     return results
+
+
+def closing(server, at):
+    """Closes the server before this block of a stream."""
+
+    async def close(stream, i):
+        if i == at:
+            await asyncio.to_thread(server.close)
+
+    return close
 
 
 async def read(stream, results):

@@ -1,8 +1,10 @@
 """Wheels, built from the repository without a network."""
 
+import re
 import shutil
 import subprocess
 import sys
+from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -38,3 +40,13 @@ def build_wheel(project: Path, folder: Path, names: tuple[str, ...] = SOURCES) -
 def file_named(archive: ZipFile, ending: str) -> bytes:
     (name,) = (name for name in archive.namelist() if name.endswith(ending))
     return archive.read(name)
+
+
+def requirements(archive: ZipFile) -> dict[str, set[str]]:
+    """Names of the packages that a wheel requires, by extra: "" for always."""
+    metadata = message_from_bytes(file_named(archive, ".dist-info/METADATA"))
+    found: dict[str, set[str]] = {extra: set() for extra in ("", *metadata.get_all("Provides-Extra", []))}
+    for each in metadata.get_all("Requires-Dist", []):
+        name, extra = re.match(r'([\w.-]+)(?:.*extra == "(.+)")?', each).groups("")
+        found[extra].add(name)
+    return found

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ import soundfile
 from client.tests.helpers.batched_client import WAIT_S, connected, results_of
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, eventually
 from client.tests.helpers.fake_speakers import voices
-from client.tests.helpers.fakes import outputs, parse_reply
-from client.tests.helpers.speaking import AUDIO, EXPECTED, ON, serving
+from client.tests.helpers.fakes import FakeRecognizer, outputs, parse_reply
 from penstock_client import (
     AsyncClient,
     BatchedClient,
@@ -28,7 +28,18 @@ from penstock_client.protocol import SPEAKERS_MODEL_NAME
 from penstock_common.errors import OptionError
 from penstock_common.options import for_file
 
-pytestmark = pytest.mark.anyio
+ON = StreamOptions(speakers="on")
+AUDIO = voices(0, 2, 2, 1, 1, 1, 2, 2)
+EXPECTED = [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1]
+"""A word has 50 ms. In silence, all are equal: the first."""
+
+
+@contextmanager
+def serving(kind):
+    recognizer = FakeRecognizer(max_streams=64)
+    recognizer.server_parameters |= {"first_chunk_samples": "1600", "chunk_samples": "1600"}
+    with closing(kind(recognizer)) as server:
+        yield server
 
 
 async def _batched(server, options, audio):

@@ -4,13 +4,12 @@ import asyncio
 
 import pytest
 
-from client.tests.helpers.batched_client import WAIT_S, results_of, transcript, until
+from client.tests.helpers.batched_client import WAIT_S, results_of, transcript
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import BLOCK, heard, speech
 from client.tests.helpers.fakes import RejectionError
-from client.tests.helpers.moved_streams import connected
+from client.tests.helpers.moved_streams import closing, connected
 from penstock_client import StreamOptions, limits
-
-pytestmark = pytest.mark.anyio
 
 PAUSE = (0, 0, 0, 0, 0, 0)
 TALK = speech(
@@ -63,13 +62,8 @@ async def test_without_a_move(servers):
 @pytest.mark.parametrize("at", [0, 2, 11, 14, 31, 53, BLOCKS - 1])
 async def test_killed(servers, at):
     first, second = servers(), servers()
-
-    async def kill(stream, i):
-        if i == at:
-            await asyncio.to_thread(first.close)
-
     async with connected(first, second) as client:
-        assert spoken(await play(client, kill)) == EXPECTED
+        assert spoken(await play(client, closing(first, at))) == EXPECTED
     assert second.batch.starts and not second.batch.streams and not second.speakers.audio
 
 
@@ -159,12 +153,8 @@ async def test_a_speaker_who_is_silent_in_the_context_gets_a_new_number(servers,
     monkeypatch.setattr(limits, "SPEAKER_CONTEXT_S", 0.5)
     first, second = servers(), servers()
 
-    async def kill(stream, i):
-        if i == 19:  # in the first word of w4, after the turn of 2
-            await asyncio.to_thread(first.close)
-
     async with connected(first, second) as client:
-        found = await play(client, kill)
+        found = await play(client, closing(first, 19))  # in the first word of w4, after the turn of 2
     assert [word for word, _ in spoken(found)] == [word for word, _ in EXPECTED]
     renumbered = {1: 3, 2: 2, 3: 4}
     assert spoken(found)[:6] == EXPECTED[:6]
@@ -266,9 +256,5 @@ async def test_other_ends_in_the_context_change_no_word(servers, monkeypatch, at
 
     monkeypatch.setattr(second.batch, "_is_endpoint", is_other_endpoint)
 
-    async def kill(stream, i):
-        if i == at:
-            await asyncio.to_thread(first.close)
-
     async with connected(first, second) as client:
-        assert spoken(await play(client, kill)) == EXPECTED
+        assert spoken(await play(client, closing(first, at))) == EXPECTED

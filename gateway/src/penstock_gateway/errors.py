@@ -8,7 +8,6 @@ from typing import NamedTuple
 from penstock_gateway import limits
 
 KSERVE_NOT_SERVED = "KServe is not served by the gateway; accepted: a server's own ports (8000 HTTP, 8001 gRPC)"
-_MAX_SHOWN_CHARS = 60
 _TRY_AGAIN_LATER = 1013
 _MAX_NAME_CHARS, _MAX_NAMES_CHARS = 90, 1000
 
@@ -107,9 +106,3 @@ def shown_names(names: Iterable[str], max_chars: int = _MAX_NAMES_CHARS) -> list
             return [*listed, f"and {len(every) - place:,} more"]
         listed.append(text.strip() or "''")
     return listed
-
-
-def shown(value: object) -> str:
-    """A client's value for an error, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,11 +36,6 @@ _exporter: Any = None
 def current_request_id() -> str | None:
     """The id of the request that this task serves; None outside of one."""
     return _current.get()[0]
-
-
-def current_trace_parent() -> str | None:
-    """Header `traceparent` of the request, if it has one."""
-    return _current.get()[1]
 
 
 def choose_id(request_id: str | None, trace_parent: str | None) -> str:
@@ -80,14 +75,10 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(self, continuation: Callable[..., Awaitable[Any]], details: Any) -> Any:
         """Looks up the method within the id."""
-        request_id, trace_parent = _values(details.invocation_metadata or ())
-        _current.set((choose_id(request_id, trace_parent), trace_parent))
+        texts = {key: value for key, value in details.invocation_metadata or () if isinstance(value, str)}
+        trace_parent = texts.get(_TRACE)
+        _current.set((choose_id(texts.get(HEADER), trace_parent), trace_parent))
         return await continuation(details)
-
-
-def _values(metadata: Iterable[tuple[str, Any]]) -> tuple[str | None, str | None]:
-    named = {key: value for key, value in metadata if isinstance(value, str)}
-    return named.get(HEADER), named.get(_TRACE)
 
 
 def configure_tracing(environment: Mapping[str, str] = os.environ) -> None:
@@ -179,17 +170,18 @@ def record_spans(provider: Any) -> None:
 
 
 class StreamSpan:
-    """The span of one stream, from its start to `end`."""
+    """The span of one stream, from its start in the task of its request to `end`."""
 
-    def __init__(self, trace_parent: str | None, attributes: Mapping[str, Any]):
-        """trace_parent: the client's header; attributes: None is left out."""
+    def __init__(self, attributes: Mapping[str, Any]):
+        """attributes: None is left out."""
         self._span: Any = None
         if _tracer is None:
             return
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        parent = TraceContextTextMapPropagator().extract({"traceparent": trace_parent} if trace_parent else {})
+        _, trace_parent = _current.get()
+        parent = TraceContextTextMapPropagator().extract({_TRACE: trace_parent} if trace_parent else {})
         self._span = _tracer.start_span("stream", context=parent, kind=SpanKind.SERVER, attributes=_named(attributes))
 
     def end(self, attributes: Mapping[str, Any], failure: str | None) -> None:

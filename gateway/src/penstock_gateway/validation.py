@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
+from penstock_common.declaration import shown
 from penstock_common.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
-from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=BaseModel)

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 import soxr
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.sound_files import sound_file
 from penstock_gateway.audio import container, decode_worker
 from penstock_gateway.audio.container import DecodedRecording, in_memory
@@ -23,6 +24,8 @@ from penstock_gateway.errors import GatewayCode, GatewayError
 
 RATE_HZ = 16_000
 TONE = (0.3 * np.sin(np.arange(3 * 44_100) * 2 * np.pi * 440 / 44_100)).astype(np.float32)  # 3 s at 44.1 kHz
+NO_DATA = b"#!AMR\n" + b"\x7c" * 3_000_000
+"""Frames without speech, which take minutes of CPU time and give no samples."""
 
 
 async def decoded(data, max_seconds=60.0):
@@ -32,7 +35,28 @@ async def decoded(data, max_seconds=60.0):
         )
 
 
-@pytest.mark.anyio
+@pytest.fixture
+def decoders(monkeypatch):
+    """A process of its own."""
+    decoders = container.Decoders()
+    monkeypatch.setattr(container, "DECODERS", decoders)
+    yield decoders
+    decoders.stop()
+
+
+async def forks(decoders, count):
+    """The forks of the process, as soon as it has this number of them."""
+    await until(lambda: decoders.pid and len(psutil.Process(decoders.pid).children()) == count)
+    return psutil.Process(decoders.pid).children()
+
+
+async def forked(decoders):
+    """A recording that is being decoded, and the fork that decodes it."""
+    waiting = asyncio.create_task(decoded(NO_DATA))
+    (fork,) = await forks(decoders, 1)
+    return waiting, fork
+
+
 @pytest.mark.parametrize(("form", "subtype"), [("WAV", "PCM_24"), ("FLAC", None), ("AIFF", None), ("AU", "ULAW")])
 async def test_a_recording_is_mixed_and_resampled(form, subtype):
     data = sound_file(np.stack([TONE, 0 * TONE], axis=1), 44_100, form, subtype)
@@ -48,7 +72,6 @@ def assert_tone(samples):
     assert abs(np.abs(middle).max() - 0.3) < 0.05
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -70,7 +93,6 @@ async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
     assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
-@pytest.mark.anyio
 async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
     data = sound_file(np.zeros(60 * RATE_HZ), RATE_HZ, "FLAC")  # silence is small
     with pytest.raises(GatewayError, match="longer than 30 s") as error:
@@ -79,18 +101,12 @@ async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
     assert len(await decoded(data, max_seconds=60)) == 60 * RATE_HZ
 
 
-@pytest.mark.anyio
-async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
-    decoders = container.Decoders()
-    monkeypatch.setattr(container, "DECODERS", decoders)
+async def test_a_process_that_dies_is_an_error_of_its_recording(decoders, monkeypatch):
     monkeypatch.setattr(container.sys, "executable", "/bin/false")
     with pytest.raises(GatewayError, match=r"was lost|ends at once"):
         await decoded(sound_file(TONE, 44_100, "FLAC"))
-    monkeypatch.undo()
-    decoders.stop()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("written", [b"", b"\1\0", b"\1" + bytes(16), bytes(16), bytes(16) + b"{"])
 async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monkeypatch, written):
     def answer(order, recording, pipe, control):
@@ -103,21 +119,14 @@ async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monk
     assert error.value.code is GatewayCode.AUDIO_INVALID
 
 
-@pytest.mark.anyio
-async def test_a_process_that_has_died_is_started_again(monkeypatch):
-    decoders = container.Decoders()
-    monkeypatch.setattr(container, "DECODERS", decoders)
+async def test_a_process_that_has_died_is_started_again(decoders):
     decoders.start().shutdown(socket.SHUT_RDWR)  # its last order
     assert_tone(await decoded(sound_file(soxr.resample(TONE, 44_100, 48_000), 48_000, "FLAC")))
-    decoders.stop()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("call", ["os.pipe", "os.memfd_create", "socket.socketpair", "subprocess.Popen"])
-async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monkeypatch, call):
+async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(decoders, monkeypatch, call):
     """No descriptors, memory or processes are left; then there are some again."""
-    decoders = container.Decoders()
-    monkeypatch.setattr(container, "DECODERS", decoders)
 
     def fail(*_, **__):
         raise OSError(errno.EMFILE, "Too many open files")
@@ -129,15 +138,11 @@ async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monke
             await decoded(data)
     assert (error.value.code, error.value.retry_after_s) == (GatewayCode.OVERLOADED, 2.0)
     assert_tone(await decoded(data))
-    decoders.stop()
 
 
-@pytest.mark.anyio
-async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monkeypatch):
-    decoders = container.Decoders()
+async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(decoders):
     decoders._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     decoders._orders.setblocking(False)
-    monkeypatch.setattr(container, "DECODERS", decoders)
     with theirs:
         with pytest.raises(BlockingIOError):
             while True:
@@ -145,15 +150,13 @@ async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monke
         with pytest.raises(GatewayError) as error:
             await decoded(sound_file(TONE, 44_100, "FLAC"))
     assert error.value.code is GatewayCode.OVERLOADED
-    decoders.stop()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("spare", [3, 4])
 async def test_a_fork_without_descriptors_is_not_an_error_of_its_recording(decoders, spare):
     data = sound_file(TONE, 44_100, "FLAC")
     assert_tone(await decoded(data))
-    await asyncio.wait_for(decoders.forks(0), 60)
+    await forks(decoders, 0)
     process = psutil.Process(decoders.pid)
     limit = process.num_fds() + spare  # the order has three
     before = process.rlimit(psutil.RLIMIT_NOFILE, (limit, process.rlimit(psutil.RLIMIT_NOFILE)[1]))
@@ -204,37 +207,15 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
         assert json.loads(answer[16:])["failure"]["code"] == "OVERLOADED"
 
 
-@pytest.fixture
-def decoders(monkeypatch):
-    """A process of its own, and what waits until it has this number of forks."""
-    decoders = container.Decoders()
-    monkeypatch.setattr(container, "DECODERS", decoders)
-
-    async def forks(count):
-        while len(found := psutil.Process(decoders.pid).children()) != count:
-            await asyncio.sleep(0.01)
-        return found
-
-    decoders.forks = forks
-    yield decoders
-    decoders.stop()
-
-
-@pytest.mark.anyio
 async def test_a_reader_that_stops_ends_the_process(decoders):
     data = sound_file(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
     async with aclosing(DecodedRecording(in_memory(data), "a", RATE_HZ, 3600).blocks()) as blocks:
         async for block in blocks:
             assert block.size
             break
-    await asyncio.wait_for(decoders.forks(0), 60)
+    await forks(decoders, 0)
 
 
-NO_DATA = b"#!AMR\n" + b"\x7c" * 3_000_000
-"""Frames without speech, which take minutes of CPU time and give no samples."""
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("moment", ["at once", "when ordered", "in the middle"])
 async def test_a_client_that_leaves_ends_a_process_that_writes_nothing(decoders, moment):
     for _ in range(2 * container.MAX_PROCESSES):
@@ -242,47 +223,36 @@ async def test_a_client_that_leaves_ends_a_process_that_writes_nothing(decoders,
         if moment != "at once":
             await asyncio.sleep(0)
         if moment == "in the middle":
-            await asyncio.wait_for(decoders.forks(1), 60)
+            await forks(decoders, 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
     processes = container._processes.get(asyncio.get_running_loop())
-    while processes and processes.used["a"]:
-        await asyncio.sleep(0.01)
+    await until(lambda: not processes or not processes.used["a"])
     if moment != "at once":
-        assert not await asyncio.wait_for(decoders.forks(0), 60)
+        assert not await forks(decoders, 0)
 
 
-@pytest.mark.anyio
 async def test_processes_of_clients_that_left_keep_their_places_until_they_have_ended(decoders):
-    waiting = asyncio.create_task(decoded(NO_DATA))
-    await asyncio.sleep(0)
-    while decoders.pid is None:
-        await asyncio.sleep(0.01)
-    (fork,) = await asyncio.wait_for(decoders.forks(1), 60)
+    waiting, fork = await forked(decoders)
     os.kill(decoders.pid, signal.SIGSTOP)  # it does not report the end
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     processes = container._processes[asyncio.get_running_loop()]
     assert processes.used["a"] == 1
     os.kill(decoders.pid, signal.SIGCONT)
-    while processes.used["a"]:
-        await asyncio.sleep(0.01)
+    await until(lambda: not processes.used["a"])
     assert not fork.is_running()
 
 
-@pytest.mark.anyio
 async def test_a_process_that_the_system_kills_is_not_an_error_of_its_recording(decoders):
-    waiting = asyncio.create_task(decoded(NO_DATA))
-    await asyncio.sleep(0)
-    (fork,) = await asyncio.wait_for(decoders.forks(1), 60)
+    waiting, fork = await forked(decoders)
     fork.kill()
     with pytest.raises(GatewayError, match="was lost") as error:
         await waiting
     assert error.value.code is GatewayCode.OVERLOADED
 
 
-@pytest.mark.anyio
 async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, caplog):
     data = sound_file(TONE, 44_100, "FLAC")
     assert_tone(await decoded(data))
@@ -296,12 +266,9 @@ async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, capl
     assert decoders.pid != before
 
 
-@pytest.mark.anyio
 async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, monkeypatch):
     monkeypatch.setattr(container.limits, "UNRESPONSIVE_S", 0.1)
-    waiting = asyncio.create_task(decoded(NO_DATA))
-    await asyncio.sleep(0)
-    (fork,) = await asyncio.wait_for(decoders.forks(1), 60)
+    waiting, fork = await forked(decoders)
     os.kill(decoders.pid, signal.SIGSTOP)
     fork.kill()
     with pytest.raises(GatewayError, match="was lost"):
@@ -309,11 +276,8 @@ async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, mo
     assert not container._processes[asyncio.get_running_loop()].used["a"]
 
 
-@pytest.mark.anyio
 async def test_forks_end_with_the_process(decoders):
-    waiting = asyncio.create_task(decoded(NO_DATA))
-    await asyncio.sleep(0)
-    await asyncio.wait_for(decoders.forks(1), 60)
+    waiting, _ = await forked(decoders)
     decoders.stop()
     with pytest.raises(GatewayError, match="was lost"):  # both have closed their socket
         await waiting

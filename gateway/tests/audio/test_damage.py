@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.recordings import RATE_HZ, RECORDINGS, decode, make
 from penstock_gateway.audio import container
 from penstock_gateway.audio.container import DECODERS, DecodedRecording
@@ -79,8 +80,7 @@ def descriptors() -> int:
 async def until_ended() -> None:
     """A process is reported to have ended a moment after its last block."""
     processes = container._processes.get(asyncio.get_running_loop())
-    while processes is not None and processes.used["a"]:
-        await asyncio.sleep(0.01)
+    await until(lambda: processes is None or not processes.used["a"])
 
 
 async def check_all(form: str, whole, folder: Path, seeds: range) -> None:
@@ -96,14 +96,12 @@ async def check_all(form: str, whole, folder: Path, seeds: range) -> None:
     assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("form", sorted(FORMS))
 async def test_a_damaged_recording_is_read_as_far_as_it_goes(form, whole, tmp_path):
     await check_all(form, whole, tmp_path, range(1))
 
 
 @pytest.mark.nightly
-@pytest.mark.anyio
 @pytest.mark.parametrize("form", sorted(FORMS))
 async def test_many_damaged_recordings(form, whole, tmp_path):
     await check_all(form, whole, tmp_path, range(1, 200))

@@ -2,19 +2,11 @@
 
 import re
 
-import httpx2
-import pytest
-
-from gateway.tests.helpers.running import running
-
-pytestmark = pytest.mark.anyio
+from gateway.tests.helpers.running import http_client
 
 
 async def test_the_page_and_all_it_refers_to_are_served_and_nothing_is_of_another_host(make_gateway):
-    async with (
-        running(make_gateway(captions=True)) as served,
-        httpx2.AsyncClient(base_url=served.url, timeout=60) as http,
-    ):
+    async with http_client(make_gateway(captions=True)) as http:
         page = await http.get("/captions")
         assert page.headers["content-type"].startswith("text/html")
         names = set(re.findall(r'(?:src|href)="([^"]+)"', page.text))
@@ -31,10 +23,7 @@ async def test_the_page_and_all_it_refers_to_are_served_and_nothing_is_of_anothe
 
 
 async def test_a_gateway_without_the_page_says_how_it_gets_it(make_gateway):
-    async with (
-        running(make_gateway(captions=False)) as served,
-        httpx2.AsyncClient(base_url=served.url, timeout=60) as http,
-    ):
+    async with http_client(make_gateway(captions=False)) as http:
         response = await http.get("/captions")
         assert response.status_code == 404
         assert "--captions" in response.json()["error"]["message"]

@@ -14,7 +14,7 @@ from gateway.tests.helpers.running import running
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.browser
 RATE_HZ = 16_000
 KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
 FINALS = "document.getElementById('finals').children"

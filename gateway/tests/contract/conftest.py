@@ -9,7 +9,7 @@ from client.tests.helpers.fake_offline import OfflineRecognizer
 from client.tests.helpers.fake_servers import GrpcServer
 from gateway.tests.contract.call import Ports
 from gateway.tests.helpers.running import Running, running
-from gateway.tests.stream.conftest import fleet, metrics, open_streams, servers, until  # noqa: F401
+from gateway.tests.stream.conftest import fleet, metrics, open_streams, servers  # noqa: F401
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.security.access import Access, ClientSecrets, Origins

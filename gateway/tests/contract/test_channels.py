@@ -7,6 +7,7 @@ import httpx2
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.contract.call import END_SEGMENT
@@ -14,7 +15,6 @@ from gateway.tests.contract.drivers import RivaFile, RivaStream
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 
-pytestmark = pytest.mark.anyio
 LEFT, RIGHT = speech(1, 2, 0, 0, 0, 0, 0, 0, 3), speech(0, 0, 0, 4, 5, 0, 0, 0, 0)
 SILENT = np.zeros_like(LEFT)
 STEREO = np.stack([LEFT, RIGHT], axis=1)
@@ -37,7 +37,7 @@ async def post(served, samples: np.ndarray, **form: str) -> httpx2.Response:
 @pytest.mark.parametrize(
     "channels", [(LEFT, RIGHT), (LEFT, SILENT), (RIGHT,), (LEFT, RIGHT, SILENT), (LEFT, RIGHT) * 4]
 )
-async def test_each_channel_of_a_riva_call_is_as_alone(fleet, serve, until, driver, channels):
+async def test_each_channel_of_a_riva_call_is_as_alone(fleet, serve, driver, channels):
     server = fleet()
     async with serve(server) as served:
         alone = [await driver.of(served.ports, samples) for samples in channels]
@@ -76,7 +76,7 @@ async def test_a_file_of_openai(fleet, serve):
         assert "channel" not in (await post(served, STEREO, **more)).text
 
 
-async def test_a_call_is_admitted_as_a_whole_or_not_at_all(fleet, serve, until):
+async def test_a_call_is_admitted_as_a_whole_or_not_at_all(fleet, serve):
     server = fleet()
     async with serve(server, keys=[ApiKey("one", 2)]) as served:
         other = RivaStream(served.ports)
@@ -94,7 +94,7 @@ async def test_a_call_is_admitted_as_a_whole_or_not_at_all(fleet, serve, until):
         assert (await RivaFile.of(served.ports, STEREO, **each(2))).code == ""
 
 
-async def test_the_loss_of_one_channel_ends_the_call(fleet, serve, until):
+async def test_the_loss_of_one_channel_ends_the_call(fleet, serve):
     server = fleet()
     async with serve(server) as served:
         call = RivaStream(served.ports, **each(2))
@@ -106,7 +106,7 @@ async def test_the_loss_of_one_channel_ends_the_call(fleet, serve, until):
         await until(lambda: not served.streams.live and not server.batch.streams)
 
 
-async def test_wrong_channels_are_named(fleet, serve, until):
+async def test_wrong_channels_are_named(fleet, serve):
     server = fleet()
     async with serve(server) as served:
         for driver, options, samples, message in (

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import websockets
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
 from gateway.tests.contract.call import RATE_HZ, pcm
 from gateway.tests.contract.drivers import ALL, Realtime
+from gateway.tests.helpers.realtime_events import receive
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_AGE_S, MAX_IDLE_S
 from penstock_gateway.process import serving
 
-pytestmark = pytest.mark.anyio
 LIVE = [driver for driver in ALL if driver.is_live]
 ITEM = "conversation.item.input_audio_transcription"
 
@@ -34,7 +35,7 @@ async def watch(served, after_s, is_over=lambda: True):
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_a_client_that_leaves_frees_its_stream(fleet, serve, until, gate, driver):
+async def test_a_client_that_leaves_frees_its_stream(fleet, serve, gate, driver):
     """While a server answers nothing, and its audio waits for room."""
     server = fleet(max_streams=1)
     may_go_on = gate(server)
@@ -51,7 +52,7 @@ async def test_a_client_that_leaves_frees_its_stream(fleet, serve, until, gate, 
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])
-async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, offline, until, driver):
+async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, offline, driver):
     recognizer = offline.batch.recognizer
     recognizer.step_of = lambda name: 0  # it would be polled for ever
     async with serve(offline) as served:
@@ -73,7 +74,7 @@ async def test_a_client_that_leaves_frees_the_work_of_an_offline_model(serve, of
     ids=["idle", "age"],
 )
 @pytest.mark.parametrize("driver", LIVE)
-async def test_a_limit_ends_a_stream_after_its_text(fleet, serve, until, driver, end, code):
+async def test_a_limit_ends_a_stream_after_its_text(fleet, serve, driver, end, code):
     server = fleet()
     async with serve(server) as served:
         call = driver(served.ports)
@@ -108,11 +109,10 @@ async def test_a_drain_of_the_gateway_loses_no_word_of_an_open_session(fleet, se
         await served.streams.finish()
         for socket in sockets:
             with pytest.raises(websockets.ConnectionClosedError, match=r"1013.*STREAM_LOST: the gateway"):
-                while json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] != "error":
-                    pass
+                await receive(socket, "error")
 
 
-async def test_a_drain_waits_for_a_session_between_two_streams(fleet, serve, until, monkeypatch):
+async def test_a_drain_waits_for_a_session_between_two_streams(fleet, serve, monkeypatch):
     """Audio of another form needs another stream, which begins with it."""
     monkeypatch.setattr(limits, "POLL_S", 0.0)
     async with serve(fleet()) as served:
@@ -131,7 +131,7 @@ async def test_a_drain_waits_for_a_session_between_two_streams(fleet, serve, unt
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, driver):
+async def test_a_stream_that_is_lost_has_its_code(fleet, serve, gate, driver):
     server = fleet()
     may_go_on = gate(server)
     async with serve(server) as served:
@@ -149,7 +149,7 @@ async def test_a_stream_that_is_lost_has_its_code(fleet, serve, until, gate, dri
 
 
 @pytest.mark.parametrize("driver", LIVE)
-async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, until, driver):
+async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, driver):
     """The call's slot is given back meanwhile."""
     only = fleet(max_streams=1)
     async with serve(only) as served:
@@ -165,7 +165,7 @@ async def test_a_call_with_a_mute_of_70_s_tells_every_word_once(fleet, serve, un
 
 
 @pytest.mark.parametrize("driver", LIVE)
-async def test_a_turn_ends_where_no_message_comes(fleet, serve, until, driver, monkeypatch):
+async def test_a_turn_ends_where_no_message_comes(fleet, serve, driver, monkeypatch):
     """Also one whose audio completes no chunk."""
     monkeypatch.setattr(limits, "LATE_S", 1.0)
     async with serve(fleet()) as served:
@@ -180,7 +180,7 @@ async def test_a_turn_ends_where_no_message_comes(fleet, serve, until, driver, m
 
 
 @pytest.mark.parametrize("driver", LIVE)
-async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve, until, driver):
+async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve, driver):
     """With its text. The call that has the slot goes on."""
     only = fleet(max_streams=1)
     async with serve(only) as served:
@@ -202,7 +202,7 @@ async def test_a_muted_call_whose_slot_is_taken_ends_after_an_hour(fleet, serve,
 
 
 @pytest.mark.parametrize("driver", LIVE)
-async def test_forced_ends_in_the_first_80_ms_and_twice_in_a_row(fleet, serve, until, driver):
+async def test_forced_ends_in_the_first_80_ms_and_twice_in_a_row(fleet, serve, driver):
     server = fleet()
     async with serve(server) as served:
         call = driver(served.ports)
@@ -218,7 +218,7 @@ async def test_forced_ends_in_the_first_80_ms_and_twice_in_a_row(fleet, serve, u
 
 
 @pytest.mark.parametrize("driver", LIVE)
-async def test_a_forced_end_while_its_stream_moves(fleet, serve, until, driver):
+async def test_a_forced_end_while_its_stream_moves(fleet, serve, driver):
     first, second = fleet(max_streams=9), fleet()
     async with serve(first, second) as served:
         call = driver(served.ports)

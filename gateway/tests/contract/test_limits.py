@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_offline import SEGMENT, whole
 from gateway.tests.contract.drivers import ALL, Realtime, RivaStream
@@ -13,7 +14,6 @@ from penstock_gateway.errors import GatewayCode
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.admission import Admission
 
-pytestmark = pytest.mark.anyio
 ONE = ApiKey("one", 4)
 KEYS = [ONE, ApiKey("two", 4)]
 FILE = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
@@ -43,7 +43,7 @@ async def test_a_missing_or_wrong_key(fleet, serve, metrics, caplog, driver, key
 
 
 @contextlib.asynccontextmanager
-async def held_stream(served, until):
+async def held_stream(served):
     """A live stream of the key."""
     call = RivaStream(served.ports)
     call.send(speech(7))
@@ -55,9 +55,9 @@ async def held_stream(served, until):
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_all_streams_of_a_key_are_open(fleet, serve, until, driver):
+async def test_all_streams_of_a_key_are_open(fleet, serve, driver):
     async with serve(fleet(), keys=[ApiKey("one", 1), ApiKey("two", 1)]) as served:
-        async with held_stream(served, until):
+        async with held_stream(served):
             outcome = await driver.of(served.ports, speech(1))
             check(driver, outcome, GatewayCode.STREAMS_EXHAUSTED)
             assert "of the API key 'one' are open" in outcome.message
@@ -66,10 +66,10 @@ async def test_all_streams_of_a_key_are_open(fleet, serve, until, driver):
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
+async def test_all_slots_of_the_servers_are_taken(fleet, serve, driver):
     only = fleet(max_streams=1)
     async with serve(only) as served:
-        async with held_stream(served, until):
+        async with held_stream(served):
             check(driver, await driver.of(served.ports, speech(1)), GatewayCode.STREAMS_EXHAUSTED)
         await until(lambda: not only.batch.streams)
         assert (await driver.of(served.ports, speech(1))).text == "w1"
@@ -79,7 +79,7 @@ async def test_all_slots_of_the_servers_are_taken(fleet, serve, until, driver):
     ("most", "is_away", "code"), [(0, False, GatewayCode.STREAMS_EXHAUSTED), (8, True, GatewayCode.NO_REPLICA)]
 )
 @pytest.mark.parametrize("driver", ALL)
-async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, until, driver, most, is_away, code):
+async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, serve, driver, most, is_away, code):
     server = fleet()
     async with serve(server) as served:
         server.speakers.max_streams, server.speakers.is_away = most, is_away
@@ -94,7 +94,7 @@ async def test_a_speaker_model_without_room_harms_only_those_that_ask(fleet, ser
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
+async def test_all_connections_of_a_key_are_open(fleet, serve, driver):
     async with serve(fleet(), keys=KEYS) as served:
         with contextlib.ExitStack() as connections:
             for _ in range(4 * 4 + 8):
@@ -106,7 +106,7 @@ async def test_all_connections_of_a_key_are_open(fleet, serve, until, driver):
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])
-async def test_files_of_a_key_hold_half_of_the_audio(serve, offline, until, driver):
+async def test_files_of_a_key_hold_half_of_the_audio(serve, offline, driver):
     """A file of 1.6 s without an end leaves 0.4 s of the share of 2 s. Another key has its own."""
     recognizer, text = offline.batch.recognizer, " ".join(text for text, _ in whole(len(FILE)))
     recognizer.server_parameters["max_audio_s"] = "4"
@@ -170,7 +170,7 @@ async def test_no_replica_takes_a_stream(fleet, serve, driver, reason):
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver.large_samples])
-async def test_a_message_that_is_too_large(fleet, serve, until, driver):
+async def test_a_message_that_is_too_large(fleet, serve, driver):
     """Audio that was sent before has its text, where the error ends the stream."""
     server = fleet()
     async with serve(server, max_upload_mb=10) as served:

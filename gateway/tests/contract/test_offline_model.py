@@ -9,7 +9,6 @@ from client.tests.helpers.sound_files import sound_file
 from gateway.tests.contract.drivers import OpenAIFile, Realtime
 from penstock_gateway.config import ReplicaGroup
 
-pytestmark = pytest.mark.anyio
 SAMPLES = 3 * SEGMENT + 1000
 NOISE = np.random.default_rng(0).uniform(-0.1, 0.1, SAMPLES).astype(np.float32)
 TEXTS = [text for text, _ in whole(SAMPLES)]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_offline import SEGMENT, whole
 from client.tests.helpers.fake_speakers import voices
@@ -11,14 +12,13 @@ from gateway.tests.contract.drivers import ALL, Realtime
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.stream.masks import WordMasks
 
-pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 0, 0, 0, 0, 0, 0, 4, 5)
 WORDS = [("w1", 0, 50), ("w2", 50, 100), ("w3", 100, 150), ("w4", 450, 500), ("w5", 500, 550)]
 
 
 @pytest.mark.parametrize("size", [777, 1600, len(SPEECH)])
 @pytest.mark.parametrize("driver", ALL)
-async def test_words_and_times(fleet, serve, until, driver, size):
+async def test_words_and_times(fleet, serve, driver, size):
     server = fleet()
     async with serve(server) as served:
         parts = [SPEECH[start : start + size] for start in range(0, len(SPEECH), size)]
@@ -79,7 +79,7 @@ async def test_words_are_masked_where_a_call_asks_and_the_gateway_has_a_file(fle
 
 @pytest.mark.parametrize("samples", [0, 5, 700])
 @pytest.mark.parametrize("driver", ALL)
-async def test_speakers_of_audio_shorter_than_a_chunk(fleet, serve, until, driver, samples):
+async def test_speakers_of_audio_shorter_than_a_chunk(fleet, serve, driver, samples):
     server = fleet()
     async with serve(server) as served:
         plain, spoken = [await driver.of(served.ports, speech(1)[:samples], **given) for given in ({}, driver.speakers)]
@@ -88,7 +88,7 @@ async def test_speakers_of_audio_shorter_than_a_chunk(fleet, serve, until, drive
 
 
 @pytest.mark.parametrize("driver", [driver for driver in ALL if driver is not Realtime])
-async def test_speakers_of_files_of_an_offline_model(serve, offline, until, driver):
+async def test_speakers_of_files_of_an_offline_model(serve, offline, driver):
     samples = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
     async with serve(offline) as served:
         outcome = await driver.of(served.ports, *np.array_split(samples, 4), **driver.speakers)
@@ -98,7 +98,7 @@ async def test_speakers_of_files_of_an_offline_model(serve, offline, until, driv
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_files_of_an_offline_model(serve, offline, until, driver):
+async def test_files_of_an_offline_model(serve, offline, driver):
     samples = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * SEGMENT + 1000).astype(np.float32)
     async with serve(offline) as served:
         outcome = await driver.of(served.ports, *np.array_split(samples, 4), **driver.unused_of_files)
@@ -114,7 +114,7 @@ async def test_files_of_an_offline_model(serve, offline, until, driver):
 
 
 @pytest.mark.parametrize("driver", ALL)
-async def test_a_wrong_option_is_rejected(fleet, serve, until, driver):
+async def test_a_wrong_option_is_rejected(fleet, serve, driver):
     server = fleet()
     async with serve(server) as served:
         for wrong in driver.wrong:

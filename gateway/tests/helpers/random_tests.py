@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from client.tests.helpers.event_loop import until
 from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.stream.options import upstream_options
 
@@ -55,7 +56,6 @@ async def make_cases(
 
     for start in range(0, len(numbers), _CASES):
         await asyncio.gather(neighbour(), *map(make, numbers[start : start + _CASES]))
-        while not all(stream.is_cancelled for stream in gateway.streams.opened):  # their clients did not wait
-            await asyncio.sleep(0.005)
+        await until(lambda: all(stream.is_cancelled for stream in gateway.streams.opened))  # their clients did not wait
         gateway.streams.opened.clear()
     return answers

@@ -1,7 +1,10 @@
-"""Client events of OpenAI's dialect, and the error that one gets."""
+"""Client events of OpenAI's dialect, and the events that they get: of a protocol, and of a socket."""
 
+import asyncio
 import base64
 import json
+
+import websockets
 
 
 def send(protocol, kind, **fields):
@@ -25,3 +28,21 @@ def error(actions):
     (event,) = actions
     assert event["type"] == "error"
     return event["error"]
+
+
+async def receive(socket, kind):
+    """The next event of this kind."""
+    while True:
+        event = json.loads(await asyncio.wait_for(socket.recv(), 60))
+        if event["type"] == kind:
+            return event
+
+
+async def closed(socket):
+    """The code that the server closes with, and the events before."""
+    events = []
+    try:
+        while True:
+            events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
+    except websockets.ConnectionClosed as end:
+        return end.rcvd.code, events

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import httpx2
+
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.process.serving import HttpServer, add_grpc_port, http_server, open_port
@@ -50,3 +52,10 @@ async def running(gateway: Gateway) -> AsyncIterator[Running]:
         server.should_exit = True
         await serving
         await grpc_server.stop(0)
+
+
+@asynccontextmanager
+async def http_client(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the HTTP port of a gateway that serves until the block ends."""
+    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+        yield client

@@ -11,13 +11,13 @@ import pytest
 import websockets
 from starlette.websockets import WebSocket
 
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.realtime_events import closed, receive
+from gateway.tests.helpers.running import http_client, running
 from penstock_gateway import limits
 from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.security.budget import TokenBucket
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(b"sk-test").digest())])
 PATH = "/v1/realtime?intent=transcription"
 NONCE = "A" * 22 + "=="
@@ -36,31 +36,20 @@ async def answer(served, text):
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"GET /{LARGE} HTTP/1.1\r\n",
-        f"GET / HTTP/1.1\r\nHost: {LARGE}",
-        f"GET / HTTP/1.1\r\n{LARGE}",
-        f"GET / HTTP/1.1\r\nHost: a\r\n{MANY}\r\n\r\n",
-        f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n{MANY}\r\n\r\n",
-        f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\nb: {LARGE}\r\n\r\n",
-        f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\nb: {LARGE[:8100]}\r\n\r\n",
-        f"GET {PATH}&{LARGE[:8100]} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n\r\n",
-        f"POST /v1/models HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n{MANY}\r\n\r\n",
-    ],
-    ids=[
-        "url",
-        "field",
-        "name",
-        "fields",
-        "handshake fields",
-        "handshake",
-        "handshake field",
-        "handshake line",
-        "trailer",
-    ],
-)
+LARGE_HEADERS = {
+    "url": f"GET /{LARGE} HTTP/1.1\r\n",
+    "field": f"GET / HTTP/1.1\r\nHost: {LARGE}",
+    "name": f"GET / HTTP/1.1\r\n{LARGE}",
+    "fields": f"GET / HTTP/1.1\r\nHost: a\r\n{MANY}\r\n\r\n",
+    "handshake fields": f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n{MANY}\r\n\r\n",
+    "handshake": f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\nb: {LARGE}\r\n\r\n",
+    "handshake field": f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\nb: {LARGE[:8100]}\r\n\r\n",
+    "handshake line": f"GET {PATH}&{LARGE[:8100]} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n\r\n",
+    "trailer": f"POST /v1/models HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n{MANY}\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("text", LARGE_HEADERS.values(), ids=LARGE_HEADERS)
 async def test_a_header_above_a_limit(gateway, text):
     async with running(gateway) as served:
         assert await answer(served, text) == (431, "too_large")
@@ -112,7 +101,7 @@ async def test_a_client_of_tls_at_a_port_without_it_is_logged(gateway, caplog, s
 
 
 async def test_two_authorizations_are_rejected(make_gateway):
-    async with running(make_gateway(RING)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(make_gateway(RING)) as client:
         header = ("authorization", "Bearer sk-test")
         assert (await client.get("/v1/models", headers=[header])).status_code == 200
         rejected = await client.get("/v1/models", headers=[header, header])
@@ -177,8 +166,7 @@ async def test_a_file_at_full_speed_loses_no_message(gateway, streams):
                 '{"type": "input_audio_buffer.append", "audio": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}'
             )
         await socket.send('{"type": "input_audio_buffer.commit"}')
-        while "transcript" not in json.loads(await asyncio.wait_for(socket.recv(), 60)):
-            pass
+        await receive(socket, "conversation.item.input_audio_transcription.completed")
     assert 0 <= 2100 * 10 - sum(map(len, streams.opened[0].pushed)) <= 80  # the resampler holds 5 ms back
 
 
@@ -190,10 +178,7 @@ async def test_errors_in_a_row_close_the_connection_and_others_do_not(gateway):
             await socket.send('{"type": "session.update", "session": {}}')
         for _ in range(limits.MAX_ERRORS_IN_A_ROW):
             await socket.send("{}")
-        with pytest.raises(websockets.ConnectionClosed) as closed:
-            while True:
-                await asyncio.wait_for(socket.recv(), 60)
-    assert closed.value.rcvd.code == 1008
+        assert (await closed(socket))[0] == 1008
 
 
 BROKEN = {
@@ -214,24 +199,17 @@ async def test_a_large_event_is_audio_and_no_message_is_larger_than_the_limit(ga
     large = "x" * limits.MAX_EVENT_BYTES
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await socket.send(f'{{"type": "session.update", "session": {{"instructions": "\\ud83d\\ude00{large}"}}}}')
-        while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
-            pass
-        assert event["error"]["code"] == "too_large"
+        assert (await receive(socket, "error"))["error"]["code"] == "too_large"
         await socket.send("x" * (limits.MAX_WEBSOCKET_BYTES + 1))
-        assert "accepted: 4,259,840" in json.loads(await asyncio.wait_for(socket.recv(), 60))["error"]["message"]
-        with pytest.raises(websockets.ConnectionClosed) as closed:
-            await asyncio.wait_for(socket.recv(), 60)
-    assert closed.value.rcvd.code == 1009
+        code, (event,) = await closed(socket)
+    assert code == 1009 and "accepted: 4,259,840" in event["error"]["message"]
 
 
 async def test_a_large_message_is_ascii(gateway):
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await socket.send("x" * limits.MAX_EVENT_BYTES + "\U0001f600")
-        with pytest.raises(websockets.ConnectionClosed) as closed:
-            while "is not ASCII" not in (await asyncio.wait_for(socket.recv(), 60)):
-                pass
-            await asyncio.wait_for(socket.recv(), 60)
-    assert closed.value.rcvd.code == 1009
+        code, events = await closed(socket)
+    assert code == 1009 and "is not ASCII" in events[-1]["error"]["message"]
 
 
 @pytest.mark.parametrize("parts", [1, 40])
@@ -243,12 +221,8 @@ async def test_a_large_message_that_does_not_arrive(gateway, monkeypatch, parts)
         for part in range(parts):
             missing = 1 if parts == 1 else 0  # a frame that is not complete, or frames without the last one
             socket.transport.write((b"\x00" if part else b"\x01") + length + b"x" * (size - missing))
-        with pytest.raises(websockets.ConnectionClosed) as closed:
-            while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] != "error":
-                pass
-            assert event["error"]["code"] == "stream_idle"
-            await asyncio.wait_for(socket.recv(), 60)
-    assert closed.value.rcvd.code == 4408
+        code, events = await closed(socket)
+    assert (code, events[-1]["error"]["code"]) == (4408, "stream_idle")
 
 
 async def test_the_time_of_a_large_message_ends_with_it(gateway, monkeypatch):
@@ -261,8 +235,7 @@ async def test_the_time_of_a_large_message_ends_with_it(gateway, monkeypatch):
     monkeypatch.setattr(WebSocketProtocol, "_watch_message", watched)
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await socket.send("x" * (2 * limits.MAX_EVENT_BYTES))
-        while json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] != "error":
-            pass
+        await receive(socket, "error")
         assert any(timer is not None for _, timer in protocols)
         assert protocols[-1][0]._deadline is None
 
@@ -273,10 +246,8 @@ async def test_a_broken_websocket_is_one_line_of_its_client(gateway, caplog, hea
     async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
         await socket.recv()
         socket.transport.write((head + bytes(4) + data) * 3)  # the mask is 0
-        with pytest.raises(websockets.ConnectionClosed) as closed:
-            while "error" in await asyncio.wait_for(socket.recv(), 60):
-                pass
-    assert closed.value.rcvd.code == code
+        closed_with, events = await closed(socket)
+    assert closed_with == code and all(event["type"] == "error" for event in events)
     ((name, level, text),) = caplog.record_tuples
     assert (name, level, text) == ("penstock_gateway.access", logging.INFO, "rejected")
     labels = {"protocol": "realtime", "reason": "TOO_LARGE" if code == 1009 else "FIELD_INVALID"}

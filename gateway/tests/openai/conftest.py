@@ -1,10 +1,9 @@
-import httpx2
 import pytest
 
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.running import http_client
 
 
 @pytest.fixture
 async def client(gateway):
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(gateway) as client:
         yield client

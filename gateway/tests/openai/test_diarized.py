@@ -7,7 +7,6 @@ import pytest
 from gateway.tests.helpers.openai_calls import encoded, post
 from penstock_gateway.http.openai_objects import speaker_name
 
-pytestmark = pytest.mark.anyio
 TURNS = [(0.0, 0.2, "w0 w1", "Ada"), (0.2, 0.3, "w2", "B"), (1.5, 1.6, "w3", "B"), (1.6, 1.7, "w4", "Ada")]
 
 

@@ -1,14 +1,12 @@
 """Forms of an upload as clients write them, byte for byte."""
 
-import httpx2
 import numpy as np
 import pytest
 
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.running import http_client
 
-pytestmark = pytest.mark.anyio
 WORDS = "w0 w1 w2"
 SMALL = sound_file(speech(0.3))
 LARGE = sound_file(np.concatenate([speech(0.3), np.zeros(1_500_000, np.float32)]))
@@ -22,7 +20,7 @@ def file_part(parameters: str, content: bytes = SMALL, more: str = "", head: str
 
 async def post(gateway, *parts: bytes, media_type: str = "multipart/form-data"):
     form = b"".join(b"--x\r\n" + part + b"\r\n" for part in parts) + b"--x--\r\n"
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(gateway) as client:
         headers = {"content-type": f"{media_type}; boundary=x"}
         return await client.post("/v1/audio/transcriptions", content=form, headers=headers)
 

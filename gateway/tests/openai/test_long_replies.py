@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.running import http_client, running
 from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayCode, GatewayError
 
-pytestmark = pytest.mark.anyio
 WORDS = "w0 w1 w2"
 COMMENT = ": keep-alive\n\n"
 
@@ -56,7 +56,7 @@ def stall(streams, monkeypatch):
 @asynccontextmanager
 async def replying(gateway, **fields):
     """The reply to an upload, while it may still be on its way."""
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(gateway) as client:
         request = client.build_request(
             "POST", "/v1/audio/transcriptions", data={"prompt": "x", **fields}, files={"file": sound_file(speech(0.3))}
         )
@@ -143,9 +143,7 @@ async def test_a_client_that_disconnects_behind_keep_alives_ends_its_job(gateway
             async with client.stream("POST", "/v1/audio/transcriptions", data=fields, files=files) as response:
                 parts = response.aiter_bytes()  # its end would close the connection
                 await anext(parts)
-                while place == "recognition" and not streams.opened:
-                    await asyncio.sleep(0.005)
-        while gateway.recordings.used["anonymous"]:
-            await asyncio.sleep(0.005)
+                await until(lambda: place != "recognition" or streams.opened)
+        await until(lambda: not gateway.recordings.used["anonymous"])
         assert all(stream.is_cancelled for stream in streams.opened)
         assert len(streams.opened) == (place == "recognition")

@@ -13,7 +13,6 @@ from gateway.tests.helpers.running import running
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.openai.request import TranscriptionForm
 
-pytestmark = pytest.mark.anyio
 CREATE = "/v1/audio/transcriptions"
 PATHS = (
     CREATE, "/v1/models", "/v1/models/fake-asr", "/v1/models/whisper-1", "/v1/models/%00%ff/..", "/v1/nothing", "/",

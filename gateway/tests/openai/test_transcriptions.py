@@ -7,13 +7,11 @@ import httpx2
 import pytest
 
 from client.tests.helpers.sound_files import media_file
-from gateway.tests.helpers.openai_calls import AUDIO, encoded, error, events_of, post
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.openai_calls import AUDIO, encoded, error, events_of, post, unfinished_upload
+from gateway.tests.helpers.running import http_client, running
 from penstock_gateway import limits
 from penstock_gateway.audio.container import DecodedRecording
 from penstock_gateway.errors import GatewayCode, GatewayError
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC"])
@@ -181,9 +179,7 @@ async def test_any_name_of_a_field_without_an_effect_can_be_shown(client):
 async def test_a_client_that_disconnects_while_it_uploads_is_no_failure(gateway, streams, caplog):
     async with running(gateway) as served:
         for path in ("/v1/audio/transcriptions", "/v1/realtime/client_secrets"):
-            _, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
-            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
-            writer.write(head.encode() + b"Content-Length: 1000\r\n\r\n--x\r\n")
+            _, writer = await unfinished_upload(served, path=path)
             await writer.drain()
             await asyncio.sleep(0.05)
             writer.close()
@@ -197,9 +193,7 @@ async def test_a_client_that_disconnects_while_it_uploads_is_no_failure(gateway,
 async def test_a_request_that_does_not_go_on_is_rejected(gateway, path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_SILENT_S", 0.05)
     async with running(gateway) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
-        writer.write(head.encode() + b"Content-Length: 1000\r\n\r\n--x\r\n")
+        reader, writer = await unfinished_upload(served, path=path)
         status = await reader.readline()
         assert b" 408 " in status
         assert b"no part of the request arrived for 0.05 s" in await reader.read()
@@ -254,16 +248,13 @@ async def test_models(client, streams):
 
 
 async def test_strict_rejects_fields_without_an_effect(make_gateway):
-    async with (
-        running(make_gateway(strict=True)) as served,
-        httpx2.AsyncClient(base_url=served.url, timeout=60) as client,
-    ):
+    async with http_client(make_gateway(strict=True)) as client:
         assert error(await post(client, encoded(), temperature="0"), 400) == ("field_invalid", "temperature")
 
 
 async def test_pages_of_other_origins(make_gateway):
     gateway = make_gateway(origins=("https://good.example/",))
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with http_client(gateway) as client:
         path = "/v1/audio/transcriptions"
         asked = {
             "Access-Control-Request-Method": "POST",

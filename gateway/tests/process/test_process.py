@@ -18,8 +18,6 @@ import grpc
 import pytest
 from websockets.sync.client import connect
 
-from client.tests.helpers.fake_servers import GrpcServer
-from client.tests.helpers.fakes import FakeRecognizer
 from penstock_gateway.process import serving
 from penstock_gateway.process.main import main
 from penstock_gateway.riva.service import SERVICE
@@ -28,13 +26,6 @@ COMMAND = (sys.executable, "-m", "penstock_gateway")
 SECOND = b"\x00\x20" * 24_000
 TLS = Path(__file__).parents[1] / "helpers" / "tls"
 FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-
-
-@pytest.fixture
-def replica():
-    server = GrpcServer(FakeRecognizer())
-    yield f"127.0.0.1:{server.port}"
-    server.close()
 
 
 @contextlib.contextmanager

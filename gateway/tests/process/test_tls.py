@@ -24,7 +24,6 @@ from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.stream.metrics import Metrics
 
-pytestmark = pytest.mark.anyio
 FOLDER = Path(__file__).parents[1] / "helpers" / "tls"
 CERTIFICATE = FOLDER / "cert.pem"
 """Self-signed, for localhost and 127.0.0.1, valid from 2020 to 2120."""

@@ -14,14 +14,15 @@ import httpx2
 import pytest
 import websockets
 
+from client.tests.helpers.event_loop import until
 from gateway.tests.helpers.fake_streams import GROUP, FakeStreams, speech
-from gateway.tests.helpers.running import running
+from gateway.tests.helpers.realtime_events import closed, receive
+from gateway.tests.helpers.running import http_client, running
 from penstock_gateway import limits
 from penstock_gateway.http.protocol import WebSocketProtocol
 from penstock_gateway.realtime import connection
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 PATH = "/v1/realtime?intent=transcription"
 KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
 OTHER = replace(GROUP, name="other")
@@ -37,24 +38,6 @@ async def append(socket, samples, piece=2400):
 
 async def send(socket, kind, **fields):
     await socket.send(json.dumps({"type": kind, **fields}))
-
-
-async def receive(socket, kind):
-    """The next event of this kind."""
-    while True:
-        event = json.loads(await asyncio.wait_for(socket.recv(), 60))
-        if event["type"] == kind:
-            return event
-
-
-async def closed(socket):
-    """The code that the server closes with, and the events before."""
-    events = []
-    try:
-        while True:
-            events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
-    except websockets.ConnectionClosed as end:
-        return end.rcvd.code, events
 
 
 async def test_words_of_audio_at_24_khz_with_an_endpoint_and_a_commit(gateway, streams):
@@ -126,8 +109,7 @@ async def test_a_client_that_has_vanished_is_dropped(gateway, streams, monkeypat
         await append(socket, speech(0.2, rate_hz=24_000))
         await receive(socket, "input_audio_buffer.speech_started")
         socket.transport.pause_reading()
-        while not streams.opened[0].is_cancelled:
-            await asyncio.sleep(0.01)
+        await until(lambda: streams.opened[0].is_cancelled)
         socket.transport.abort()
 
 
@@ -160,11 +142,9 @@ async def test_a_client_that_does_not_read_is_dropped(gateway, streams, monkeypa
         slow.connect(("127.0.0.1", served.http_port))
         async with websockets.connect(served.ws_url + PATH, sock=slow, max_queue=1, ping_interval=None) as socket:
             await append(socket, speech(0.2, rate_hz=24_000))
-            while not streams.opened:
-                await asyncio.sleep(0.01)
+            await until(lambda: streams.opened)
             sending = asyncio.create_task(flood(socket))
-            while not streams.opened[0].is_cancelled:
-                await asyncio.sleep(0.01)
+            await until(lambda: streams.opened[0].is_cancelled)
             sending.cancel()
             socket.transport.abort()
 
@@ -254,7 +234,7 @@ async def test_a_client_secret_has_the_settings_of_its_session(make_gateway, str
         "audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}, "turn_detection": None,
                             "transcription": {"keywords": ["Łódź"]}}},
     }  # fmt: skip
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
+    async with http_client(make_gateway(KEYS)) as http:
         made = await http.post(
             "/v1/realtime/client_secrets", json={"session": given}, headers={"Authorization": "Bearer right"}
         )
@@ -336,7 +316,7 @@ async def test_client_secrets_that_are_rejected(make_gateway):
         (b'{"session": {"include": ["\\ud800"]}}', "Bearer right", 400, "body"),
         (b'{"session": {"audio": ' + b"[" * 900 + b"]" * 900 + b"}}", "Bearer right", 400, "body"),
     ]
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
+    async with http_client(make_gateway(KEYS)) as http:
         for body, authorization, status, param in cases:
             headers = {"Authorization": authorization} if authorization else {}
             response = await http.post("/v1/realtime/client_secrets", content=body, headers=headers)

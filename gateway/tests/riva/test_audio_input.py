@@ -50,7 +50,6 @@ def test_a_forced_end_holds_nothing_back():
     assert len(source.push(bytes(7))) == 7 and not len(source.forced_end())
 
 
-@pytest.mark.anyio
 async def test_what_cannot_be_decoded_is_what_was_declared():
     data = b"fLaC" + bytes(range(256)) * 500
     assert len(await whole(audio_input("s16le"), data)) == len(data) // 2

@@ -19,7 +19,6 @@ from penstock_gateway.limits import MAX_MESSAGE_BYTES
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
-pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
 ANSWERS = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUSTED}
 METHODS = (*["StreamingRecognize"] * 3, "Recognize", "GetRivaSpeechRecognitionConfig", "Transcribe")

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.sound_files import media_file, sound_file
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
@@ -26,7 +27,6 @@ from penstock_gateway.rpc.api import _key, rejecting
 from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ANONYMOUS
 
-pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
 
 
@@ -266,8 +266,7 @@ async def test_compressed_audio_is_no_silence(gateway, decoder_place):
             while not gateway.streams.opened or len(gateway.streams.opened[0].pushed) < count:
                 await asyncio.sleep(0.005)
         await call.done_writing()
-        while gateway.streams.opened[0].activity.silent_s(time.monotonic() + 3600):
-            await asyncio.sleep(0.005)
+        await until(lambda: not gateway.streams.opened[0].activity.silent_s(time.monotonic() + 3600))
         await decoder_place.aclose()
         (response,) = await responses(call)
     assert response.results[0].alternatives[0].transcript == "w0 w1 w2 "
@@ -283,8 +282,7 @@ async def test_a_stream_with_backpressure_is_not_read_ahead(gateway):
     async with client(gateway) as riva_client:
         call = riva_client.stream()
         await call.write(configuration())
-        while not gateway.streams.opened:
-            await asyncio.sleep(0.005)
+        await until(lambda: gateway.streams.opened)
         stream = gateway.streams.opened[0]
         stream.room.clear()
         piece = audio(np.zeros(100_000, np.float32))

@@ -8,8 +8,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.tests.helpers.fake_servers import GrpcServer
-from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.running import running
 from penstock_gateway import app
 from penstock_gateway.errors import KSERVE_NOT_SERVED
@@ -31,13 +29,6 @@ def peak_bytes(process_id):
     """The most memory that a process has had."""
     (line,) = [line for line in Path(f"/proc/{process_id}/status").read_text().splitlines() if "VmHWM" in line]
     return int(line.split()[1]) << 10
-
-
-@pytest.fixture
-def replica():
-    server = GrpcServer(FakeRecognizer())
-    yield f"127.0.0.1:{server.port}"
-    server.close()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +53,6 @@ def test_large_calls_without_a_key_take_no_memory(tmp_path, replica, compression
         assert peak_bytes(served.process_id) - before < MESSAGE_BYTES
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
 @pytest.mark.parametrize("metadata", [(), (KEY, KEY), (("authorization", "Bearer sk-other"),)])
 async def test_a_call_without_a_key_or_with_two_is_rejected(make_gateway, kind, metadata):
@@ -83,7 +73,6 @@ async def test_a_call_without_a_key_or_with_two_is_rejected(make_gateway, kind, 
         assert 1 <= registry.get_sample_value("penstock_gateway_rejected_total", labels) < calls
 
 
-@pytest.mark.anyio
 async def test_an_unknown_method_is_unimplemented_and_health_needs_no_key(make_gateway):
     async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         for method, metadata in (("/other.Service/Method", (KEY,)), ("/grpc.health.v1.Health/Method", ())):
@@ -92,7 +81,6 @@ async def test_an_unknown_method_is_unimplemented_and_health_needs_no_key(make_g
         assert (await call.code(), await call.details()) == (Code.UNIMPLEMENTED, KSERVE_NOT_SERVED)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("limit", "sent"),
     [
@@ -110,7 +98,6 @@ async def test_a_connection_without_calls_is_closed(make_gateway, monkeypatch, l
         writer.close()
 
 
-@pytest.mark.anyio
 async def test_pings_are_all_answered(make_gateway):
     """gRPC's own limit of them would take minutes for these."""
     settings, ping, count = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), bytes((0, 0, 8, 6)) + bytes(13), 20_000

@@ -1,13 +1,11 @@
 """grpc.health.v1.Health, which needs no key and reads no message."""
 
 import grpc
-import pytest
 
 from gateway.tests.helpers.running import running
 from penstock_gateway.rpc.health import NOT_SERVING, SERVICE, SERVING
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
-pytestmark = pytest.mark.anyio
 RING = KeyRing([(ApiKey("test", 4), bytes(32))])
 
 

@@ -8,7 +8,6 @@ from penstock_gateway.security.budget import Budget, KeyLimit
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey
 
 
-@pytest.mark.anyio
 async def test_a_key_has_half_and_waits_for_more():
     budget = Budget("memory", 400, 60)
     first, second, other = (budget.taken(key, 100) for key in ("a", "a", "b"))
@@ -24,7 +23,6 @@ async def test_a_key_has_half_and_waits_for_more():
     await asyncio.wait_for(waiting, 60)
 
 
-@pytest.mark.anyio
 async def test_a_request_that_waits_too_long_is_rejected():
     budget = Budget("decoder", 2, 0.01)
     async with budget.taken("a", 1):
@@ -36,7 +34,6 @@ async def test_a_request_that_waits_too_long_is_rejected():
         pass
 
 
-@pytest.mark.anyio
 async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch):
     monkeypatch.setattr(limits, "TICK_S", -2.0)
     budget = Budget("memory", 400, 60)
@@ -59,7 +56,6 @@ async def test_a_key_without_any_gets_the_room_of_what_arrives_late(monkeypatch)
         less.cancel()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("keys", "size"), [("aa", 150), ("abc", 160)], ids=["share", "all"])
 async def test_what_grows_until_all_wait_for_each_other_ends_only_one(keys, size):
     budget, ended = Budget("room", 400, 0.2), []

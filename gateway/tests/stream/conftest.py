@@ -1,5 +1,4 @@
 import contextlib
-import time
 
 import pytest
 
@@ -63,17 +62,3 @@ def open_streams(metrics, monkeypatch):
             await streams.close()
 
     return make
-
-
-@pytest.fixture
-def until():
-    """Waits until a condition holds; the test fails after a minute."""
-    import asyncio
-
-    async def wait(condition):
-        deadline_s = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline_s
-            await asyncio.sleep(0.005)
-
-    return wait

@@ -8,16 +8,14 @@ from functools import partial
 
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
+from gateway.tests.helpers.stream_calls import events_of, opened
 from penstock_gateway import limits
 from penstock_gateway.config import ReplicaGroup, parse_replicas
 from penstock_gateway.security import files
-from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import discovery, replicas
 from penstock_gateway.stream.discovery import Discovery
-from penstock_gateway.stream.options import LiveStreamOptions
-
-pytestmark = pytest.mark.anyio
 
 
 def test_names_and_files_are_replicas():
@@ -121,7 +119,7 @@ async def test_a_name_has_all_its_addresses():
     assert "127.0.0.1:8001" in await discovery.resolve("localhost", 8001)
 
 
-async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypatch):
+async def test_a_name_with_fifty_addresses(fleet, open_streams, monkeypatch):
     """At most of them no server listens. Then one is left, and live streams of the others go on."""
     servers = [fleet(), fleet()]
     with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -137,18 +135,18 @@ async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypat
         (group,) = streams._groups
         assert len(group.replicas) == 50
         await until(lambda: len(group.candidates()) == 2)
-        opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(4)]
+        live = [await opened(streams) for _ in range(4)]
         assert sum(len(server.batch.streams) for server in servers) == 4
         answer = [servers[0].url]
         await until(lambda: [replica.address for replica in group.candidates()] == answer)
-        for stream in opened:
+        for stream in live:
             await stream.push(speech(1, 2, 3))
             await stream.finish()
-            assert [event async for event in stream.events()][-1].text == "w1 w2 w3"
+            assert (await events_of(stream))[-1].text == "w1 w2 w3"
         await until(lambda: [replica.address for replica in group.replicas] == answer)
 
 
-async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path, until, monkeypatch, caplog):
+async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(limits, "TICK_S", 0.01)
     monkeypatch.setattr(limits, "PROBE_S", 0.01)
     server, other, files = fleet(), fleet(), [tmp_path / "one", tmp_path / "two"]
@@ -166,7 +164,7 @@ async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path
             await until(lambda group=group: [each.address for each in group.candidates()] == [other.url])
 
 
-async def test_a_wrong_file_shows_in_the_metrics_from_the_start(fleet, open_streams, tmp_path, until):
+async def test_a_wrong_file_shows_in_the_metrics_from_the_start(fleet, open_streams, tmp_path):
     server, file = fleet(), tmp_path / "replicas"
     file.write_text("nonsense")
     async with open_streams(groups=(ReplicaGroup("", (f"file:{file}",)),)) as streams:
@@ -181,19 +179,19 @@ async def _fail(text):
     raise RuntimeError(text)
 
 
-async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, tmp_path, until):
+async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, tmp_path):
     first, second, file = fleet(max_streams=9), fleet(), tmp_path / "replicas"
     file.write_text(first.url)
     async with open_streams(groups=(ReplicaGroup("", (f"file:{file}",)),)) as streams:
-        live = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        live = await opened(streams)
         file.write_text(second.url)
         (group,) = streams._groups
         await until(lambda: [replica.address for replica in group.candidates()] == [second.url])
         await live.push(speech(1, 2, 3))
-        other = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        other = await opened(streams)
         assert len(first.batch.streams) == len(second.batch.streams) == 1
         await live.finish()
-        assert [event async for event in live.events()][-1].text == "w1 w2 w3"
+        assert (await events_of(live))[-1].text == "w1 w2 w3"
         await until(lambda: [replica.address for replica in group.replicas] == [second.url])
         file.write_text(f"{first.url}\n{second.url}\n{first.url}\n")  # one of them twice
         await until(lambda: len(group.candidates()) == 2)

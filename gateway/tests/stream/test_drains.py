@@ -5,14 +5,12 @@ import time
 
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import FleetServer, speech
+from gateway.tests.helpers.stream_calls import opened
 from gateway.tests.stream.test_watch import ended, mute
 from penstock_client import limits
 from penstock_gateway.errors import GatewayCode
-from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream.options import LiveStreamOptions
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -25,17 +23,17 @@ async def drained(open_streams):
         async with open_streams(first, second) as streams:
             (other,) = streams._groups[0].replicas[1:]
             other.note_full(3600.0)
-            opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(2)]
+            live = [await opened(streams) for _ in range(2)]
             other.note_full(0.0)
-            await opened[1].push(speech(1, 2, 3, 4))
-            yield streams, first, second, opened
+            await live[1].push(speech(1, 2, 3, 4))
+            yield streams, first, second, live
 
 
 async def text_of(stream):
     return [event.text async for event in stream.events()][-1]
 
 
-async def test_streams_leave_at_a_border_and_within_a_segment(drained, until):
+async def test_streams_leave_at_a_border_and_within_a_segment(drained):
     streams, first, second, (silent, speaking) = drained
     await until(lambda: speaking._upstream.has_words)
     first.batch.is_draining = True
@@ -53,7 +51,7 @@ async def test_streams_leave_at_a_border_and_within_a_segment(drained, until):
     assert await text_of(silent) == "w5" and await text_of(speaking) == "w1 w2 w3 w4 w5"
 
 
-async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
+async def test_a_replica_that_is_lost_while_its_stream_leaves(drained):
     streams, first, second, (_, speaking) = drained
     await until(lambda: speaking._upstream.has_words)
     first.batch.is_draining = True
@@ -73,7 +71,7 @@ async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
+async def test_few_streams_leave_at_a_time(open_streams, is_lost):
     """Streams that wait are rescued if their replica is lost meanwhile."""
     with (
         contextlib.closing(FleetServer(max_streams=9)) as first,
@@ -83,27 +81,27 @@ async def test_few_streams_leave_at_a_time(open_streams, until, is_lost):
             (group,) = streams._groups
             old, new = group.replicas
             new.note_full(3600.0)
-            opened = [await streams.open(LiveStreamOptions(), ANONYMOUS, "test") for _ in range(6)]
+            live = [await opened(streams) for _ in range(6)]
             new.note_full(0.0)
             first.batch.is_draining = True
             await group.probe()
             second.may_answer.clear()
-            for stream in opened:
+            for stream in live:
                 await stream.watch(time.monotonic())
             await until(lambda: new.live == 2)
-            assert old.live == 6 and all(stream._moving for stream in opened)
+            assert old.live == 6 and all(stream._moving for stream in live)
             if is_lost:
                 first.close()
-                await until(lambda: all(stream._upstream.is_without_server for stream in opened))
+                await until(lambda: all(stream._upstream.is_without_server for stream in live))
             second.may_answer.set()
             await until(lambda: (old.live, new.live) == (0, 6))
-            for stream in opened:
+            for stream in live:
                 await stream.push(speech(5))
                 await stream.finish()
                 assert await text_of(stream) == "w5"
 
 
-async def test_where_no_other_replica_has_room_streams_stay(drained, until):
+async def test_where_no_other_replica_has_room_streams_stay(drained):
     streams, first, second, (silent, _) = drained
     second.batch.recognizer.max_streams = 0
     first.batch.is_draining = True
@@ -128,7 +126,7 @@ async def test_a_replica_that_started_again_takes_streams(drained):
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-async def test_a_parked_stream_of_a_replica_that_drains(drained, until, monkeypatch, metrics, has_room):
+async def test_a_parked_stream_of_a_replica_that_drains(drained, monkeypatch, metrics, has_room):
     """The stream goes on at the other one when audio comes; where that is full, its text so far and the code follow."""
     monkeypatch.setattr(limits, "MOVE_S", 0.2)
     streams, first, second, (other, parked) = drained

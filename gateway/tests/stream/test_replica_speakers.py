@@ -2,14 +2,13 @@
 
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fake_speakers import voices
 from gateway.tests.helpers.stream_calls import events_of, opened, rejection
 from penstock_client import limits as engine_limits
 from penstock_gateway.errors import GatewayCode
 from penstock_gateway.stream.options import LiveStreamOptions
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_speakers_come_from_a_replica_that_has_them(servers, open_streams):
@@ -73,7 +72,7 @@ async def test_speakers_are_not_served_only_where_no_replica_may_have_them(serve
 
 
 @pytest.mark.parametrize("max_streams", [1, 8])
-async def test_where_the_speaker_model_is_lost_the_words_go_on(fleet, open_streams, until, monkeypatch, max_streams):
+async def test_where_the_speaker_model_is_lost_the_words_go_on(fleet, open_streams, monkeypatch, max_streams):
     """Also on a replica that is full: the stream has a place there already."""
     monkeypatch.setattr(engine_limits, "MOVE_S", 1.0)
     async with open_streams(server := fleet(max_streams=max_streams)) as streams:

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fakes import word
 from gateway.tests.helpers.stream_calls import audio, events_of, named, opened, rejection
 from penstock_common.audio.pcm import Remark
@@ -16,8 +17,6 @@ from penstock_gateway.stream import replicas
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.options import LiveStreamOptions
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_events_have_the_words_of_their_segment(server, open_streams):
@@ -207,7 +206,7 @@ async def test_live_streams_of_a_key_hold_their_windows(servers, open_streams):
         assert streams.live == 2
 
 
-async def test_a_replica_that_starts_later_is_found(server, open_streams, monkeypatch, until):
+async def test_a_replica_that_starts_later_is_found(server, open_streams, monkeypatch):
     parameters, server.batch.recognizer.server_parameters = server.batch.recognizer.server_parameters, {}
     monkeypatch.setattr("penstock_gateway.limits.PROBE_S", 0.01)
     async with open_streams(server) as streams:

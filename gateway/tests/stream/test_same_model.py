@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fakes import RejectionError
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.stream.replicas import Group, Replica
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ async def test_a_replica_with_dead_models_takes_no_streams(servers, group_of):
     assert len(group.candidates()) == 2
 
 
-async def test_a_replica_is_up_while_the_probe_of_another_is_unanswered(servers, group_of, until):
+async def test_a_replica_is_up_while_the_probe_of_another_is_unanswered(servers, group_of):
     group = group_of(servers(), servers())
     await group.probe()
     black_hole, alive = group.replicas

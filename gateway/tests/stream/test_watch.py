@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from client.tests.helpers.event_loop import until
 from client.tests.helpers.fake_fleet import speech
 from client.tests.helpers.fakes import word
+from gateway.tests.helpers.stream_calls import events_of, opened
 from penstock_gateway import limits
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_SILENT_S
@@ -19,7 +21,6 @@ from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import LiveStreamOptions
 
-pytestmark = pytest.mark.anyio
 KEEP_ALIVE_S = 10.0
 
 
@@ -43,7 +44,7 @@ async def mute(stream):
 async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, open_streams, goes_on):
     """The stream's audio may go on in the time of the drain."""
     async with open_streams(fleet()) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         await stream.push(speech(1, 2))
         await mute(stream)
         streams.drain()
@@ -56,13 +57,13 @@ async def test_a_drain_of_the_gateway_ends_a_parked_stream_with_its_text(fleet, 
 
 
 @pytest.mark.parametrize("options", [{}, {"endpoint_silence_ms": 0}, {"is_file": True}])
-async def test_a_segment_ends_a_second_after_its_pause(fleet, open_streams, until, monkeypatch, options):
+async def test_a_segment_ends_a_second_after_its_pause(fleet, open_streams, monkeypatch, options):
     """Ends only if no message comes, and no answer is on its way; once."""
     now_s = 0.0
     monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(fleet()) as streams:
         monkeypatch.setattr(limits, "LATE_S", 1.0)
-        stream, ended = await streams.open(LiveStreamOptions(**options), ANONYMOUS, "test"), []
+        stream, ended = await opened(streams, **options), []
         streams._tasks[-1].cancel()  # it has another clock
         for words, seconds in (((1, 2), 1.7), ((), 1.7), ((), 1.9), ((3,), 1.7), ((), 1.9)):
             await stream.push(speech(*words))
@@ -78,18 +79,12 @@ async def test_a_segment_ends_a_second_after_its_pause(fleet, open_streams, unti
 
 
 @pytest.mark.parametrize("silence_ms", [800, 0])
-async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, open_streams, until, metrics, silence_ms):
+async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, open_streams, metrics, silence_ms):
     """A call of 3 minutes with 70 s of mute: every word once, with one slot. `silence_ms` 0: one segment."""
     only = fleet(max_streams=1)
     async with open_streams(only) as streams:
-        stream = await streams.open(LiveStreamOptions(endpoint_silence_ms=silence_ms), ANONYMOUS, "test")
-        events: list = []
-
-        async def read():
-            async for event in stream.events():
-                events.append(event)
-
-        reading = asyncio.create_task(read())
+        stream = await opened(streams, endpoint_silence_ms=silence_ms)
+        reading = asyncio.create_task(events_of(stream))
         (replica,) = streams._groups[0].replicas
         for pause in range(3):
             await stream.push(speech(3 * pause + 1, 3 * pause + 2, 3 * pause + 3))
@@ -97,7 +92,7 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
             await mute(stream)
             await until(lambda: not only.batch.streams and replica.has_room)
             if pause == 1:  # another stream may take the slot, and one without audio asks for none
-                other = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+                other = await opened(streams)
                 await stream.watch(time.monotonic() + 80)
                 await stream.push(np.zeros(0, np.float32))
                 await stream.end_segment()
@@ -105,7 +100,7 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
                 await until(lambda: not only.batch.streams and replica.has_room)
         assert (replica.live, streams.live) == (0, 1)
         await stream.finish()
-        await reading
+        events = await reading
         assert events[-1].is_last and streams.live == 0
     finals = [event for event in events if isinstance(event, Final)]
     assert " ".join(final.text for final in finals if final.text) == " ".join(f"w{i}" for i in range(1, 10))
@@ -117,14 +112,14 @@ async def test_a_silent_stream_gives_its_slot_back_and_takes_it_again(fleet, ope
         assert [final.text for final in finals] == ["w1 w2 w3 w4 w5 w6", "w7 w8 w9"]
 
 
-async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its_next_audio(fleet, open_streams, until):
+async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its_next_audio(fleet, open_streams):
     """The stream counts as soon as the key has room."""
     key, admission = ApiKey("shop", 1), Admission()
     async with open_streams(fleet(), admission=admission) as streams:
-        muted = await streams.open(LiveStreamOptions(), key, "test")
+        muted = await opened(streams, key)
         await mute(muted)
         await until(lambda: not admission._keys[key.name].streams)
-        other = await streams.open(LiveStreamOptions(), key, "test")
+        other = await opened(streams, key)
         await muted.push(speech(3, 4))
         assert not list(muted._targets())
         await other.cancel()
@@ -135,7 +130,7 @@ async def test_a_stream_that_has_given_its_slot_back_counts_for_its_key_with_its
         assert admission._keys[key.name].streams == 0
 
 
-async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, until, monkeypatch):
+async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, monkeypatch):
     """The process's clock jumps by more than the limit of silence."""
     jump_s, looks = 0.0, []
 
@@ -147,19 +142,19 @@ async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_st
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     monkeypatch.setattr(limits, "TICK_S", 0.01)
     async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         jump_s = 10 * MAX_SILENT_S
         await until(lambda: looks.count(jump_s) > 10)
         await stream.push(np.ones(800, np.float32))
         await stream.finish()
-        assert [event async for event in stream.events()][-1].is_last
+        assert (await events_of(stream))[-1].is_last
 
 
 async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, open_streams, monkeypatch):
     now_s = 0.0
     monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         now_s, rows = MAX_SILENT_S, stream._upstream.rows
         await stream.push(np.zeros(0, np.float32))
         assert stream._upstream.rows == rows
@@ -188,7 +183,7 @@ async def test_pushes_without_samples_do_not_keep_a_file_that_has_begun(servers,
 async def test_a_stream_that_is_stopped_ends_with_that_reason_also_where_its_replica_is_lost(fleet, open_streams):
     only = fleet()
     async with open_streams(only, longest_segment_s=0) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         only.may_answer.clear()
         await stream.push(speech(1, 2))
         await stream.stop(GatewayError(GatewayCode.STREAM_TOO_OLD, "old"))
@@ -198,7 +193,7 @@ async def test_a_stream_that_is_stopped_ends_with_that_reason_also_where_its_rep
 
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
     async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         await stream.finish()
         await stream.watch(time.monotonic() + MAX_SILENT_S + 1)
         assert [event.is_last async for event in stream.events()] == [True]
@@ -208,7 +203,7 @@ async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
 async def test_audio_that_waits_for_the_server_is_not_silence(server, open_streams, call):
     """Audio of a file, for example, while the model `speakers` is behind."""
     async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         goes_on = asyncio.Event()
         setattr(stream._upstream, call, lambda *_: goes_on.wait())
         waiting = asyncio.create_task(getattr(stream, call)(*[np.full(800, 0.25, np.float32)] * (call == "push")))
@@ -222,9 +217,9 @@ async def test_audio_that_waits_for_the_server_is_not_silence(server, open_strea
         assert await ended(stream) == ("", GatewayCode.STREAM_IDLE)
 
 
-async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
+async def test_a_stream_is_kept_open_on_the_server(server, open_streams):
     async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         requests = server.batch.recognizer.requests
         await until(lambda: len(requests) == 1)
         now_s = time.monotonic()
@@ -240,10 +235,10 @@ async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
 async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_streams):
     stalled = threading.Event()
     async with open_streams(server) as streams:
-        stream = await streams.open(LiveStreamOptions(), ANONYMOUS, "test")
+        stream = await opened(streams)
         server.on_request = lambda: stalled.wait(20)
         await stream.push(np.zeros(40_000, np.float32))
         await asyncio.wait_for(stream.watch(time.monotonic() + KEEP_ALIVE_S + 1), 5)
         stalled.set()
         await stream.finish()
-        assert [event async for event in stream.events()][-1].is_last
+        assert (await events_of(stream))[-1].is_last

@@ -6,7 +6,6 @@ import select
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,10 +88,13 @@ class AudioPipe:
     def blocks(self) -> Iterator[list[npt.NDArray[np.float32]]]:
         """The blocks [n] of each track, side by side."""
         self._start()
-        if self._pcm is None:
-            yield from self._blocks_of_file()
+        if self._audio is not None:
+            tracks = [track.samples for track in self._audio.tracks]
+            size = round(self._block_ms[1] * SAMPLE_RATE_HZ / 1000)
+            for start in range(0, len(tracks[0]), size):
+                yield [samples[start : start + size] for samples in tracks]
             return
-        assert self._maker is not None
+        assert self._pcm is not None and self._maker is not None
         for block in self._frames(self._pcm):
             with naming(self._path):
                 yield self._maker.push(block)
@@ -124,7 +126,7 @@ class AudioPipe:
                 return
             self._pcm = PcmStream(self._raw)
             if header is not None:
-                self._pcm.push(self._bytes.read(header[1], header[1]).data)
+                self._pcm.push(self._bytes.read(header[1], header[1])[0])
             assert self._pcm.format is not None
             self._maker = TrackMaker(self._pcm.format.channels, SAMPLE_RATE_HZ, self._channel, is_live=True)
 
@@ -140,18 +142,6 @@ class AudioPipe:
                 blocks = pcm.push(data, is_end)
             form = pcm.format or form  # of a second file
             yield from blocks or [Block(form.sample_rate_hz, np.zeros((0, form.channels), np.float32))]
-
-    def _blocks_of_file(self) -> Iterator[list[npt.NDArray[np.float32]]]:
-        if self._audio is not None:
-            tracks = [track.samples for track in self._audio.tracks]
-            size = round(self._block_ms[1] * SAMPLE_RATE_HZ / 1000)
-            for start in range(0, len(tracks[0]), size):
-                yield [samples[start : start + size] for samples in tracks]
-
-
-class _Taken(NamedTuple):
-    data: bytes
-    is_end: bool
 
 
 class _Bytes:
@@ -172,18 +162,21 @@ class _Bytes:
         self._buffer = b""
         self._is_end = False
 
-    def read(self, minimum: int, maximum: int) -> _Taken:
-        """Returns `minimum` to `maximum` of the bytes that have arrived: less at the end, none while none arrive."""
+    def read(self, minimum: int, maximum: int) -> tuple[bytes, bool]:
+        """`minimum` to `maximum` of the bytes that have arrived, and whether they are the last ones.
+
+        Less at the end, none while none arrive.
+        """
         minimum = min(minimum, maximum)
         while len(self._buffer) < maximum and not self._is_end:
             has_enough = len(self._buffer) >= minimum
             if not select.select([self._descriptor], [], [], 0.0 if has_enough else _QUIET_S)[0]:  # a read would block
                 if not has_enough:
-                    return _Taken(b"", False)
+                    return b"", False
                 break
             self._read()
         data, self._buffer = self._buffer[:maximum], self._buffer[maximum:]
-        return _Taken(data, self._is_end and not self._buffer)
+        return data, self._is_end and not self._buffer
 
     def peek(self, start: int, size: int) -> bytes:
         """The next `size` bytes after the first `start`; less at the end. All remain in front."""

@@ -5,8 +5,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from penstock_client.batched.engine import EngineStream
 from penstock_common.results import Result
@@ -63,13 +62,8 @@ def event_loop_thread() -> EventLoopThread:
         return _shared[-1]
 
 
-class _End(NamedTuple):
-    """The stream's end; why, where it has failed."""
-
-    failure: BaseException | None
-
-
-_Queue = queue.SimpleQueue[tuple[Result, bool] | _End]
+_Queue = queue.SimpleQueue[tuple[Result, bool] | BaseException | None]
+"""Results, and behind them the stream's end: why, where it has failed."""
 
 
 class Arrivals:
@@ -87,7 +81,8 @@ class Arrivals:
         if self._receiving is None:
             name = f"penstock {stream.stream_id} results"
             self._receiving = asyncio.create_task(_receive(stream, self._queue), name=name)
-            self._receiving.add_done_callback(partial(_note_end, self._queue))
+            put = self._queue.put
+            self._receiving.add_done_callback(lambda task: put(None if task.cancelled() else task.exception()))
 
     def next(self, wait_s: float | None) -> tuple[Result, bool] | None:
         """The next result, and whether it is the last; None after `wait_s` (None: no limit) or at the stream's end.
@@ -98,11 +93,11 @@ class Arrivals:
             arrival = self._queue.get(timeout=None if wait_s is None else min(max(0.0, wait_s), threading.TIMEOUT_MAX))
         except queue.Empty:
             return None
-        if not isinstance(arrival, _End):
+        if isinstance(arrival, tuple):
             return arrival
         self._queue.put(arrival)  # for the next call
-        if arrival.failure is not None:
-            raise arrival.failure
+        if arrival is not None:
+            raise arrival
         return None
 
 
@@ -110,7 +105,3 @@ async def _receive(stream: EngineStream, arrivals: _Queue) -> None:
     """Passes on the results until the stream's end. Does not refer to the caller's stream, which may be abandoned."""
     while (result := await stream.receive(None)) is not None:
         arrivals.put((result, stream.is_complete))
-
-
-def _note_end(arrivals: _Queue, receiving: "asyncio.Task[None]") -> None:
-    arrivals.put(_End(None if receiving.cancelled() else receiving.exception()))

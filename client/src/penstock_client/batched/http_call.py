@@ -51,7 +51,12 @@ class HttpCall:
 
     async def replies(self) -> AsyncIterator[RawReply]:
         """The replies as they come."""
-        self._session = _open_session(self._tls)
+        # Any number of connections, without cookies and without limits of time: a link has its own.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
         try:
             while (message := await self._requests.get()) is not None:
                 self._posting = asyncio.ensure_future(self._post(self._session, message))
@@ -129,15 +134,6 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise ValueError(f"the certificates cannot be used: {error}") from error
     return context
-
-
-def _open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
-    """A session with any number of connections, without cookies and without limits of time: a link has its own."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None),
-    )
 
 
 async def _read_content(response: aiohttp.ClientResponse) -> bytes:

@@ -7,17 +7,23 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock_client.alignment import Samples, join_samples
 from penstock_client.replies import UNREADABLE, parse_results, stream_error
-from penstock_common.errors import ClientError, ProtocolError, StreamError
+from penstock_common.errors import ProtocolError, StreamError
 from penstock_common.options import Parameter
 from penstock_common.results import Result
 
+if TYPE_CHECKING:
+    from penstock_client.batched.link import Arrival
+    from penstock_client.batched.served import ServedStream
+
+Receiver: TypeAlias = "ServedStream | Arrival"
+"""A stream, as a link needs it: it takes the answers to its rows."""
 MAX_ROWS = 1024
 """The server's limit for one request."""
 START, END, FINALIZE = 1, 2, 4
@@ -255,7 +261,7 @@ class Part:
 class Pushed(NamedTuple):
     """A row on its way to the server and back."""
 
-    stream: "Receiver"
+    stream: Receiver
     row: Row
     end_samples: int
     """Samples of the stream up to the row's end."""
@@ -276,27 +282,3 @@ class Pushed(NamedTuple):
     def poll(self) -> "Pushed":
         """Asks for more of the answer to this row, which ends a segment; counted and timed as this one."""
         return self._replace(row=Row(self.row.number, NO_SAMPLES), polled=self.flags & (END | FINALIZE))
-
-
-class Receiver(Protocol):
-    """A stream, as a link needs it."""
-
-    @property
-    def stream_id(self) -> int:
-        """The stream's number on the link."""
-
-    @property
-    def has_words(self) -> bool:
-        """True if words of its segment are reported: it is moved before others."""
-
-    def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
-        """Takes the answer to a row: results, or the server's message where it was rejected."""
-
-    def reject(self, pushed: Pushed, error: ClientError) -> None:
-        """The row's request was rejected whole: the server may hold the stream open."""
-
-    def fail(self, error: ClientError, is_open: bool | None = None) -> None:
-        """Takes the loss of a row or of the server; `is_open`: the stream's end has to be sent."""
-
-    def cancel(self) -> None:
-        """The client is closed."""

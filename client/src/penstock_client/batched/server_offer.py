@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -44,14 +44,23 @@ def read_parameters(endpoint: Endpoint, is_over: threading.Event | None = None) 
 
     is_over: set once the parameters are no longer needed.
     """
-    try:
-        return _retried(endpoint, is_over or threading.Event())
-    except _NoModelError as error:
-        if STOPPING.match(str(error)):
-            raise ServerDrainingError(endpoint.model, str(error)) from error
-        raise ServerReplyError(f"the server at {endpoint.url} has no model {endpoint.model!r}: {error}") from error
-    except ValueError as error:
-        raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
+    pauses_s, is_over = retry_pauses_s(endpoint.options.connect_retry_s), is_over or threading.Event()
+    while True:
+        try:
+            return _read(endpoint)
+        except OSError as error:
+            # A timeout or a certificate would fail another attempt, too.
+            pause_s = next(pauses_s, None) if isinstance(error, ConnectionError) else None
+            if pause_s is None:
+                raise _unreachable(endpoint, error) from error
+            if is_over.wait(pause_s):
+                raise
+        except _NoModelError as error:
+            if STOPPING.match(str(error)):
+                raise ServerDrainingError(endpoint.model, str(error)) from error
+            raise ServerReplyError(f"the server at {endpoint.url} has no model {endpoint.model!r}: {error}") from error
+        except ValueError as error:
+            raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
 
 
 async def read_parameters_soon(endpoint: Endpoint) -> Mapping[str, str]:
@@ -60,29 +69,18 @@ async def read_parameters_soon(endpoint: Endpoint) -> Mapping[str, str]:
     Unlike `asyncio.to_thread` it waits for no other call, delays no exit of the process, and works after the main
     thread has ended.
     """
-    loop, is_over = asyncio.get_running_loop(), threading.Event()
-    done: asyncio.Future[Mapping[str, str]] = loop.create_future()
-
-    def settle(found: Mapping[str, str] | BaseException) -> None:
-        if done.done():  # its task was cancelled
-            return
-        if isinstance(found, BaseException):
-            done.set_exception(found)
-        else:
-            done.set_result(found)
+    is_over, found = threading.Event(), Future[Mapping[str, str]]()
+    found.set_running_or_notify_cancel()  # a task that is cancelled leaves it to the thread
 
     def read() -> None:
-        found: Mapping[str, str] | BaseException
         try:
-            found = read_parameters(endpoint, is_over)
+            found.set_result(read_parameters(endpoint, is_over))
         except BaseException as error:  # noqa: BLE001  # the task gets it
-            found = error
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, found)
+            found.set_exception(error)
 
     threading.Thread(target=read, daemon=True, name="penstock-client reader").start()
     try:
-        return await done
+        return await asyncio.wrap_future(found)
     finally:
         # The thread tries no more to connect: its result is not awaited.
         is_over.set()
@@ -99,20 +97,6 @@ def check_live(endpoint: Endpoint, options: StreamOptions | None) -> None:
         return
     if takes_files(parameters) and not is_live_window(options.window if options else None):
         raise FilesOnlyError(parameters.get("model", ""))
-
-
-def _retried(endpoint: Endpoint, is_over: threading.Event) -> Mapping[str, str]:
-    pauses_s = retry_pauses_s(endpoint.options.connect_retry_s)
-    while True:
-        try:
-            return _read(endpoint)
-        except OSError as error:
-            # A timeout or a certificate would fail another attempt, too.
-            pause_s = next(pauses_s, None) if isinstance(error, ConnectionError) else None
-            if pause_s is None:
-                raise _unreachable(endpoint, error) from error
-            if is_over.wait(pause_s):
-                raise
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:

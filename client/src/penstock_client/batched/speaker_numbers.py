@@ -54,8 +54,8 @@ class SpeakerNumbers:
 
     def renumbered(self, result: T, words: Sequence[Word]) -> T:
         """A final result, of these words, with the caller's numbers."""
-        numbers = {who: self._number(who) for who in result.word_speakers if who is not None}
-        named = [replace(word, speaker=numbers.get(word.speaker or 0)) for word in words]
+        numbers = {who: self._number(who) for who in result.word_speakers}
+        named = [replace(word, speaker=numbers.get(word.speaker)) for word in words]
         self._reported.extend(named)
         kept_ms = 1000 * (limits.SPEAKER_CONTEXT_S + limits.WARM_UP_S)
         while self._reported and self._reported[0].end_ms < self._reported[-1].end_ms - kept_ms:
@@ -67,16 +67,15 @@ class SpeakerNumbers:
             new_words=tuple(with_speakers(result.new_words, newest)) if speakers else result.new_words,
             word_speakers=speakers,
             alternatives=tuple(
-                replace(each, words=tuple(replace(word, speaker=self._known(word.speaker)) for word in each.words))
+                replace(each, words=tuple(replace(word, speaker=self._number(word.speaker)) for word in each.words))
                 for each in result.alternatives
             ),
         )
 
-    def _known(self, who: int | None) -> int | None:
-        return None if who is None else self._number(who)
-
-    def _number(self, who: int) -> int:
+    def _number(self, who: int | None) -> int | None:
         """The caller's number: of the one whose words overlap most, else one that the caller does not have yet."""
+        if who is None:
+            return None
         if self._numbers is None:
             self._highest = max(self._highest, who)
             return who

@@ -29,22 +29,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="penstock-client", description="Stream audio to a Penstock server and print its transcript.")
     add = parser.add_argument
     add("audio", nargs="*", metavar="AUDIO", help="audio or video file; - is standard input")
-    add(
-        "--microphone",
-        nargs="?",
-        const=None,
-        default=False,
-        type=_device,
-        metavar="DEVICE",
-        help="stream the microphone instead of files; Ctrl-C ends the audio",
-    )
+    live = "stream the microphone instead of files; Ctrl-C ends the audio"
+    add("--microphone", nargs="?", const=None, default=False, type=_device, metavar="DEVICE", help=live)
     add("--simulate-realtime", action="store_true", help="send audio at the pace of speech")
-    add(
-        "--request-ms",
-        type=_number(1, 30_000),
-        metavar="N",
-        help="audio per request (100 for live audio and --simulate-realtime, else 1000)",
-    )
+    size = "audio per request (100 for live audio and --simulate-realtime, else 1000)"
+    add("--request-ms", type=_number(1, 30_000), metavar="N", help=size)
     add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {CHANNELS} (mix)")
     add("--finalize-every", type=_number(0.1), metavar="S", help="end a segment every S seconds of audio")
     add("--info", action="store_true", help="print what the server offers instead; with --format json as JSON")
@@ -61,15 +50,10 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("decoding options of the stream (default: the server's)")
     for option in _FLAGS:
         option.add_flag(group, *_ALIASES.get(option.name, ()))
-    group.add_argument(
-        "--boost-phrase",
-        "--boosted-words",
-        action="append",
-        default=[],
-        metavar="TEXT[:BOOST]",
-        help="boost this phrase; repeatable",
-    )
-    group.add_argument("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
+    add = group.add_argument
+    about = "boost this phrase; repeatable"
+    add("--boost-phrase", "--boosted-words", action="append", default=[], metavar="TEXT[:BOOST]", help=about)
+    add("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -144,9 +128,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--word-times", action="store_true", help="also print each word's start and end in seconds")
     group.add_argument("--interim", action="store_true", help="show interim results; json: one line per result")
     style = group.add_mutually_exclusive_group()
-    style.add_argument(
-        "--format", choices=FORMATS, default="text", help="output format (text); json: one line with an object per file"
-    )
+    about = "output format (text); json: one line with an object per file"
+    style.add_argument("--format", choices=FORMATS, default="text", help=about)
     style.add_argument("--json", action="store_const", dest="format", const="json", help="short for --format json")
 
 
@@ -156,27 +139,12 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     add("--url", metavar="HOST:PORT", help=address)
     add("--protocol", choices=get_args(ProtocolName), default="grpc", help="grpcs and https use TLS (grpc)")
     add("--timeout", type=_number(0.001), default=10.0, metavar="S", help="maximum seconds to wait for a response (10)")
-    add(
-        "--connect-retry",
-        type=_number(0),
-        default=1.0,
-        metavar="S",
-        help="repeat failed connection attempts for S seconds (1)",
-    )
-    add(
-        "--wait-for-slot",
-        type=_number(0),
-        default=0.0,
-        metavar="S",
-        help="wait up to S seconds while the server is full or stopping (0)",
-    )
-    add(
-        "--reconnect",
-        type=_number(0),
-        default=60.0,
-        metavar="S",
-        help="after a lost connection, reconnect for up to S seconds and resume without a gap; 0: fail (60)",
-    )
+    for name, default_s, text in (
+        ("--connect-retry", 1.0, "repeat failed connection attempts for S seconds (1)"),
+        ("--wait-for-slot", 0.0, "wait up to S seconds while the server is full or stopping (0)"),
+        ("--reconnect", 60.0, "after a lost connection, resume without a gap within S seconds; 0: fail (60)"),
+    ):
+        add(name, type=_number(0), default=default_s, metavar="S", help=text)
     add("--no-align", dest="align", action="store_false", help="send audio at once, not in whole chunks of the model")
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
     add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")

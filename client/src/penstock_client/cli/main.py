@@ -52,14 +52,8 @@ def _run(arguments: list[str] | None) -> bool:
     try:
         check(args)
         options = read_options(args)
-        connection_options = read_connection_options(args)
-        client = Client(
-            read_url(args),
-            args.protocol,
-            timeout_s=args.timeout,
-            connection_options=connection_options,
-            align=args.align,
-        )
+        url, connection = read_url(args), read_connection_options(args)
+        client = Client(url, args.protocol, timeout_s=args.timeout, connection_options=connection, align=args.align)
     except ValueError as error:
         parser.error(str(error))
     with client:
@@ -199,10 +193,5 @@ def _report(client: Client, args: argparse.Namespace) -> Report:
         return JsonReport(sys.stdout, interim=args.interim)
     if args.format != "text":
         return SubtitleReport(sys.stdout, args.format, cache(partial(_language, client, args)))
-    return PlainReport(
-        sys.stdout,
-        sys.stderr,
-        names=len(args.audio) > 1 or args.channel == EACH,
-        interim=args.interim,
-        word_times=args.word_times,
-    )
+    has_names = len(args.audio) > 1 or args.channel == EACH
+    return PlainReport(sys.stdout, sys.stderr, names=has_names, interim=args.interim, word_times=args.word_times)

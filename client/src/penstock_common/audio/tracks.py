@@ -190,13 +190,7 @@ class TrackReader:
     at once or while it is read, and ImportError without the format's library.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        sample_rate_hz: int,
-        channel: Channel = MIX,
-        max_channels: int = MAX_CHANNELS,
-    ):
+    def __init__(self, source: Any, sample_rate_hz: int, channel: Channel = MIX, max_channels: int = MAX_CHANNELS):
         """source: as of `open_audio`, or a reader."""
         self._reader: Any = source if hasattr(source, "blocks") else open_audio(source)
         self.start_s = self._reader.start_s

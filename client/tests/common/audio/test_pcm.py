@@ -5,17 +5,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.helpers.sound_files import sound_file
 from penstock_client import RawFormat
 from penstock_common.audio.pcm import PcmStream, raw_pcm, wav_pcm
 
 NOISE = np.random.default_rng(0).uniform(-1, 1, 2000)
 SUBTYPES = {"s16le": "PCM_16", "f32le": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}
-
-
-def encode(samples, container, subtype):
-    file = io.BytesIO()
-    soundfile.write(file, samples, 8000, format=container, subtype=subtype)
-    return file.getvalue()
 
 
 def decoded_by_libsndfile(content, **given):
@@ -25,7 +20,7 @@ def decoded_by_libsndfile(content, **given):
 @pytest.mark.parametrize("encoding", SUBTYPES)
 def test_raw_samples_are_libsndfile_s(encoding):
     subtype = SUBTYPES[encoding]
-    content = encode(NOISE, "RAW", subtype)
+    content = sound_file(NOISE, 8000, "RAW", subtype)
     pcm = raw_pcm(RawFormat(encoding, 8000))
     expected = decoded_by_libsndfile(content, format="RAW", subtype=subtype, samplerate=8000, channels=1)
     assert len(content) == 2000 * pcm.sample_bytes == 2000 * pcm.frame_bytes
@@ -42,7 +37,7 @@ def test_every_code_of_telephony(encoding):
 @pytest.mark.parametrize("container", ["WAV", "WAVEX"])
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"])
 def test_wav_samples_are_libsndfile_s(container, subtype):
-    content = encode(np.stack([NOISE, -NOISE / 2], axis=1), container, subtype)
+    content = sound_file(np.stack([NOISE, -NOISE / 2], axis=1), 8000, container, subtype)
     at, data = content.index(b"fmt ") + 8, content.index(b"data") + 8
     pcm = wav_pcm(content[at : at + content[at - 4]], None)
     assert (pcm.sample_rate_hz, pcm.channels) == (8000, 2)
@@ -51,7 +46,7 @@ def test_wav_samples_are_libsndfile_s(container, subtype):
 
 
 def test_a_compressed_wav_file_has_no_such_format():
-    content = encode(NOISE, "WAV", "IMA_ADPCM")
+    content = sound_file(NOISE, 8000, "WAV", "IMA_ADPCM")
     at = content.index(b"fmt ") + 8
     assert wav_pcm(content[at : at + content[at - 4]], None) is None
 
@@ -117,7 +112,7 @@ PIECES = pytest.mark.parametrize("piece_bytes", [7, 4096, 1 << 20])
     ids=["0", "half", "half + 1", "44 more", "double", "of a pipe", "of ffmpeg's pipe"],
 )
 def test_a_stated_length_is_not_believed(piece_bytes, subtype, channels, stated_bytes, remarks):
-    content = encode(np.stack([NOISE] * channels, axis=1), "WAV", subtype)
+    content = sound_file(np.stack([NOISE] * channels, axis=1), 8000, "WAV", subtype)
     wrong = with_data_bytes(content, stated_bytes(2000 * channels * int(subtype[-2:].lstrip("U")) // 8))
     blocks, found = streamed(wrong, piece_bytes)
     np.testing.assert_array_equal(joined(blocks), decoded_by_libsndfile(content, always_2d=True))
@@ -128,7 +123,7 @@ def test_a_stated_length_is_not_believed(piece_bytes, subtype, channels, stated_
 @pytest.mark.parametrize("count", [2000, 1999])  # an odd number of bytes has one more behind it
 @pytest.mark.parametrize("behind", [b"LIST" + struct.pack("<I", 3) + b"abc\0", b"TAG" + bytes(125), bytes(3)])
 def test_what_is_behind_the_samples_is_no_audio(piece_bytes, count, behind):
-    content = encode(NOISE[:count], "WAV", "PCM_U8")
+    content = sound_file(NOISE[:count], 8000, "WAV", "PCM_U8")
     blocks, remarks = streamed(content + behind, piece_bytes)
     np.testing.assert_array_equal(joined(blocks)[:, 0], decoded_by_libsndfile(content))
     assert not remarks
@@ -136,7 +131,7 @@ def test_what_is_behind_the_samples_is_no_audio(piece_bytes, count, behind):
 
 @PIECES
 def test_a_second_file_is_read_in_its_format(piece_bytes):
-    first, second = encode(NOISE, "WAV", "PCM_16"), io.BytesIO()
+    first, second = sound_file(NOISE, 8000, "WAV", "PCM_16"), io.BytesIO()
     soundfile.write(second, np.stack([NOISE, -NOISE], axis=1), 16_000, format="WAV", subtype="FLOAT")
     blocks, remarks = streamed(first + second.getvalue(), piece_bytes)
     assert not remarks
@@ -148,7 +143,7 @@ def test_a_second_file_is_read_in_its_format(piece_bytes):
 @PIECES
 @pytest.mark.parametrize("second", [b"RIFF\0\0\0\0WAVEfmt ", b"RIFF\0\0\0\0AVI " + bytes(50), b"RIFF\0\0\0\0"])
 def test_a_second_file_with_a_broken_header_is_a_remark(piece_bytes, second):
-    content = encode(NOISE, "WAV", "PCM_16")
+    content = sound_file(NOISE, 8000, "WAV", "PCM_16")
     blocks, remarks = streamed(content + second, piece_bytes)
     np.testing.assert_array_equal(joined(blocks)[:, 0], decoded_by_libsndfile(content))
     assert remarks == [("damaged", 0.25, 0.0)]
@@ -156,7 +151,7 @@ def test_a_second_file_with_a_broken_header_is_a_remark(piece_bytes, second):
 
 @PIECES
 def test_raw_samples_are_no_file(piece_bytes):
-    content = encode(NOISE, "WAV", "PCM_16")
+    content = sound_file(NOISE, 8000, "WAV", "PCM_16")
     blocks, remarks = streamed(content + b"\0", piece_bytes, RawFormat("s16le", 8000, 2))
     np.testing.assert_array_equal(joined(blocks).ravel(), np.frombuffer(content, "<i2") / np.float32(32768))
     assert not remarks
@@ -164,7 +159,7 @@ def test_raw_samples_are_no_file(piece_bytes):
 
 @PIECES
 @pytest.mark.parametrize(
-    "content", [b"", b"RI", b"RIFF\0\0\0\0WAVE", b"fLaC" + bytes(100), encode(NOISE, "WAV", "GSM610")]
+    "content", [b"", b"RI", b"RIFF\0\0\0\0WAVE", b"fLaC" + bytes(100), sound_file(NOISE, 8000, "WAV", "GSM610")]
 )
 def test_a_broken_header_is_an_error(piece_bytes, content):
     with pytest.raises(ValueError, match=r"has no audio|header is cut|not a WAV file"):

@@ -18,11 +18,8 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock_common.audio.pcm import Remark
 from penstock_common.audio.tracks import TrackReader
@@ -38,10 +35,6 @@ _OF_A_RECORDING = {errno.EPIPE, errno.EINVAL, errno.ENOMEM}
 """The reader has stopped, a wrong place in the file, or too much memory; all other errors are the system's."""
 
 
-class _TooLongError(Exception):
-    """The recording is longer than accepted."""
-
-
 def main() -> None:
     """Forks for each order, until the gateway is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides
@@ -51,12 +44,6 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: _report_ends(controls))
     with socket.socket(fileno=os.dup(0)) as orders:
         run_orders(orders, controls)
-
-
-def address_space_bytes() -> int:
-    """The address space that this process has."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def run_orders(orders: socket.socket, controls: dict[int, socket.socket]) -> None:
@@ -106,7 +93,9 @@ def _run(order: Mapping[str, Any], recording: int, pipe: int, control: socket.so
     try:
         socket.send_fds(control, [b"-"], [os.pidfd_open(os.getpid())])
         os.nice(NICENESS)
-        memory_bytes = address_space_bytes() + MAX_MEMORY_BYTES
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            pages = int(statm.read().split()[0])  # of the libraries
+        memory_bytes = pages * resource.getpagesize() + MAX_MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -136,19 +125,27 @@ def write_samples(order: Mapping[str, Any], recording: BinaryIO, out: BinaryIO) 
     remarks: list[Remark] = []
     try:
         with contextlib.closing(TrackReader(recording, order["rate_hz"], order["channel"], MAX_CHANNELS)) as reader:
-            for tracks in _blocks(reader, order["rate_hz"], order["max_seconds"]):
-                head = struct.pack("<IId", len(tracks[0]), len(tracks), reader.start_s)
-                out.write(b"".join([head, *(track.tobytes() for track in tracks)]))
-                _limit_cpu()
-            remarks = reader.remarks
+            samples = 0
+            for tracks in reader.blocks():
+                size = tracks[0].size
+                samples += size
+                if samples > order["max_seconds"] * order["rate_hz"]:
+                    failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
+                    break
+                if size:  # an empty block would be the last one
+                    head = struct.pack("<IId", size, len(tracks), reader.start_s)
+                    out.write(b"".join([head, *(track.tobytes() for track in tracks)]))
+                    _limit_cpu()
+            else:
+                remarks = reader.remarks
+            if not samples:
+                raise ValueError("has no samples")
     except (ValueError, ImportError) as error:
         if isinstance(cause := error.__cause__, OSError) and cause.errno not in {None, *_OF_A_RECORDING}:
             raise cause from None
         reason = {"has no audio": "is empty"}.get(str(error), str(error))
         verb = "is " if reason.startswith("not ") else ""
         failure = {"code": "AUDIO_INVALID", "message": f"the audio {verb}{reason}"}
-    except _TooLongError:
-        failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
     _end(out, failure, remarks)
 
 
@@ -156,20 +153,6 @@ def _end(out: BinaryIO, failure: Mapping[str, str], remarks: Sequence[Remark] = 
     """Writes what follows the last block."""
     out.write(struct.pack("<IId", 0, 0, 0.0) + json.dumps({"failure": failure, "remarks": remarks}).encode())
     out.flush()
-
-
-def _blocks(reader: TrackReader, rate_hz: int, max_seconds: float) -> Iterator[list[npt.NDArray[np.float32]]]:
-    """The tracks, without empty blocks. ValueError for a recording that has less than one sample at this rate."""
-    count = 0
-    for tracks in reader.blocks():
-        size = tracks[0].size
-        count += size
-        if count > max_seconds * rate_hz:
-            raise _TooLongError
-        if size:
-            yield tracks
-    if not count:
-        raise ValueError("has no samples")
 
 
 if __name__ == "__main__":

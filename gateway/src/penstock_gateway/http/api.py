@@ -15,8 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
+from penstock_common.declaration import shown
 from penstock_gateway import limits
-from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError, shown
+from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http.openai_objects import error_body
 from penstock_gateway.security.access import Access, only_authorization

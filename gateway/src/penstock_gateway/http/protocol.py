@@ -281,9 +281,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             message = f"a message has more bytes; accepted: {limits.MAX_WEBSOCKET_BYTES:,}, with 3 MiB of audio"
             return self._drop(GatewayError(GatewayCode.TOO_LARGE, message))
         reason = close.reason if close else "frames before the answer to the handshake"
-        self._gateway.note_rejection(
-            "realtime", GatewayError(GatewayCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
-        )
+        error = GatewayError(GatewayCode.FIELD_INVALID, f"the WebSocket failed: {reason}")
+        self._gateway.note_rejection("realtime", error)
         if close is not None:
             return super().handle_parser_exception()
         self.close_sent = True

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from penstock_common.audio.pcm import Remark, header
 from penstock_common.audio.tracks import EACH, Samples, channel_names
@@ -223,12 +223,8 @@ class _LongReply(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         """Limits the time of each write."""
         limit = WriteLimit()
-
-        async def limited(message: Message) -> None:
-            await limit.write(send(message))
-
         try:
-            await super().stream_response(limited)
+            await super().stream_response(lambda message: limit.write(send(message)))
         except GatewayError as error:
             self._gateway.note_rejection(PROTOCOL, error)
 

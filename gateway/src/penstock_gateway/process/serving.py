@@ -118,7 +118,9 @@ async def serve(config: Config, files: Files, ports: GatewayPorts, metrics: Metr
     prepare_process()
     stop = _Stop()
     serving = asyncio.create_task(http.serve([open_port(config.listen, ports.http)]))
-    await _until_open(http, serving)
+    await _until(lambda: http.started or serving.done(), math.inf)
+    if serving.done():
+        serving.result()  # raises why the HTTP port is not open
     log.info(
         "gateway at %s://%s (OpenAI, Realtime) and %s (Riva), metrics at port %d",
         "http" if config.tls_cert is None else "https", host_port(config.listen, ports.http),
@@ -140,13 +142,6 @@ async def serve(config: Config, files: Files, ports: GatewayPorts, metrics: Metr
         http.should_exit = True
         await asyncio.gather(serving, rpc.stop(limits.CLOSE_S), return_exceptions=True)
         await streams.close()
-
-
-async def _until_open(http: "HttpServer", serving: asyncio.Task[None]) -> None:
-    """Returns when the HTTP port accepts connections; raises the error that prevents it."""
-    await _until(lambda: http.started or serving.done(), math.inf)
-    if serving.done():
-        serving.result()
 
 
 async def _follow_files(files: Sequence[Followed[Any]], http: "HttpServer") -> None:

@@ -83,9 +83,8 @@ class Certificate(Followed[Pair]):
         except OSError as error:
             if getattr(error, "reason", "") in _OTHER_KEY:
                 raise ValueError(f"{named}: the private key is not that of the certificate") from error
-            raise ValueError(
-                f"{named}: no PEM certificate that can be served with its private key ({error})"
-            ) from error
+            problem = f"no PEM certificate that can be served with its private key ({error})"
+            raise ValueError(f"{named}: {problem}") from error
         now_s, not_after_s = self._now_s(), ssl.cert_time_to_seconds(shown["notAfter"])
         if now_s < ssl.cert_time_to_seconds(shown["notBefore"]):
             raise ValueError(f"{named}: the certificate is not valid before {shown['notBefore']}")

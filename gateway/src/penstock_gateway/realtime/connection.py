@@ -187,8 +187,7 @@ class RealtimeConnection:
         if stream is None or results is None:
             return False
         assert self._decoder is not None
-        rest = self._decoder.flush()
-        if len(rest):
+        if len(rest := self._decoder.flush()):
             await self._on_stream(stream.push(rest))
         await self._on_stream(stream.finish())
         await results

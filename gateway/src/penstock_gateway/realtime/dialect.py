@@ -12,8 +12,9 @@ from typing import Any
 import pybase64
 
 from penstock_common.audio.pcm import RawFormat
+from penstock_common.declaration import shown
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.options import LiveStreamOptions
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.validation import Fields, invalid

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import ValidationInfo, field_validator
 
@@ -42,9 +42,13 @@ _DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 _EAGERNESS_MS = {"high": 500, "medium": 800, "auto": 800, "low": 1200}
 DEFAULT_SILENCE_MS = 800
 """The pause of server_vad in a gateway whose segments do not end in pauses by default."""
-LOGPROBS: Literal["item.input_audio_transcription.logprobs"] = "item.input_audio_transcription.logprobs"
-INTERIM: Literal["item.input_audio_transcription.interim"] = "item.input_audio_transcription.interim"
-WORDS: Literal["item.input_audio_transcription.words"] = "item.input_audio_transcription.words"
+Detail = Literal[
+    "item.input_audio_transcription.logprobs",
+    "item.input_audio_transcription.interim",
+    "item.input_audio_transcription.words",
+]
+"""Values of `include`."""
+LOGPROBS, INTERIM, WORDS = get_args(Detail)
 
 
 class Format(ClosedFields):
@@ -152,16 +156,7 @@ class SessionFields(ClosedFields):
 
     type: Literal["transcription"] = "transcription"
     audio: SessionAudio | None = None
-    include: (
-        Array[
-            Literal[
-                "item.input_audio_transcription.logprobs",
-                "item.input_audio_transcription.interim",
-                "item.input_audio_transcription.words",
-            ]
-        ]
-        | None
-    ) = None
+    include: Array[Detail] | None = None
     id: Any = None
     object: Any = None
     expires_at: Any = None

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 from google.protobuf import json_format
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.declaration import shown
 from penstock_common.results import Word
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayError, shown, shown_names
+from penstock_gateway.errors import GatewayError, shown_names
 from penstock_gateway.limits import MAX_CHANNELS
 from penstock_gateway.realtime.dialect import (
     END_SEGMENT,

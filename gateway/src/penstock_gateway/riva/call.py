@@ -131,11 +131,8 @@ class Call:
     async def _push_messages(self, messages: Messages) -> None:
         async for message in messages:
             if message.HasField("streaming_config"):
-                raise GatewayError(
-                    GatewayCode.FIELD_INVALID,
-                    "streaming_config is in a later message; accepted: in the first only",
-                    "streaming_config",
-                )
+                problem = "streaming_config is in a later message; accepted: in the first only"
+                raise GatewayError(GatewayCode.FIELD_INVALID, problem, "streaming_config")
             if message.HasField("id"):
                 self._id = message.id
             audio = self._audio.message(message.audio_content)

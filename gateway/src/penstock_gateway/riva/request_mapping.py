@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
+from penstock_common.declaration import shown
 from penstock_common.options import (
     CHANGEABLE,
     FIGURES,
@@ -23,7 +24,7 @@ from penstock_common.options import (
     StreamOptions,
 )
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.limits import MAX_CHANNELS
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -288,11 +289,8 @@ def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Any], l
             continue
         if key not in _OPTIONS:
             accepted = ", ".join((*_OPTIONS, *_IGNORED_KEYS, "neural_vad.*"))
-            raise GatewayError(
-                GatewayCode.FIELD_INVALID,
-                f"custom_configuration has {shown(key)}; accepted: {accepted}",
-                "config.custom_configuration",
-            )
+            message = f"custom_configuration has {shown(key)}; accepted: {accepted}"
+            raise GatewayError(GatewayCode.FIELD_INVALID, message, "config.custom_configuration")
         try:
             options[key] = _integer(text) if key in _SILENCE_FIELDS else _OPTIONS[key].parse(text)
         except ValueError as error:

@@ -17,7 +17,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError, shown_names
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.riva.audio_input import CallAudio
-from penstock_gateway.riva.call import Call, Write
+from penstock_gateway.riva.call import Call
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import changed, map_request
@@ -79,6 +79,7 @@ class RivaService:
             return await self._recognize(context)
 
     async def _recognize(self, context: Context) -> riva.RecognizeResponse:
+        """In a frame of its own, which ends before an error is sent: the recording is freed at once."""
         async with (
             only_message(context, self._gateway, _recording) as recording,
             self._call(recording.config, context, is_file=True) as call,
@@ -95,7 +96,8 @@ class RivaService:
             with self._gateway.beginning.taken(call_key()):  # a first message may be as large as a recording
                 streaming = await _first_config(messages)
             async with self._call(streaming.config, context, has_interim_results=streaming.interim_results) as call:
-                await call.stream(messages, _writer(context), streaming.interim_results)
+                limit = WriteLimit()
+                await call.stream(messages, lambda one: limit.write(context.write(one)), streaming.interim_results)
                 _remark(context, call)
 
     @asynccontextmanager
@@ -221,13 +223,3 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
         raise GatewayError(GatewayCode.FIELD_INVALID, message, "streaming_config")
     _check_fields(first.streaming_config.ByteSize())
     return first.streaming_config
-
-
-def _writer(context: Context) -> Write:
-    """Writes a response. GatewayError where the client does not read."""
-    limit = WriteLimit()
-
-    async def write(response: riva.StreamingRecognizeResponse) -> None:
-        await limit.write(context.write(response))
-
-    return write

@@ -49,10 +49,8 @@ class ClientSecrets:
     ) -> tuple[str, int]:
         """(secret, Unix time in seconds at which it expires). GatewayError for a wrong lifetime or a large session."""
         if not MIN_LIFETIME_S <= lifetime_s <= MAX_LIFETIME_S:
-            accepted = f"accepted: {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds"
-            raise GatewayError(
-                GatewayCode.FIELD_INVALID, f"expires_after.seconds is {lifetime_s}; {accepted}", "expires_after.seconds"
-            )
+            message = f"expires_after.seconds is {lifetime_s}; accepted: {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds"
+            raise GatewayError(GatewayCode.FIELD_INVALID, message, "expires_after.seconds")
         expires_s = int(self._now_s()) + lifetime_s
         payload = zlib.compress(json.dumps([expires_s, key.name, session or {}], separators=(",", ":")).encode())
         secret = PREFIX + base64.urlsafe_b64encode(self._tag(payload) + payload).rstrip(b"=").decode()

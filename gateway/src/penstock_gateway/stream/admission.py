@@ -70,9 +70,8 @@ class Admission:
         now_s = self._now_s()
         if limit is not None and quota.of(now_s) + more >= limit * unit:
             message = f"the API key {key.name!r} has reached its quota: {limit} {what}"
-            raise GatewayError(
-                GatewayCode.QUOTA_REACHED, message, retry_after_s=quota.period_s - now_s % quota.period_s
-            )
+            left_s = quota.period_s - now_s % quota.period_s
+            raise GatewayError(GatewayCode.QUOTA_REACHED, message, retry_after_s=left_s)
 
 
 class Admitted:

@@ -22,14 +22,6 @@ async def resolve(name: str, port: int) -> list[str]:
     return sorted(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts)
 
 
-def _addresses(file: WatchedFile) -> list[str]:
-    """HOST:PORT of each line; `#` begins a comment. ValueError says what is wrong, also of an empty file."""
-    lines = (line.partition("#")[0].strip() for line in file.text.splitlines())
-    if not (addresses := [check_address(line) for line in lines if line]):
-        raise ValueError("it has no HOST:PORT")
-    return addresses
-
-
 class Discovery:
     """Finds the addresses of one group. What cannot be read leaves those that were found before."""
 
@@ -72,12 +64,18 @@ class Discovery:
         self._problems.pop(source, None)
 
     def _read(self, source: str) -> Sequence[str]:
-        """Addresses of a file, or as before where it has not changed. OSError or ValueError says what is wrong."""
+        """HOST:PORT of each line of a file, or as before where it has not changed; `#` begins a comment.
+
+        OSError or ValueError says what is wrong, also of an empty file.
+        """
         if (file := self._files.get(source)) is None:
             file = self._files[source] = WatchedFile(source.removeprefix(FILE))
         elif not file.changed():
             return self._found[source]
-        return _addresses(file)
+        lines = (line.partition("#")[0].strip() for line in file.text.splitlines())
+        if not (addresses := [check_address(line) for line in lines if line]):
+            raise ValueError("it has no HOST:PORT")
+        return addresses
 
 
 def _is_watched(source: str) -> bool:

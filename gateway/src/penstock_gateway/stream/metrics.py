@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,7 +15,7 @@ from penstock_common.audio.tracks import Samples
 from penstock_gateway.security.files import Followed
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.options import ModelGroup
-from penstock_gateway.tracing import StreamSpan, current_trace_parent
+from penstock_gateway.tracing import StreamSpan
 from penstock_gateway.version import __version__
 
 _FINAL_BUCKETS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -30,16 +31,9 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": "penstock_gateway", "registry": self.registry}
-
-        def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-            return Gauge(name, text, labels, **common)
-
-        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-            return Counter(name, text, labels, **common)
-
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(name, text, _LABELS, buckets=_FINAL_BUCKETS, **common)
-
+        gauge: Callable[..., Gauge] = partial(Gauge, **common)
+        counter: Callable[..., Counter] = partial(Counter, **common)
+        histogram: Callable[..., Histogram] = partial(Histogram, labelnames=_LABELS, buckets=_FINAL_BUCKETS, **common)
         self.streams_live = gauge("streams_live", "Streams open on a replica", _LABELS)
         self.streams_started = counter("streams_started", "Streams accepted by a replica", _LABELS)
         self.rejected = counter("rejected", "Requests and streams that failed with an error", ("protocol", "reason"))
@@ -100,7 +94,7 @@ class StreamReport:
         self._partial_latency = metrics.partial_latency.labels(protocol)
         self._key_audio_seconds = metrics.key_audio_seconds.labels(key)
         metrics.key_requests.labels(key).inc()
-        self._span = StreamSpan(current_trace_parent(), self._fields)
+        self._span = StreamSpan(self._fields)
         metrics.streams_live.labels(protocol).inc()
         metrics.streams_started.labels(protocol).inc()
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock_common.declaration import shown
 from penstock_common.errors import OptionError
 from penstock_common.options import (
     AUTO,
@@ -22,7 +23,7 @@ from penstock_common.options import (
 )
 from penstock_common.phrases import fit_phrase, has_words
 from penstock_common.server_info import ServerInfo
-from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.events import Segments
 
 _NO_CHOICE = frozenset(("", "auto", "detect", "multi", "none", "null", "unknown", "und"))

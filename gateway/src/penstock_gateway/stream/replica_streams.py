@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from penstock_client import BatchedStream
 from penstock_client.batched.rows import MOVABLE
+from penstock_common.declaration import shown
 from penstock_common.errors import (
     ClientError,
     ServerDrainingError,
@@ -20,7 +21,7 @@ from penstock_common.errors import (
 from penstock_common.options import CHANGEABLE, StreamOptions, is_live_window
 from penstock_gateway import limits
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayCode, GatewayError, shown
+from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.activity import Activity
 from penstock_gateway.stream.admission import Admission
@@ -63,9 +64,10 @@ class ReplicaStreams:
 
     async def start(self) -> None:
         """Asks every replica once, and from then on regularly."""
-        await self._discover_all()
-        await self._probe_all()  # before the ports open: the first client finds replicas
-        self._tasks = [asyncio.create_task(work()) for work in (self._discover, self._probe, self._watch)]
+        await self._discover()
+        await self._probe()  # before the ports open: the first client finds replicas
+        works = _every(limits.TICK_S, self._discover), _every(limits.PROBE_S, self._probe), self._watch()
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
         """Ends all streams."""
@@ -218,19 +220,9 @@ class ReplicaStreams:
         return group, group.model
 
     async def _discover(self) -> None:
-        while True:
-            await asyncio.sleep(limits.TICK_S)
-            await self._discover_all()
-
-    async def _discover_all(self) -> None:
         await asyncio.gather(*(_logged(group.discover(time.monotonic()), group) for group in self._groups))
 
     async def _probe(self) -> None:
-        while True:
-            await asyncio.sleep(limits.PROBE_S)
-            await self._probe_all()
-
-    async def _probe_all(self) -> None:
         await asyncio.gather(*(_logged(group.probe(), group) for group in self._groups))
         for group in self._groups:
             if group.model is not None:
@@ -248,6 +240,12 @@ class ReplicaStreams:
                     stream.activity.note_stall(late_s)
                 await stream.watch(now_s)
             self._metrics.replay_bytes.set(self._replay_bytes())
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        await work()
 
 
 async def _logged(round_of_group: Awaitable[None], group: Group) -> None:

@@ -315,7 +315,11 @@ class Group:
         last, information = self.model, await replica.probe()
         if information is None:
             return None
-        model = _model_group(self._name, information, self._live_window)
+        model = ModelGroup(
+            name=self._name or information.model,
+            live_window=self._live_window if LIVE in information.windows else None,
+            **{field.name: getattr(information, field.name) for field in fields(information)},
+        )
         if last is not None and _is_alike(model, last):
             replica.note_up(information)
         return replica, information, model
@@ -332,11 +336,3 @@ class Group:
 
 def _is_alike(one: ModelGroup, other: ModelGroup) -> bool:
     return (one.model, one.context) == (other.model, other.context)
-
-
-def _model_group(name: str, information: ServerInfo, live_window: str | None) -> ModelGroup:
-    return ModelGroup(
-        name=name or information.model,
-        live_window=live_window if LIVE in information.windows else None,
-        **{field.name: getattr(information, field.name) for field in fields(information)},
-    )
