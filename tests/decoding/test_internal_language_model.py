@@ -19,7 +19,7 @@ from penstock.model.config import FACTORIZED, IlmPair
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.beam import Choices, Found, TableAutomaton, assert_same_beam, search_in_chunks, search_whole, start
-from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
+from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, random_streams
 from tests.helpers.fake_capture import FakeBuilder
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference, Label
@@ -60,10 +60,7 @@ def greedy(search, streams: list[torch.Tensor], pairs: list[IlmPair], fusion=Non
     """The labels of all streams in one batch."""
     states = greedy_states(search.network, pairs)
     states = states if fusion is None else states._replace(fusion=fusion)
-    lengths = torch.tensor(list(map(len, streams)))
-    encoded = torch.nn.utils.rnn.pad_sequence(streams, batch_first=True, padding_value=torch.nan)
-    hyps, _ = search.decode(search.network.project_encoder(encoded), lengths, states)
-    return [labels_of(hyps, row) for row in range(len(streams))]
+    return decode_whole(search.network, search, streams, states)
 
 
 @both_searches
