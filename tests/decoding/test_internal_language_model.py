@@ -12,7 +12,7 @@ from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBea
 from penstock.decoding.greedy.memory import GreedyStates, GreedyStateStore, fresh_states
 from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.sizes import BeamSizes
-from penstock.decoding.transducer.networks import FactorizedNetwork
+from penstock.decoding.transducer.networks import FactorizedNetwork, open_network
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair
@@ -44,7 +44,7 @@ class Model(NamedTuple):
 def make(directory: Path, pair: IlmPair | None = None) -> Model:
     """Half of the decisions are blank with the checkpoint's weights, `pair`."""
     checkpoint = random_checkpoint(directory, 3, kind=FACTORIZED, blank_rate=0.5, pair=pair)
-    return Model(checkpoint, FactorizedNetwork(checkpoint, dtype=torch.float64))
+    return Model(checkpoint, open_network(checkpoint, dtype=torch.float64))
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ class WithoutExtra(FactorizedNetwork):
 def test_beta_0_is_bit_for_bit_no_additional_term(model):
     network, plain, streams = (
         model.network,
-        WithoutExtra(model.checkpoint, dtype=torch.float64),
+        WithoutExtra(model.checkpoint, "cpu", torch.float64, "torch"),
         random_streams(5, LENGTHS),
     )
     pairs = [IlmPair(alpha, 0.0) for alpha in (1.0, 0.6, 0.0, 1.3, 1.0)]
