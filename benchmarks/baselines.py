@@ -12,7 +12,7 @@ in one of `benchmarks.exports large`.
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,6 +77,13 @@ class NemoPipeline:
         return [hypothesis.text for hypothesis in hypotheses]
 
 
+def _sherpa_model(directory: Path) -> dict[str, Any]:
+    files = {part: str(directory / f"{part}.onnx") for part in ("encoder", "decoder", "joiner")}
+    return files | {
+        "tokens": str(directory / "tokens.txt"), "num_threads": torch.get_num_threads(), "sample_rate": SAMPLE_RATE_HZ,
+    }  # fmt: skip
+
+
 class SherpaOnnx:
     """sherpa-onnx's online recognizer with a model from `benchmarks.exports sherpa`."""
 
@@ -85,11 +92,7 @@ class SherpaOnnx:
 
         self.name = f"sherpa-onnx {directory.name}"
         model = directory / f"{context.left}_{context.right}"
-        self._recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
-            encoder=str(model / "encoder.onnx"), decoder=str(model / "decoder.onnx"),
-            joiner=str(model / "joiner.onnx"), tokens=str(model / "tokens.txt"),
-            num_threads=torch.get_num_threads(), feature_dim=mel_bins, sample_rate=SAMPLE_RATE_HZ,
-        )  # fmt: skip
+        self._recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(**_sherpa_model(model), feature_dim=mel_bins)
         self._shift_mel_frames = 8 * context.chunk_encoder_frames
         self._window_mel_frames = self._shift_mel_frames + 9
 
@@ -201,10 +204,8 @@ class SherpaOffline:
 
         self.name = f"sherpa-onnx {directory.parent.name}"
         self._recognizer = sherpa_onnx.OfflineRecognizer.from_transducer(
-            encoder=str(directory / "encoder.onnx"), decoder=str(directory / "decoder.onnx"),
-            joiner=str(directory / "joiner.onnx"), tokens=str(directory / "tokens.txt"), model_type="nemo_transducer",
-            num_threads=torch.get_num_threads(), feature_dim=LARGE_MEL_BINS, sample_rate=SAMPLE_RATE_HZ,
-        )  # fmt: skip
+            **_sherpa_model(directory), feature_dim=LARGE_MEL_BINS, model_type="nemo_transducer"
+        )
 
     def run(self, recordings: list[np.ndarray]) -> list[str]:
         """Text of each recording."""

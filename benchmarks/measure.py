@@ -4,7 +4,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -48,19 +48,6 @@ def _time_on_cuda(task: Callable[[], Any]) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / 1000.0
-
-
-class Measurement(NamedTuple):
-    """A case of several systems, the first of which the others are compared with."""
-
-    name: str
-    audio_s: float
-    systems: list
-    run: Callable[[Any], Any]
-    """The timed part of a system."""
-    warm_up: Callable[[Any], Any]
-    compare: Callable[[Any, Any], str]
-    """Says how far a result agrees with the first system's."""
 
 
 def timed_rounds(

@@ -6,7 +6,7 @@ numbers. Only greedy label-looping can continue a stream exactly; all others get
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,32 +102,21 @@ def nemo_systems(
     checkpoint: Checkpoint, selection: Selection, lm: NemoLm | None = None
 ) -> Iterator[System | Unavailable]:
     """The selected decoders that NeMo has, eager and with its CUDA graphs; with a language model if there is one."""
-    for one in _without_names(checkpoint, selection, lm):
-        if lm is not None:
-            named = replace(one.variant, has_lm=True)
-            if isinstance(one, Unavailable):
-                one = one._replace(variant=named)
-            else:
-                one.variant = named
-        yield one
-
-
-def _without_names(checkpoint: Checkpoint, selection: Selection, lm: NemoLm | None) -> Iterator[System | Unavailable]:
     config = checkpoint.config.transducer
-    parts = _Parts(checkpoint, selection.device, lm)
+    parts, named = _Parts(checkpoint, selection.device, lm), partial(Variant, NEMO, has_lm=lm is not None)
     drivers = ("no_graphs", "graphs") if selection.device.startswith("cuda") else ("no_graphs",)
     if config.is_factorized:
-        yield Unavailable(Variant(NEMO, LABEL_LOOPING, drivers[0], span=WHOLE), "NeMo has no factorized transducer")
+        yield Unavailable(named(LABEL_LOOPING, drivers[0], span=WHOLE), "NeMo has no factorized transducer")
         return
     for decoder in selection.decoders:
         for driver in drivers:
             has_graphs = driver == "graphs"
             if decoder == LABEL_LOOPING:
                 for span in (CHUNKS, WHOLE):
-                    variant = Variant(NEMO, decoder, driver, span=span)
+                    variant = named(decoder, driver, span=span)
                     yield _try(variant, lambda e, g=has_graphs: NemoLabelLooping(e, parts.greedy(True, g)))
             elif decoder == FRAME_LOOPING:
-                variant = Variant(NEMO, decoder, driver, span=WHOLE)
+                variant = named(decoder, driver, span=WHOLE)
                 if config.is_tdt:
                     yield Unavailable(variant, "NeMo has no batched frame-looping for TDT")
                 else:
@@ -138,7 +127,7 @@ def _without_names(checkpoint: Checkpoint, selection: Selection, lm: NemoLm | No
 
 def _beams(parts: "_Parts", decoder: str, driver: str, selection: Selection) -> Iterator[System | Unavailable]:
     for beam in selection.beams:
-        variant = Variant(NEMO, decoder, driver, beam, span=WHOLE)
+        variant = Variant(NEMO, decoder, driver, beam, span=WHOLE, has_lm=parts.has_lm)
         if decoder == AES and (parts.config.is_tdt or driver == "graphs"):
             yield Unavailable(variant, f"NeMo's maes_batch has no {'TDT' if parts.config.is_tdt else 'CUDA graphs'}")
             continue

@@ -103,7 +103,7 @@ class UnprojectedNetwork(StandardNetwork):
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu"):
-        super().__init__(checkpoint, device, kernels=TORCH)
+        super().__init__(checkpoint, device, torch.float32, TORCH)
         self.frame_width = checkpoint.tensors("joint.encoder.weight")["joint.encoder.weight"].shape[1]
 
     def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:

@@ -36,7 +36,6 @@ from penstock.model.source_tensors import front_end_tensors
 
 RNNT, TDT = "rnnt", "tdt"
 KINDS = (RNNT, TDT)
-ALL_KINDS = (*KINDS, FACTORIZED)
 LABELS_PER_SECOND = 3.5
 """About what a tokenizer of 1,000 pieces makes of speech."""
 ENCODER_FRAME_MS = 80.0
@@ -183,7 +182,7 @@ class RandomTransducer(_RandomHead):
     """The part of a `Checkpoint` that a `TransducerNetwork` reads."""
 
     def __init__(self, kind: str, sizes: TransducerSizes, seed: int = 0):
-        """kind: of `ALL_KINDS`; `TDT` has durations 0 .. 4."""
+        """kind: of `KINDS`, or `FACTORIZED`; `TDT` has durations 0 .. 4."""
         super().__init__(sizes.d_model, seed)
         self.config = SimpleNamespace(
             ctc=None,

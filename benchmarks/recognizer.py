@@ -20,8 +20,8 @@ import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from operator import eq
+from collections.abc import Callable
+from operator import eq, methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.baselines import CASES, NemoPipeline, SherpaOnnx, cases, penstock_name
 from benchmarks.baselines import systems as offline_systems
-from benchmarks.measure import Measurement, paired_ratio, timed_rounds
+from benchmarks.measure import paired_ratio, timed_rounds
 from benchmarks.results import ROOT, Steps, describe, environment, progress, publish
 from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> None:
     recordings = read_recordings(arguments.manifest)
     speech = [recording.samples for recording in recordings]
     if arguments.offline:
-        return measure_cases(arguments, here, offline_cases(arguments, speech))
+        return measure_offline(arguments, here, speech)
     if arguments.seconds:  # texts say nothing then
         recordings = [Recording(np.resize(np.concatenate(speech), round(arguments.seconds * SAMPLE_RATE_HZ)), "")]
     results = []
@@ -183,51 +183,39 @@ def run_case(
         system.run(workload.utterances[:1], [[0]])
     penstock = systems[0]
     penstock.stage_s.update(dict.fromkeys(penstock.stage_s, 0.0))
-    texts, seconds, cpu_seconds = timed_rounds(
-        arguments.rounds, systems, lambda system: system.run(workload.utterances, workload.playlists), workload.audio_s
-    )
+    run = methodcaller("run", workload.utterances, workload.playlists)
+    texts, seconds, cpu_seconds = timed_rounds(arguments.rounds, systems, run, workload.audio_s)
     if arguments.precisions == [AUTO]:
         check_texts(texts[penstock.name], workload.playlists[0], alone)
-    results = [summarize(name, context, streams, workload, seconds, texts[name]) for name in seconds]
-    for result in results:
-        result["cpu_seconds"] = cpu_seconds[result["system"]]
+    results = [
+        summarize(name, context, streams, workload, seconds, texts[name]) | {"cpu_seconds": cpu_seconds[name]}
+        for name in seconds
+    ]
     total_s = sum(seconds[penstock.name])
     results[0]["share"] = {stage: stage_s / total_s for stage, stage_s in penstock.stage_s.items()}
     return results
 
 
-def offline_cases(arguments: argparse.Namespace, speech: list[np.ndarray]) -> Iterator[Measurement]:
-    """Whole recordings of offline models."""
-    everything = list(offline_systems(arguments.offline, arguments.precisions))
+def measure_offline(arguments: argparse.Namespace, here: dict, speech: list[np.ndarray]) -> None:
+    """Prints the table of offline models on whole recordings; RTFx and ratios by CPU time."""
+    systems, results = list(offline_systems(arguments.offline, arguments.precisions)), []
+    first = systems[0].name
     for case in cases(arguments.cases, speech, arguments.files):
-        recordings = case.recordings
-        yield Measurement(
-            case.name, case.audio_s, everything,
-            lambda system, recordings=recordings: system.run(recordings),
-            lambda system, short=recordings[0][: 2 * SAMPLE_RATE_HZ]: system.run([short]),
-            lambda texts, first: f"{sum(map(eq, texts, first))} of {len(first)}",
-        )  # fmt: skip
-
-
-def measure_cases(arguments: argparse.Namespace, here: dict, measured: Iterator[Measurement]) -> None:
-    """Prints their table; RTFx and ratios by CPU time."""
-    results = []
-    for case in measured:
         progress(f"{case.name}, {case.audio_s:.0f} s of audio")
-        for system in case.systems:
-            case.warm_up(system)
-        found, seconds, cpu_s = timed_rounds(arguments.rounds, case.systems, case.run, case.audio_s)
-        first = case.systems[0].name
+        for system in systems:
+            system.run([case.recordings[0][: 2 * SAMPLE_RATE_HZ]])
+        run = methodcaller("run", case.recordings)
+        texts, seconds, cpu_s = timed_rounds(arguments.rounds, systems, run, case.audio_s)
         for name in seconds:
+            agreement = f"{sum(map(eq, texts[name], texts[first]))} of {len(texts[first])}"
             result = {"case": case.name, "audio_s": case.audio_s, "system": name, "seconds": seconds[name]}
-            result |= {"cpu_seconds": cpu_s[name], "agreement": case.compare(found[name], found[first])}
+            result |= {"cpu_seconds": cpu_s[name], "agreement": agreement}
             result["rtfx"] = case.audio_s / statistics.median(cpu_s[name])
             results.append(result | {"penstock_speed_up": paired_ratio(cpu_s[name], cpu_s[first])})
     rows = [[r["case"], r["system"], r["rtfx"], f"{r['penstock_speed_up']:.2f}", r["agreement"]] for r in results]
     header = ["audio", "system", "RTFx by CPU time", "Penstock's speed-up", "equal texts"]
     markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
-    document = {"environment": here, "results": results}
-    publish(markdown, document, arguments.json)
+    publish(markdown, {"environment": here, "results": results}, arguments.json)
 
 
 def in_words(streams: int) -> str:

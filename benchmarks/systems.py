@@ -51,7 +51,7 @@ class Workload(NamedTuple):
 def random_workload(
     kind: str, size: str, batch: int, seconds: float, context: AttentionContext | None, device: str
 ) -> Workload:
-    """kind: of `ALL_KINDS`; size: a key of `TRANSDUCERS`."""
+    """kind: of `random_models.KINDS`, or `FACTORIZED`; size: a key of `TRANSDUCERS`."""
     source = RandomTransducer(kind, TRANSDUCERS[size])
     encoder_frames = max(1, round(1000.0 * seconds / ENCODER_FRAME_MS))
     encoded = source.frames(batch, encoder_frames).to(device)

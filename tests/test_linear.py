@@ -5,7 +5,7 @@ import torch
 
 from penstock import linear
 from penstock.decoding.greedy.search import LabelLooping
-from penstock.decoding.transducer.networks import StandardNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.linear import Linear
 from tests.helpers.decoding import assert_same_labels, decode_whole
@@ -90,7 +90,7 @@ def test_a_row_is_the_same_beside_any_others(monkeypatch, minimum):
 @torch.inference_mode()
 def test_a_packed_model_recognizes_the_same(golden_bundle, packs_all, case):
     checkpoint, golden = golden_bundle(case), golden_case(case)
-    network = StandardNetwork(checkpoint)
+    network = open_network(checkpoint)
     assert network._output._packed is not None
     for context in golden.contexts:
         encoder = StreamingEncoder(checkpoint, context, slots=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer
-from penstock.errors import ErrorCode, SettingError
+from penstock.errors import ErrorCode
 from penstock.model.languages import LANGUAGE_TAG, without_tags
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -106,13 +106,6 @@ def test_the_default_can_be_another(bundle):
     assert auto == recognize_alone(automatic, samples).text
     expected = recognize_alone(automatic, samples, options={"language": "de-DE"}).text
     assert recognize_alone(german, samples).text == expected != auto
-
-
-def test_an_unknown_default_is_rejected(bundle, golden_bundle):
-    with pytest.raises(SettingError, match="language is 'xx'; accepted: en-US, en, de-DE, no, auto"):
-        StreamingRecognizer(bundle.directory, CONTEXT, decoding=DecodingConfig(language="xx"))
-    with pytest.raises(SettingError, match="language is 'en', but the model has no language prompts"):
-        StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(language="en"))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ PERCENTILE_NAMES = ("p50", "p95", "p99", "max")
 
 def describe_hardware(device: str = "cpu") -> str:
     """The machine in words: "Intel Xeon at 2.5 GHz, 2 cores, 8 GiB", after the GPU's name if `device` is one."""
-    cores = core_count()
-    host = f"{cpu_name()}, {cores} core{'s' if cores > 1 else ''}, {memory_gib():.0f} GiB"
+    cores, memory_gib = core_count(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    host = f"{cpu_name()}, {cores} core{'s' if cores > 1 else ''}, {memory_gib:.0f} GiB"
     if not device.startswith("cuda"):
         return host
     import torch
@@ -35,11 +35,6 @@ def memory_size(size_bytes: float) -> str:
     if size_bytes >= 1e9:
         return f"{size_bytes / 1e9:.2f} GB"
     return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.1f} MB"
-
-
-def memory_gib() -> float:
-    """Physical memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def cpu_name() -> str:

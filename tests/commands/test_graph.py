@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.commands import graph
-from penstock.errors import GraphError, PenstockError
+from penstock.errors import PenstockError
 from penstock.model.bundle_files import TOKENIZER_FILE, sha256_of
 from penstock.scoring.wfst.graph_file import read_graph
 from tests.helpers.word_graphs import recorded_text, word_arpa
@@ -125,12 +125,6 @@ def test_wrong_input_is_rejected_by_name(bundled_model, arpa, tmp_path, argument
     with pytest.raises(PenstockError, match=message):
         run("build", *(str(part) for pair in {**usual, **changes}.items() for part in pair))
     assert not list(tmp_path.glob("*.safetensors"))
-
-
-def test_info_of_another_file(tmp_path):
-    (tmp_path / "g.safetensors").write_bytes(b"\x08")
-    with pytest.raises(GraphError, match=r"g\.safetensors: cannot be read"):
-        run("info", tmp_path / "g.safetensors")
 
 
 def build_without(package: str, *arguments: object) -> subprocess.CompletedProcess[str]:

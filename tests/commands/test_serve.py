@@ -220,10 +220,8 @@ def test_help_says_what_each_flag_is(capsys):
     assert all(setting.flag in text for setting in ServeOptions.options())
 
 
-def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(bundled_model, capsys, monkeypatch):
-    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
-    monkeypatch.setattr(serve, "serve_until_signal", lambda *_: None)
-    command = ["serve", *[f"--{name}-port=0" for name in Ports._fields], "--model", str(bundled_model), "--device=cpu"]
+def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(launched, capsys, monkeypatch):
+    command = ["serve", "--device=cpu"]
     monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(100.0 * 2**30))
     assert main(command) == 0
     output = capsys.readouterr()
@@ -238,15 +236,12 @@ def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(bundled_mode
     assert "the model needs 1.0 GiB of memory, and 0.2 GiB are available" in capsys.readouterr().err
 
 
-def test_what_does_not_fit_on_a_device_is_rejected_by_its_parts(bundled_model, capsys, monkeypatch):
+def test_what_does_not_fit_on_a_device_is_rejected_by_its_parts(launched, capsys, monkeypatch):
     """Before anything is loaded: the device is a stand-in."""
-    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
-    monkeypatch.setattr(serve, "serve_until_signal", lambda *_: None)
     monkeypatch.setattr(serve, "check_device", lambda *_: None)
     free, asked = [int(80e9)], []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (free[0], int(80e9)))
-    ports = [f"--{name}-port=0" for name in Ports._fields]
-    command = ["serve", *ports, "--model", str(bundled_model), "--device=cuda:1"]
+    command = ["serve", "--device=cuda:1"]
     assert main(command) == 0
     free[0] = int(1e9)
     assert main(command) == serve.REJECTED

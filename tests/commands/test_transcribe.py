@@ -174,17 +174,6 @@ def test_the_model_may_come_from_the_environment(model, audio, capsys, monkeypat
     assert run(audio[1]) == 0
 
 
-def test_a_failed_file_is_named_and_the_others_are_done(model, audio, capsys):
-    broken = str(Path(audio[0]).with_name("broken.wav"))
-    Path(broken).write_bytes(b"no audio")
-    assert run("--model", model, broken, audio[0], "gone.wav", audio[1]) == 1
-    captured = capsys.readouterr()
-    assert [line.partition(": ")[0] for line in captured.out.splitlines()] == audio
-    errors = captured.err.splitlines()
-    assert errors[0].startswith(f"penstock: error: AUDIO_INVALID: {broken}: not a readable audio file")
-    assert errors[1] == "penstock: error: AUDIO_INVALID: gone.wav: no such file"
-
-
 def test_standard_input(model, audio, capfd):
     with Path(audio[0]).open("rb") as file:
         kept = os.dup(0)

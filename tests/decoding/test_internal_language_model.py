@@ -12,14 +12,14 @@ from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBea
 from penstock.decoding.greedy.memory import GreedyStates, GreedyStateStore, fresh_states
 from penstock.decoding.greedy.search import CapturedSearch, LabelLooping
 from penstock.decoding.sizes import BeamSizes
-from penstock.decoding.transducer.networks import FactorizedNetwork
+from penstock.decoding.transducer.networks import FactorizedNetwork, open_network
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, IlmPair
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.beam import Choices, Found, TableAutomaton, assert_same_beam, search_in_chunks, search_whole, start
-from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
+from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, random_streams
 from tests.helpers.fake_capture import FakeBuilder
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference, Label
@@ -44,7 +44,7 @@ class Model(NamedTuple):
 def make(directory: Path, pair: IlmPair | None = None) -> Model:
     """Half of the decisions are blank with the checkpoint's weights, `pair`."""
     checkpoint = random_checkpoint(directory, 3, kind=FACTORIZED, blank_rate=0.5, pair=pair)
-    return Model(checkpoint, FactorizedNetwork(checkpoint, dtype=torch.float64))
+    return Model(checkpoint, open_network(checkpoint, dtype=torch.float64))
 
 
 @pytest.fixture
@@ -60,10 +60,7 @@ def greedy(search, streams: list[torch.Tensor], pairs: list[IlmPair], fusion=Non
     """The labels of all streams in one batch."""
     states = greedy_states(search.network, pairs)
     states = states if fusion is None else states._replace(fusion=fusion)
-    lengths = torch.tensor(list(map(len, streams)))
-    encoded = torch.nn.utils.rnn.pad_sequence(streams, batch_first=True, padding_value=torch.nan)
-    hyps, _ = search.decode(search.network.project_encoder(encoded), lengths, states)
-    return [labels_of(hyps, row) for row in range(len(streams))]
+    return decode_whole(search.network, search, streams, states)
 
 
 @both_searches
@@ -148,7 +145,7 @@ class WithoutExtra(FactorizedNetwork):
 def test_beta_0_is_bit_for_bit_no_additional_term(model):
     network, plain, streams = (
         model.network,
-        WithoutExtra(model.checkpoint, dtype=torch.float64),
+        WithoutExtra(model.checkpoint, "cpu", torch.float64, "torch"),
         random_streams(5, LENGTHS),
     )
     pairs = [IlmPair(alpha, 0.0) for alpha in (1.0, 0.6, 0.0, 1.3, 1.0)]

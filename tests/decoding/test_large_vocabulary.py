@@ -17,7 +17,7 @@ from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.greedy.memory import fresh_states
 from penstock.decoding.greedy.search import LabelLooping
 from penstock.decoding.sizes import BeamSizes
-from penstock.decoding.transducer.networks import StandardNetwork
+from penstock.decoding.transducer.networks import open_network
 from penstock.kernels.capability import TORCH
 from penstock.model.config import AttentionContext, CtcConfig, EncoderConfig, FeatureConfig, ModelConfig
 from penstock.pipeline.memory.server_memory import server_memory
@@ -51,7 +51,7 @@ def make(kind: str, seed: int = 0) -> RandomTransducer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(random_models, "_BISECTIONS", 0)
         source = RandomTransducer(kind, TransducerSizes(16, 12, LABELS), seed)
-    network = StandardNetwork(source)
+    network = open_network(source)
     scores = network.score(network.project_encoder(source.frames(1, 100))[0], network.start(1).projected)
     source._tensors["joint.output.bias"][LABELS] += (scores.labels.amax(dim=1) - scores.blank).median()
     return source
@@ -86,7 +86,7 @@ def fused(source) -> dict[str, FusedStreams]:
 @pytest.mark.parametrize("kind", [RNNT, TDT])
 def test_label_looping_is_frame_by_frame_search(kind):
     source = make(kind, seed=1)
-    network = StandardNetwork(source)
+    network = open_network(source)
     search, streams = LabelLooping(network), list(source.frames(STREAMS, FRAMES))
     assert search.window_encoder_frames == 4
     expected = decode_by_reference(source, streams)
@@ -97,7 +97,7 @@ def test_label_looping_is_frame_by_frame_search(kind):
 
 
 def test_small_vocabularies_keep_the_window():
-    network = StandardNetwork(RandomTransducer(RNNT, TransducerSizes(16, 12, 128)))
+    network = open_network(RandomTransducer(RNNT, TransducerSizes(16, 12, 128)))
     assert LabelLooping(network).window_encoder_frames == 8
 
 
@@ -119,7 +119,7 @@ def test_scores_of_all_labels_are_those_of_single_labels(source, fused, name):
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
 @torch.inference_mode()
 def test_beams_in_chunks_are_those_of_whole_streams(source, algorithm):
-    network = StandardNetwork(source)
+    network = open_network(source)
     projected = network.project_encoder(source.frames(STREAMS, FRAMES))
     found = []
     for sizes in ([FRAMES], [5, 2, 7]):
@@ -135,7 +135,7 @@ def test_beams_in_chunks_are_those_of_whole_streams(source, algorithm):
 @pytest.mark.parametrize("name", [None, "lm", "boosted"])
 @torch.inference_mode()
 def test_a_step_takes_no_more_than_stated(source, fused, name):
-    network, fusion = StandardNetwork(source), fused[name].fusion if name else None
+    network, fusion = open_network(source), fused[name].fusion if name else None
     frames, lengths = source.frames(STREAMS, CONTEXT.chunk_encoder_frames), torch.full((STREAMS,), 7)
     greedy = fresh_states(network, STREAMS)
     if name:
@@ -158,7 +158,7 @@ def test_weights_are_those_that_are_stored(source):
     config = ModelConfig(FEATURES, ENCODER, transducer)
     memory = server_memory(config, CONTEXT, DecodingConfig(), 8)
     ctc = server_memory(ModelConfig(FEATURES, ENCODER, None, CtcConfig(LABELS)), CONTEXT, DecodingConfig(), 8)
-    stored = StandardNetwork(source)._lstm.label_gates.numel()
+    stored = open_network(source)._lstm.label_gates.numel()
     embedding = (LABELS + 1) * transducer.predictor_hidden
     heads = sum(prod(tensor.shape) for tensor in source.tensors().values())
     ctc_head = (ENCODER.d_model + 1) * (LABELS + 1)

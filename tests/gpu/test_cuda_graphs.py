@@ -1,5 +1,7 @@
 """CUDA graphs on a real device: the labels of eager search, no waiting inside, buckets, two models, after errors."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -78,20 +80,33 @@ class NoSynchronization:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def decode(
-    network: TransducerNetwork, search, streams: list[torch.Tensor], has_fusion=False, chunk=FRAMES
-) -> list[list]:
-    """All streams side by side in chunks, rubbish after their ends."""
-    device = network.device
-    states = start(network, len(streams), has_fusion)
-    found: list[list] = [[] for _ in streams]
+def run_without_waiting(program: Program) -> None:
+    """Runs each step twice: kernels are loaded the first time."""
+    for _ in range(2):
+        with torch.inference_mode(), NoSynchronization():
+            for _, step in steps_with_depth(program.body):
+                step()
+
+
+def in_chunks(network: TransducerNetwork, streams: list[torch.Tensor], chunk: int) -> Iterator[tuple]:
+    """Projected frames of all streams side by side, rubbish after their ends, and their lengths."""
     for begin in range(0, max(map(len, streams)), chunk):
         parts = [stream[begin : begin + chunk] for stream in streams]
         encoded = torch.full((len(streams), chunk, streams[0].shape[1]), torch.nan)
         for row, part in enumerate(parts):
             encoded[row, : len(part)] = part
-        lengths = torch.tensor(list(map(len, parts)), device=device)
-        hyps, states = search.decode(network.project_encoder(encoded.to(device)), lengths, states)
+        lengths = torch.tensor(list(map(len, parts)), device=network.device)
+        yield network.project_encoder(encoded.to(network.device)), lengths
+
+
+def decode(
+    network: TransducerNetwork, search, streams: list[torch.Tensor], has_fusion=False, chunk=FRAMES
+) -> list[list]:
+    """All streams in chunks."""
+    states = start(network, len(streams), has_fusion)
+    found: list[list] = [[] for _ in streams]
+    for projected_frames, lengths in in_chunks(network, streams, chunk):
+        hyps, states = search.decode(projected_frames, lengths, states)
         host = hyps.to_host()
         for row, labels in enumerate(found):
             labels += labels_of(host, row)
@@ -150,10 +165,7 @@ def test_steps_never_synchronize(make, kernels, kind, durations, has_fusion):
     network = make(durations, kernels=kernels)
     search = make_search(kind, network, has_fusion)
     program = search.program(GreedyBuffers(network, 3, 5, 50).workspace(3))
-    for _ in range(2):  # the first time kernels are loaded
-        with torch.inference_mode(), NoSynchronization():
-            for _, step in steps_with_depth(program.body):
-                step()
+    run_without_waiting(program)
 
 
 @pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])
@@ -268,17 +280,11 @@ def make_beam(network: TransducerNetwork, algorithm: BeamAlgorithm) -> BeamSearc
 
 def decode_beams(network: TransducerNetwork, search, streams: list[torch.Tensor], chunk: int) -> list[tuple]:
     """Labels (with times) and score of each stream's best hypothesis."""
-    states, device = start_beams(network, len(streams)), network.device
+    states = start_beams(network, len(streams))
     stable: list[list] = [[] for _ in streams]
-    longest = max(map(len, streams))
-    for begin in range(0, longest, chunk):
-        parts = [stream[begin : begin + chunk] for stream in streams]
-        encoded = torch.full((len(streams), chunk, streams[0].shape[1]), torch.nan)
-        for row, part in enumerate(parts):
-            encoded[row, : len(part)] = part
-        lengths = torch.tensor(list(map(len, parts)), device=device)
-        is_end = torch.tensor([begin + chunk >= len(stream) for stream in streams], device=device)
-        update, states = search.decode(network.project_encoder(encoded.to(device)), lengths, is_end, states)
+    ends = torch.tensor(list(map(len, streams)), device=network.device)
+    for number, (projected_frames, lengths) in enumerate(in_chunks(network, streams, chunk), 1):
+        update, states = search.decode(projected_frames, lengths, number * chunk >= ends, states)
         for row, labels in enumerate(stable):
             labels += token_list(update.stable, row)
     best = search.n_best(states)
@@ -316,10 +322,7 @@ def test_beam_steps_never_synchronize(make, algorithm, durations):
     reach = BEAM.carried_encoder_frames + FRAMES
     most = search.algorithm.max_labels(reach), search.algorithm.max_columns(reach)
     program = search.program(BeamBuffers(network, 3, FRAMES, BEAM, *most).workspace(3))
-    for _ in range(2):  # the first time kernels are loaded
-        with torch.inference_mode(), NoSynchronization():
-            for _, step in steps_with_depth(program.body):
-                step()
+    run_without_waiting(program)
 
 
 @pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])

@@ -41,11 +41,14 @@ def labels_of(hyps: BatchedHyps, row: int) -> list[Label]:
     return [Label(*values) for values in zip(*(column[row, :count].tolist() for column in columns), strict=True)]
 
 
-def decode_whole(network: TransducerNetwork, search: Search, streams: list[torch.Tensor]) -> list[list[Label]]:
-    """All streams [T, D] in one batch and one chunk."""
+def decode_whole(
+    network: TransducerNetwork, search: Search, streams: list[torch.Tensor], start: GreedyStates | None = None
+) -> list[list[Label]]:
+    """All streams [T, D] in one batch and one chunk; start: their states, fresh ones by default."""
     lengths = torch.tensor([len(stream) for stream in streams])
     encoded = torch.nn.utils.rnn.pad_sequence(streams, batch_first=True, padding_value=NAN)
-    hyps, _ = search.decode(network.project_encoder(encoded), lengths, fresh_states(network, len(streams)))
+    states = fresh_states(network, len(streams)) if start is None else start
+    hyps, _ = search.decode(network.project_encoder(encoded), lengths, states)
     return [labels_of(hyps, row) for row in range(len(streams))]
 
 

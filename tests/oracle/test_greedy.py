@@ -6,13 +6,20 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 import numpy as np
 
-from benchmarks.nemo_models import Greedy
 from penstock.model.config import AttentionContext
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
-from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, long_speech, oracle_model, random_batches
+from tests.helpers.oracle.models import (
+    MODEL_NAMES,
+    OracleModel,
+    Request,
+    assert_greedy,
+    long_speech,
+    oracle_model,
+    random_batches,
+)
 
 pytestmark = pytest.mark.oracle
 LONG_S = {"real_speech": 45.0}
@@ -39,13 +46,6 @@ def stream_tokens(
     return tokens
 
 
-def assert_same(found: list[Token], expected: Greedy) -> None:
-    assert [token.id for token in found] == expected.tokens
-    assert [token.timestamp for token in found] == expected.timestamps
-    if expected.durations:
-        assert [token.duration for token in found] == expected.durations
-
-
 @pytest.mark.parametrize("at_once", [1, 32])
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_random_requests_of_many_streams(name: str, at_once: int):
@@ -56,7 +56,7 @@ def test_random_requests_of_many_streams(name: str, at_once: int):
         signals = [one.signals[i] for i in which]
         batches = list(random_batches([len(samples) for samples in signals], at_once, seed=at_once + context.right))
         for i, found in zip(which, stream_tokens(one, context, signals, batches), strict=True):
-            assert_same(found, expected[i])
+            assert_greedy(found, expected[i])
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
@@ -66,4 +66,4 @@ def test_long_speech(name: str):
     for context in one.contexts:
         batches = list(random_batches([len(samples)], 1, seed=context.right))
         (found,) = stream_tokens(one, context, [samples], batches)
-        assert_same(found, one.decode(samples, context))
+        assert_greedy(found, one.decode(samples, context))

@@ -9,15 +9,14 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 import numpy as np
 import torch
 
-from benchmarks.nemo_models import Greedy, decode
+from benchmarks.nemo_models import decode
 from penstock import OfflineRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.encoder.window.encoder import WindowEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.results.words import Token
-from tests.helpers.oracle.models import OracleModel, long_speech, speech
+from tests.helpers.oracle.models import OracleModel, assert_greedy, long_speech, speech
 from tests.helpers.oracle.offline_models import CTC, EVERYTHING, NAMES, REAL, TRANSDUCERS, offline_model
 from tests.oracle.test_ctc import nemo_tokens
 from tests.oracle.test_nemo_beam import (
@@ -70,19 +69,12 @@ def test_every_row_of_a_batch_is_nemos_row_alone(name):
         torch.testing.assert_close(found, encoder.encode([mel])[0], rtol=0, atol=TOLERANCE)
 
 
-def assert_same(found: tuple[Token, ...], expected: Greedy) -> None:
-    assert [token.id for token in found] == expected.tokens
-    assert [token.timestamp for token in found] == expected.timestamps
-    if expected.durations:
-        assert [token.duration for token in found] == expected.durations
-
-
 @pytest.mark.parametrize("name", TRANSDUCERS)
 def test_greedy_labels_frames_and_durations(name):
     one = offline_model(name)
     signals = [*one.signals, *speech(), long_speech(LONGEST_S)]
     for samples, result in zip(signals, OfflineRecognizer(one.checkpoint.directory).transcribe(signals), strict=True):
-        assert_same(result.tokens, decode(one.model, one.encode_mel(one.mel(samples), EVERYTHING)))
+        assert_greedy(result.tokens, decode(one.model, one.encode_mel(one.mel(samples), EVERYTHING)))
 
 
 @pytest.mark.parametrize("name", [CTC, "offline_rnnt_hybrid", "offline_tdt_hybrid", "offline_layer_norm", REAL])

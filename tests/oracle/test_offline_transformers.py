@@ -25,15 +25,14 @@ from transformers import (
     ParakeetTDTConfig,
 )
 
-from benchmarks.nemo_specs import SAMPLE_RATE_HZ, float_signals
+from benchmarks.nemo_specs import float_signals
 from penstock import OfflineRecognizer
 from penstock.encoder.window.encoder import WindowEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
-from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.oracle.transformers_models import SPECS as STREAMING
-from tests.helpers.oracle.transformers_models import between_leads, processor_of, random_tensor
+from tests.helpers.oracle.transformers_models import OnBothSides, between_leads, processor_of, random_tensor
 
 pytestmark = pytest.mark.oracle
 MEL_TOLERANCE, TOLERANCE = 1e-5, 1e-4
@@ -75,23 +74,8 @@ SPECS = {
 
 
 @dataclass(frozen=True)
-class ParakeetModel:
-    """One model on both sides."""
-
-    model: ParakeetForCTC | ParakeetForRNNT
-    processor: ParakeetProcessor
-    directory: Path
-    checkpoint: Checkpoint
-    signals: tuple[np.ndarray, ...]
-
-    def features(self, samples: np.ndarray) -> dict[str, torch.Tensor]:
-        """Log-mel [1, N, F] with the mask of its valid frames [1, N]."""
-        return self.processor.feature_extractor(samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
-
-    def mel(self, samples: np.ndarray) -> torch.Tensor:
-        """The valid frames of the log-mel [N, F]."""
-        features = self.features(samples)
-        return features["input_features"][features["attention_mask"].bool()]
+class ParakeetModel(OnBothSides):
+    """A CTC model or an RNN-T."""
 
     def encode_mel(self, mel: torch.Tensor) -> torch.Tensor:
         """Encoder output [T, D] for log-mel [N, F]."""

@@ -1,4 +1,4 @@
-"""Decoder, language models, weights and phrases per stream, through a real server over both protocols."""
+"""Decoder, language, language models, weights and phrases per stream, through a real server over both protocols."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +14,9 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, StreamError, StreamOptions
 from tests.helpers.decoding_graphs import write_text_lm, write_word_loop
-from tests.helpers.golden import golden_case, golden_utterances
+from tests.helpers.golden import GOLDEN, golden_case, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
-from tests.helpers.random_models import random_checkpoint
+from tests.helpers.random_models import random_checkpoint, with_end_tokens
 from trials.server.running import CONTEXT, RunningServer, running_server
 
 pytestmark = pytest.mark.server
@@ -92,7 +92,25 @@ def factorized(folder: Path) -> Case:
     return Case(model, (4, 1), DecodingConfig(), choices, UTTERANCES[:2], len(choices))
 
 
-AT_NIGHT = {"tdt": transducer("an4-tdt-hybrid"), "ctc": ctc, "factorized": factorized}
+def end_tokens(folder: Path) -> Case:
+    """A model that writes end tokens, which end segments unless a stream chooses otherwise."""
+    model = with_end_tokens(MODELS / "an4-rnnt-hybrid", folder, (" four", " eight")).directory
+    choices = (StreamOptions(), StreamOptions(endpoint_tokens="off"), StreamOptions(decoder="alsd", n_best=2))
+    return Case(model, CONTEXT, DecodingConfig(), choices, UTTERANCES[:2], 2)
+
+
+def languages(folder: Path) -> Case:
+    """A model with language prompts; random weights."""
+    model = import_nemo(GOLDEN / "prompt_hybrid.nemo", folder / "bundle").directory
+    named = [(decoder, language) for decoder in ("greedy", "alsd", "aes") for language in (None, "en-US", "de-DE")]
+    choices = [StreamOptions(decoder=decoder, language=language) for decoder, language in named]
+    return Case(model, (56, 3), DecodingConfig(), choices, UTTERANCES[:2], 3)
+
+
+AT_NIGHT = {
+    "tdt": transducer("an4-tdt-hybrid"), "ctc": ctc, "factorized": factorized, "end_tokens": end_tokens,
+    "languages": languages,
+}  # fmt: skip
 
 
 @pytest.fixture(
@@ -116,7 +134,8 @@ def choosing_server(case) -> Iterator[RunningServer]:
 def _here(recognizer: StreamingRecognizer, path: Path, choice: StreamOptions) -> tuple:
     with recognizer.open_stream(options=choice.parameters()) as stream:
         result = stream.finish(read_audio(path, 16000))
-        return result.text, [tuple(word[:3]) for word in stream.words], *_figures(result, stream.words)
+        texts = [(entry.text, entry.language) for entry in result.entries if entry.is_final]
+        return texts, [tuple(word[:3]) for word in stream.words], *_figures(result, stream.words)
 
 
 def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
@@ -127,7 +146,8 @@ def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
         stream.finish()
         results = list(stream)
     words = [word for result in results for word in result.new_words]
-    return results[-1].text, [(word.text, word.start_ms, word.end_ms) for word in words], *_figures(results[-1], words)
+    texts = [(result.text, result.language) for result in results if result.is_final]
+    return texts, [(word.text, word.start_ms, word.end_ms) for word in words], *_figures(results[-1], words)
 
 
 def _figures(result, words) -> tuple[list[tuple], list[float], list[float]]:

@@ -145,7 +145,7 @@ PACKED = SIGNER.pack(Ticket(np.arange(16).reshape(2, 8), 9, True, {1: OPTIONS}))
 
 def encoded(triton_io, frames: torch.Tensor, rows: np.ndarray | None = None):
     request = Request({"TICKET": PACKED[None]})
-    return triton_io.encoded_response(EncodedRows(frames, {}, rows), request, SIGNER)
+    return triton_io.encoded_response(SIGNER, EncodedRows(frames, {}, rows), request)
 
 
 def test_a_ticket_goes_on_with_the_frames(triton_io):

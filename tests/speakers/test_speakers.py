@@ -9,13 +9,11 @@ import torch
 
 from benchmarks.speaker_models import speaker_documents, write_speakers
 from penstock.errors import CheckpointError
-from penstock.model.bundle import Checkpoint
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.cache import SpeakerCache, StepRows
 from penstock.speakers.diarizer import Diarizer
 from penstock.speakers.importer import import_speakers
 from penstock.speakers.network import SpeakerNetwork, _PaddedRows
-from tests.helpers.golden import AN4
 from tests.helpers.transformers_files import change_json
 
 
@@ -116,13 +114,6 @@ def test_a_wrong_value_in_a_bundle_is_rejected(speaker_bundle, tmp_path, path, v
     change_json(bundle, "config.json", change)
     with pytest.raises(CheckpointError, match=r"config.json: [\w.-]+: .* is not supported"):
         SpeakerCheckpoint(bundle)
-
-
-def test_a_bundle_of_the_other_kind_is_named(speaker_bundle):
-    with pytest.raises(CheckpointError, match=r"not a bundle of a recognizer.* it is of a speaker model"):
-        Checkpoint(speaker_bundle.directory)
-    with pytest.raises(CheckpointError, match=r"not a bundle of a speaker model.* it is of a recognizer"):
-        SpeakerCheckpoint(AN4.parents[2] / "models" / "an4-rnnt-hybrid")
 
 
 def test_rows_with_a_look_back_push_only_their_chunk(network):

@@ -28,6 +28,7 @@ from trials.server.fleet import Fleet
 from trials.server.fleet_streams import KINDS, SPEAKER_KINDS, Stream, disturb, make_streams, undisturbed
 from trials.server.recordings import Recording
 from trials.server.resources import Figures, read_metrics, wait_until_free
+from trials.server.running import wait_until
 
 FleetTrial = Callable[[Path, list[Recording]], Figures]
 _STREAMS, _SPARE_SLOTS = 20, 6
@@ -65,9 +66,8 @@ def scaled(model: Path, recordings: list[Recording]) -> Figures:
             assert time.monotonic() < begin_s + _BACK_S, "no stream on the new server"
             asyncio.run(_SHORT.expected(fleet))
         found["new_server_used_s"] = time.monotonic() - begin_s
-        while not read_metrics(added)["streams_live"]:  # those of the trial begin anew
-            assert time.monotonic() < begin_s + _BACK_S, "no live stream on the new server"
-            time.sleep(0.1)
+        # Those of the trial begin anew.
+        wait_until(lambda: read_metrics(added)["streams_live"], _BACK_S, "no live stream on the new server")
         fleet.offer(0)
 
     return _trial(model, recordings, scale, moves=False, offered=(0,)) | found

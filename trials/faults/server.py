@@ -27,7 +27,7 @@ from trials.server.gateway import RunningGateway
 from trials.server.raw_stream import BATCHED, RawStream, raw_stream
 from trials.server.recordings import Histories, Recording, stream_all
 from trials.server.resources import Figures
-from trials.server.running import running_gateway, running_server, server_environment, wait_until_gone
+from trials.server.running import running_gateway, running_server, server_environment, wait_until, wait_until_gone
 
 MAX_STREAMS = 6
 _RIVA, *_ = _KINDS = ("riva", "realtime")
@@ -124,9 +124,7 @@ def lost_stage(
                 health = probe(address, timeout_s=60)
                 figures["probe_s"] = time.monotonic() - started
                 assert not health.is_healthy
-                while watch.loss is None:
-                    assert time.monotonic() - started < 60
-                    time.sleep(0.02)
+                wait_until(lambda: watch.loss, 60.0, "the watchdog does not see the loss")
                 figures["watch_s"] = time.monotonic() - started
                 figures["reason"] = watch.loss
             server.stop(drain=False)

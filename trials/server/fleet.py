@@ -25,7 +25,7 @@ from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog
 from trials.edge_check import running_edge
 from trials.server.gateway import RunningGateway, fresh_gateway
-from trials.server.running import CONTEXT, RunningServer, server_environment
+from trials.server.running import CONTEXT, RunningServer, server_environment, wait_until
 
 IDLE_S = 10.0
 """Idle timeout of servers behind gateways, which keep their streams open every 3.3 s."""
@@ -250,10 +250,7 @@ def kill_stage(fleet: Fleet, number: int) -> None:
     (process,) = server_processes(server.process_id)[_STAGES[number // 2]]
     with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
         os.kill(process, signal.SIGKILL)
-        deadline_s = time.monotonic() + _UP_S
-        while not watch.loss:
-            assert time.monotonic() < deadline_s, "the watchdog does not see that a model has ended"
-            time.sleep(0.05)
+        wait_until(lambda: watch.loss, _UP_S, "the watchdog does not see that a model has ended")
     fleet.restart_server(number % 2)
 
 

@@ -3,7 +3,6 @@
 from penstock.errors import StreamError
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.decoder_rows import ResultChanges
-from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import ChunkMetrics
 
@@ -26,9 +25,7 @@ class TritonPythonModel:
         frames, chunk_ms = settings.decoded_chunk
         self._metrics = ChunkMetrics(triton_io.make_metric, frames, chunk_ms, settings.open_latency())
         self._changes = ResultChanges(settings.slots)
-        self._stage.warm_up(triton_io.max_batch_size(args))
-        freeze_loaded()
-        self.log.stage("warmed up")
+        triton_io.warm_up(self._stage.warm_up, self.log, args)
 
     @triton_io.ends_process_without_device
     def execute(self, requests):

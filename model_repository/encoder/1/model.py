@@ -1,9 +1,9 @@
 """Triton model `encoder`: MEL in, ENCODED frames and their TICKET out. It holds the encoder state of every stream."""
 
-from penstock.errors import StreamError
+from functools import partial
+
 from penstock.pipeline.offline.encoder import WindowEncoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
-from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import show_products
 
@@ -25,9 +25,7 @@ class TritonPythonModel:
             )  # fmt: skip
         show_products(triton_io.make_metric, self._stage.products)
         self.log.stage(f"loaded: {settings.device}, {settings.context_name}")
-        self._stage.warm_up(triton_io.max_batch_size(args))
-        freeze_loaded()
-        self.log.stage("warmed up")
+        triton_io.warm_up(self._stage.warm_up, self.log, args)
 
     @triton_io.ends_process_without_device
     def execute(self, requests):
@@ -35,15 +33,7 @@ class TritonPythonModel:
         tickets = [triton_io.ticket(request, self._signer) for request in requests]
         mels = [triton_io.tensor(request, "MEL") for request in requests]
         replies = self._stage.process_tickets(tickets, mels)
-        responses = []
-        for request, reply in zip(requests, replies, strict=True):
-            if isinstance(reply, StreamError):
-                responses.append(triton_io.error_response(reply, request, self.log))
-                continue
-            for row, error in reply.errors.items():
-                self.log.rejection(error, None, request.request_id(), row)
-            responses.append(triton_io.encoded_response(reply, request, self._signer))
-        return responses
+        return triton_io.responses(replies, requests, self.log, partial(triton_io.encoded_response, self._signer))
 
     def finalize(self):
         """Frees outputs before Triton frees its memory."""

@@ -2,12 +2,11 @@
 
 import time
 
-from penstock.errors import ErrorCode, StreamError
+from penstock.errors import ErrorCode
 from penstock.pipeline.offline.features import WindowFeatureStage, WindowLimits
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import Ticket
 from penstock.pipeline.stages.features import FeatureStage
-from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics, show_build
 from penstock.serving.model_log import StreamLog
@@ -36,9 +35,7 @@ class TritonPythonModel:
         else:
             self._stage = FeatureStage(checkpoint, settings.context, table, options.decoding, settings.speaker_config)
         self.log.stage(f"loaded: {options.max_streams} streams, idle timeout {options.idle_seconds:g} s")
-        self._stage.warm_up(triton_io.max_batch_size(args))
-        freeze_loaded()
-        self.log.stage("warmed up")
+        triton_io.warm_up(self._stage.warm_up, self.log, args)
 
     def execute(self, requests):
         """Returns one response per request; a rejected request or row does not affect its batch."""
@@ -46,18 +43,12 @@ class TritonPythonModel:
         batch = [triton_io.audio_rows(request, self._stage.max_request_samples) for request in requests]
         replies = self._stage.process_rows(batch)
         self._metrics.update(self._stage.samples_taken, self._stage.samples_held)
-        return [
-            triton_io.error_response(reply, request, self.log)
-            if isinstance(reply, StreamError)
-            else self._response(reply, request, received_ns)
-            for request, reply in zip(requests, replies, strict=True)
-        ]
 
-    def _response(self, reply, request, received_ns):
-        for row, error in reply.errors.items():
-            self.log.rejection(error, None, request.request_id(), row)
-        ticket = Ticket(reply.rows, received_ns, reply.is_batched, reply.options, reply.errors)
-        return triton_io.feature_response(reply.mel, ticket, self._signer)
+        def respond(reply, request):
+            ticket = Ticket(reply.rows, received_ns, reply.is_batched, reply.options, reply.errors)
+            return triton_io.feature_response(reply.mel, ticket, self._signer)
+
+        return triton_io.responses(replies, requests, self.log, respond)
 
     def finalize(self):
         """Logs the streams that the stop cuts off; frees outputs before Triton frees its memory."""

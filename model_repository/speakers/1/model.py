@@ -1,8 +1,7 @@
 """Triton model `speakers`: AUDIO in, PROBABILITIES of speakers out. It holds the speaker state of every stream."""
 
-from penstock.errors import SettingError, StreamError
+from penstock.errors import SettingError
 from penstock.pipeline.stages.speakers import SpeakerStage
-from penstock.runtime import freeze_loaded
 from penstock.serving import triton_io
 from penstock.serving.metrics import SpeakerMetrics
 from penstock.speakers.bundle import SpeakerCheckpoint
@@ -23,9 +22,7 @@ class TritonPythonModel:
         )  # fmt: skip
         self._metrics = SpeakerMetrics(triton_io.make_metric, self._stage)
         self.log.stage(f"loaded: {device}, {options.all_speaker_streams} streams")
-        self._stage.warm_up()
-        freeze_loaded()
-        self.log.stage("warmed up")
+        triton_io.warm_up(self._stage.warm_up, self.log, args)
 
     @triton_io.ends_process_without_device
     def execute(self, requests):
@@ -33,12 +30,7 @@ class TritonPythonModel:
         tickets = [triton_io.ticket(request, self._signer) for request in requests]
         replies = self._stage.process_tickets(tickets, [triton_io.speaker_audio(request) for request in requests])
         self._metrics.update()
-        return [
-            triton_io.error_response(reply, request, self.log)
-            if isinstance(reply, StreamError)
-            else triton_io.speaker_response(reply)
-            for request, reply in zip(requests, replies, strict=True)
-        ]
+        return triton_io.responses(replies, requests, self.log, triton_io.speaker_response)
 
     def finalize(self):
         """Frees outputs before Triton frees its memory."""

@@ -65,14 +65,10 @@ def copy_models(
         most_us = default_us if delay_ms is None else 1000 * delay_ms
         text = _with_delay(text, delay_ms, model.name == _FIRST_MODEL, most_us, on_gpu)
         if model.name in _ENSEMBLES:
-            text += "".join(_parameter(name, value) for name, value in information.items())
+            for name, value in information.items():
+                text += f"parameters {{ key: {_quoted(name)} value {{ string_value: {_quoted(value)} }} }}\n"
         (model / config.name).write_text(text, encoding="utf-8")
     return directory
-
-
-def _parameter(name: str, value: str) -> str:
-    """A parameter in protobuf's text format."""
-    return f"parameters {{ key: {_quoted(name)} value {{ string_value: {_quoted(value)} }} }}\n"
 
 
 def _quoted(text: str) -> str:

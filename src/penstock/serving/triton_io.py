@@ -27,7 +27,7 @@ from penstock.pipeline.stages.audio_rows import (
     rows_of,
 )
 from penstock.pipeline.stages.encoder import EncodedRows
-from penstock.runtime import prepare_process
+from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
 from penstock.serving.settings import Settings
@@ -140,6 +140,24 @@ def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
+def responses(
+    replies: Sequence[Any], requests: Sequence[Any], log: ModelLog, respond: Callable[[Any, Any], Any]
+) -> list[Any]:
+    """The responses to a batch: those of `respond` to a reply and its request, and to each rejected request its error.
+
+    Rejected rows of a request are logged.
+    """
+    made = []
+    for reply, request in zip(replies, requests, strict=True):
+        if isinstance(reply, StreamError):
+            made.append(error_response(reply, request, log))
+            continue
+        for row, error in getattr(reply, "errors", {}).items():
+            log.rejection(error, None, request.request_id(), row)
+        made.append(respond(reply, request))
+    return made
+
+
 def ends_process_without_device(execute: _Execute) -> _Execute:
     """Decorates `execute` of a model: a lost device ends the model's process.
 
@@ -192,22 +210,18 @@ def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) ->
     return pb_utils.InferenceResponse([tensor_output("MEL", mel), array_output("TICKET", packed)])
 
 
-def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> Any:
+def encoded_response(signer: TicketSigner, reply: EncodedRows, request: Any) -> Any:
     """ENCODED [1, T, D] float32 and TICKET [1, n] int64: the request's, with other rows where the reply has them."""
     packed = _array_of(request, "TICKET")
     if reply.rows is not None:
         packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
     outputs = [tensor_output("ENCODED", reply.encoded), array_output("TICKET", packed)]
-    return pb_utils.InferenceResponse([*outputs, *_no_speakers()])
+    # The pair of `speaker_frames` where there are none.
+    outputs.append(_shared_output("PROBABILITIES", (1, 0, 1), np.float32))
+    return pb_utils.InferenceResponse([*outputs, _shared_output("SPEAKER_FRAMES", (1, 0, 3), np.int64)])
 
 
-def _no_speakers() -> list[Any]:
-    """The pair of `speaker_frames` where there are none."""
-    pair = (("PROBABILITIES", (1, 0, 1), np.float32), ("SPEAKER_FRAMES", (1, 0, 3), np.int64))
-    return [_shared_output(*each) for each in pair]
-
-
-def speaker_response(frames: SpeakerFrames) -> Any:
+def speaker_response(frames: SpeakerFrames, request: Any) -> Any:
     """PROBABILITIES and SPEAKER_FRAMES: see `speaker_frames`."""
     pair = zip(("PROBABILITIES", "SPEAKER_FRAMES"), frames, strict=True)
     return pb_utils.InferenceResponse([array_output(name, value[np.newaxis]) for name, value in pair])
@@ -341,9 +355,11 @@ def open_model(name: str, args: dict[str, str], is_verified: bool = True) -> tup
     return log, settings, TicketSigner.shared(settings.runtime_directory)
 
 
-def max_batch_size(args: dict[str, str]) -> int:
-    """Maximum requests per call of `execute`, from the `args` of `initialize`."""
-    return int(json.loads(args["model_config"])["max_batch_size"])
+def warm_up(warm_up_stage: Callable[[int], object], log: ModelLog, args: dict[str, str]) -> None:
+    """Ends `initialize` of a model, with its `args`; warm_up_stage: takes the most requests per call of `execute`."""
+    warm_up_stage(int(json.loads(args["model_config"])["max_batch_size"]))
+    freeze_loaded()
+    log.stage("warmed up")
 
 
 def check_single_instance(args: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import RandomAutomaton, fusion_states, random_fusion
-from tests.helpers.decoding import PAIRS, assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
+from tests.helpers.decoding import PAIRS, assert_same_labels, decode_in_chunks, decode_whole, random_streams
 from tests.helpers.random_models import head, random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference, Label
 
@@ -52,10 +52,7 @@ def states(network: TransducerNetwork, weights: list[float], phrases: list[int])
 
 
 def decode(search, streams, start: GreedyStates) -> list[list[Label]]:
-    lengths = torch.tensor(list(map(len, streams)))
-    encoded = torch.nn.utils.rnn.pad_sequence(streams, batch_first=True, padding_value=torch.nan)
-    hyps, _ = search.decode(search.network.project_encoder(encoded), lengths, start)
-    return [labels_of(hyps, row) for row in range(len(streams))]
+    return decode_whole(search.network, search, streams, start)
 
 
 @pytest.mark.parametrize("durations", DURATIONS)

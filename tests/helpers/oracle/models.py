@@ -9,7 +9,7 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from benchmarks.nemo_specs import EOU_SPEC, FINE_TUNES, MARKS_SPEC, PROMPT_SPECS
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
+from penstock.pipeline.results.words import Token
 
 AN4 = Path(__file__).parents[2] / "data" / "an4"
 MAX_REQUEST_SAMPLES = 25 * SAMPLE_RATE_HZ
@@ -165,3 +166,11 @@ def _real_model(path: Path) -> OracleModel:
     model = ASRModel.restore_from(str(path), map_location="cpu").eval()
     model.preprocessor.featurizer.dither = 0.0
     return OracleModel(_REAL, model, import_nemo(path, _directory() / _REAL), speech())
+
+
+def assert_greedy(found: Sequence[Token], expected: Greedy) -> None:
+    """Same labels, frames and, of a TDT model, durations."""
+    assert [token.id for token in found] == expected.tokens
+    assert [token.timestamp for token in found] == expected.timestamps
+    if expected.durations:
+        assert [token.duration for token in found] == expected.durations

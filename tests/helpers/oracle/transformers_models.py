@@ -106,19 +106,14 @@ def make_processor(
 
 
 @dataclass(frozen=True)
-class TransformersModel:
-    """One model on both sides."""
+class OnBothSides:
+    """One model of Transformers, and its bundle."""
 
-    model: NemotronAsrStreamingForRNNT
-    processor: NemotronAsrStreamingProcessor
+    model: transformers.PreTrainedModel
+    processor: transformers.ProcessorMixin
     directory: Path
     checkpoint: Checkpoint
     signals: tuple[np.ndarray, ...]
-
-    @property
-    def contexts(self) -> tuple[AttentionContext, ...]:
-        """All contexts of the checkpoint."""
-        return self.checkpoint.config.encoder.contexts
 
     def features(self, samples: np.ndarray) -> dict[str, torch.Tensor]:
         """Log-mel [1, N, F] with the mask of its valid frames [1, N]."""
@@ -128,6 +123,15 @@ class TransformersModel:
         """The valid frames of the log-mel [N, F]."""
         features = self.features(samples)
         return features["input_features"][features["attention_mask"].bool()]
+
+
+class TransformersModel(OnBothSides):
+    """A streaming model."""
+
+    @property
+    def contexts(self) -> tuple[AttentionContext, ...]:
+        """All contexts of the checkpoint."""
+        return self.checkpoint.config.encoder.contexts
 
     def encode_mel(self, mel: torch.Tensor, context: AttentionContext) -> torch.Tensor:
         """Encoder output [T, D] for log-mel [N, F], offline."""

@@ -1,5 +1,7 @@
 """End tokens of a model, such as <EOU>: segments end where the search writes one, as if they were cut there by hand."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -85,16 +87,13 @@ def cut_by_hand(recognizer: StreamingRecognizer, chunks: list[torch.Tensor], opt
 
 
 @of_each_decoder
-def test_segments_are_those_cut_by_hand(recognizer, speech, options, monkeypatch):
+def test_segments_are_those_cut_by_hand(recognizer, speech, options):
     """At an end token the decoder starts anew, and the encoder goes on."""
-    stage, frames = recognizer._decoder, []
-    process = stage.process_tickets
-    monkeypatch.setattr(
-        stage, "process_tickets", lambda tickets, encoded: frames.extend(encoded) or process(tickets, encoded)
-    )
-    found = segments(recognize(recognizer, speech, [slice(None)], options | {"endpoint_state": RESET}))
-    monkeypatch.undo()
-    expected = cut_by_hand(recognizer, list(torch.cat(frames).split(CONTEXT.chunk_encoder_frames)), options)
+    stage = recognizer._decoder
+    with patch.object(stage, "process_tickets", wraps=stage.process_tickets) as process:
+        found = segments(recognize(recognizer, speech, [slice(None)], options | {"endpoint_state": RESET}))
+    frames = torch.cat([part for call in process.call_args_list for part in call.args[1]])
+    expected = cut_by_hand(recognizer, list(frames.split(CONTEXT.chunk_encoder_frames)), options)
     compared = [(text, tokens) for text, _, _, tokens, _ in found]
     assert len(compared) > 2
     # CTC carries its open token: a repeated one ends no second segment, which counts anew

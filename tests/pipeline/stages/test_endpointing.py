@@ -3,6 +3,7 @@
 import functools
 import random
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -202,19 +203,13 @@ def test_the_hypothesis_is_carried_through_endpoints(recognizer, speech, options
     [*DECODERS[::2], *(pytest.param(each, marks=pytest.mark.nightly) for each in DECODERS[1::2])],
     ids=lambda options: options.get("decoder", "greedy"),
 )
-def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech, options, monkeypatch):
+def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech, options):
     """The encoder goes on, the decoder starts anew."""
-    stage, frames = recognizer._decoder, []
-    process = stage.process_tickets
-    monkeypatch.setattr(
-        stage, "process_tickets", lambda tickets, encoded: frames.extend(encoded) or process(tickets, encoded)
-    )
-    found = segments(
-        recognize(recognizer, speech, pieces(speech, 300), options | ENDPOINTS | {"endpoint_state": RESET})
-    )
-    monkeypatch.undo()
+    stage, options_of_all = recognizer._decoder, options | ENDPOINTS | {"endpoint_state": RESET}
+    with patch.object(stage, "process_tickets", wraps=stage.process_tickets) as process:
+        found = segments(recognize(recognizer, speech, pieces(speech, 300), options_of_all))
     assert len(found) > 3
-    encoded, start = torch.cat(frames), 0
+    encoded, start = torch.cat([part for call in process.call_args_list for part in call.args[1]]), 0
     for text, processed_s, words, tokens, alternatives in found[:-1]:
         end = round((processed_s * SAMPLE_RATE_HZ + VIRTUAL_SAMPLES) / FRAME_SAMPLES)
         with recognizer.open_stream("alone", options) as stream:

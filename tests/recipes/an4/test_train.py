@@ -27,22 +27,27 @@ from recipes.training.trainer import Trainer, TrainerConfig
 pytestmark = pytest.mark.oracle
 ROOT = Path(__file__).parents[3]
 MODELS = ROOT / "models"
+MANIFEST = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
 SMALL = DemoModelConfig(layers=1, width=16, heads=2, subsampling_channels=8, hidden=12)
 
 
-def test_training_from_the_shipped_bundle(tmp_path, monkeypatch):
-    """Six steps on the recordings of the repository, resumed after three."""
+def train(out: Path, monkeypatch, *arguments: str) -> dict:
+    """Six steps on the recordings of the repository, resumed after three; the last point of the curve."""
     pytest.importorskip("pocketsphinx", reason="extra `train`")
-    manifest = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
-    command = ["train", "--init", str(MODELS / "an4-rnnt-hybrid"), "--models", "rnnt", "--synthetic", "0",
-               "--batch-s", "8", "--train", manifest, "--out", str(tmp_path), "--learning-rate", "1e-5"]  # fmt: skip
+    command = ["train", "--synthetic", "0", "--batch-s", "8", "--train", MANIFEST, "--out", str(out), *arguments]
     for steps in ("3", "6"):
         monkeypatch.setattr(sys, "argv", [*command, "--steps", steps])
         main()
-    points = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
-    assert points[-1]["step"] == 6
+    point = json.loads((out / "curve.jsonl").read_text().splitlines()[-1])
+    assert point["step"] == 6
+    return point
+
+
+def test_training_from_the_shipped_bundle(tmp_path, monkeypatch):
+    shipped = MODELS / "an4-rnnt-hybrid"
+    train(tmp_path, monkeypatch, "--init", str(shipped), "--models", "rnnt", "--learning-rate", "1e-5")
     made = import_nemo(tmp_path / "rnnt.nemo", tmp_path / "bundle").tensors()
-    shipped = Checkpoint(MODELS / "an4-rnnt-hybrid").tensors()
+    shipped = Checkpoint(shipped).tensors()
     changed = {name for name, tensor in made.items() if not torch.equal(tensor, shipped[name])}
     assert {name.split(".")[0] for name in changed} == {"encoder", "predictor", "joint", "ctc"}
     assert all(float((made[name] - shipped[name].float()).abs().max()) < 1e-3 for name in changed)
@@ -50,17 +55,8 @@ def test_training_from_the_shipped_bundle(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("init", ["an4-rnnt-hybrid", "an4-offline"])
 def test_training_an_offline_model_from_a_bundle(init, tmp_path, monkeypatch):
-    """Six steps on the recordings of the repository, resumed after three."""
-    pytest.importorskip("pocketsphinx", reason="extra `train`")
-    manifest = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
-    command = ["train", "--offline", "--init", str(MODELS / init), "--synthetic", "0", "--batch-s", "8",
-               "--padded", "0.5", "--train", manifest,
-               "--validation", manifest, "--out", str(tmp_path), "--learning-rate", "1e-4"]  # fmt: skip
-    for steps in ("3", "6"):
-        monkeypatch.setattr(sys, "argv", [*command, "--steps", steps])
-        main()
-    points = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
-    assert points[-1]["step"] == 6 and "WER tdt [-1,-1]" in points[-1]
+    options = ("--offline", "--padded", "0.5", "--validation", MANIFEST, "--learning-rate", "1e-4")
+    assert "WER tdt [-1,-1]" in train(tmp_path, monkeypatch, "--init", str(MODELS / init), *options)
     made = import_nemo(tmp_path / "tdt.nemo", tmp_path / "bundle")
     config, shipped = made.config, Checkpoint(MODELS / init)
     assert config.encoder.is_offline and config.features.is_normalized and not config.encoder.has_conv_layer_norm

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from penstock.errors import CheckpointError, PenstockError
+from penstock.errors import PenstockError
 from penstock.scoring.ngram.io import (
     NEMO_TOKEN_OFFSET,
     TokenFormat,
@@ -60,14 +60,11 @@ def test_another_vocabulary_is_rejected_by_name():
         load_ngram_lm(arpa_path("3"), other)
 
 
-def test_names_come_from_the_tokenizer(bundled_model, tmp_path):
+def test_names_come_from_the_tokenizer(bundled_model):
     names = read_token_names(bundled_model / "tokenizer.model")
     assert len(names.pieces) == 64
     assert (names.pieces[0], names.pieces[14], names.unknown_label) == ("<unk>", "▁six", 0)
     assert names.control_labels == frozenset()
-    (tmp_path / "x.model").write_bytes(b"no model")
-    with pytest.raises(CheckpointError, match=r"x\.model: not a SentencePiece model"):
-        read_token_names(tmp_path / "x.model")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from penstock.decoding.beam.scratch import CAN_STEP, IS_BEHIND, BeamNetwork, Bea
 from penstock.decoding.ctc import CtcHead
 from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors.graph_buckets import Buckets, split_chunk
-from penstock.decoding.tensors.tensor_tree import first, map_tensors, rows_at
+from penstock.decoding.tensors.tensor_tree import first, join_rows, map_tensors, rows_at
 from penstock.graphs.program import Driver, Program, Step, While, run_eagerly
 from penstock.scoring.fusion import Fusion
 
@@ -248,9 +248,5 @@ def joined(parts: list[TokenLists]) -> TokenLists:
     """Concatenates the labels [B, M] of the parts for each stream; does not synchronize."""
     if len(parts) == 1:
         return parts[0]
-    tokens = map_tensors(lambda *same: torch.cat(same, dim=1), *(part.tokens for part in parts))
-    places = [torch.arange(part.tokens.labels.shape[1], device=part.lengths.device) for part in parts]
-    is_token = torch.cat([p < part.lengths.unsqueeze(1) for p, part in zip(places, parts, strict=True)], dim=1)
-    order = (~is_token).long().argsort(dim=1, stable=True)
-    lengths = torch.stack([part.lengths for part in parts]).sum(dim=0)
-    return TokenLists(map_tensors(lambda t: t.gather(1, order), tokens), lengths)
+    lengths = [part.lengths for part in parts]
+    return TokenLists(join_rows([part.tokens for part in parts], lengths), torch.stack(lengths).sum(dim=0))

@@ -51,6 +51,14 @@ def gather(tree: Tree, index: torch.Tensor) -> Tree:
     return map_tensors(lambda t: rows_at(t, index), tree)
 
 
+def join_rows(parts: Sequence[Tree], counts: Sequence[torch.Tensor]) -> Tree:
+    """Concatenates the first counts[i] [B] places of parts [B, M_i], all other places last; does not synchronize."""
+    places = [torch.arange(leaves(part)[0].shape[1], device=counts[0].device) for part in parts]
+    is_valid = torch.cat([at < count.unsqueeze(1) for at, count in zip(places, counts, strict=True)], dim=1)
+    order = (~is_valid).long().argsort(dim=1, stable=True)
+    return map_tensors(lambda *same: torch.cat(same, dim=1).gather(1, order), *parts)
+
+
 def flatten(tree: Tree) -> Tree:
     """[B, K, ...] -> [B * K, ...]"""
     return map_tensors(lambda t: t.flatten(0, 1), tree)

@@ -56,13 +56,7 @@ def open_network(
 class StandardNetwork(TransducerNetwork):
     """`choose` and `replace_` run as fused kernels if `kernels` selects them; all else is always PyTorch."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: str = AUTO,
-    ):
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str, dtype: torch.dtype, kernels: str):
         """kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible (`capability.resolve`)."""
         super().__init__(head_of(checkpoint), device, dtype)
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
@@ -148,13 +142,7 @@ class FactorizedNetwork(TransducerNetwork):
     row is one tensor [J + V]: of an encoder frame h [A h | W h], of a prediction after label y [B e_y | log P_ilm].
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: str = AUTO,
-    ):
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str, dtype: torch.dtype, kernels: str):
         """kernels: "auto" or "torch"; SettingError for "fused"."""
         super().__init__(head_of(checkpoint), device, dtype)
         if kernels == FUSED:

@@ -10,7 +10,7 @@ import torch
 
 from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.tensors.graph_buckets import split_chunk
-from penstock.decoding.tensors.tensor_tree import map_tensors
+from penstock.decoding.tensors.tensor_tree import join_rows, map_tensors
 from penstock.decoding.wfst.backpointers import ChunkLinks, ChunkTraceback, Ends, FlatNodes, LinkRecorder, chunk_links
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, FusedFrameStep, StreamBoosts
@@ -62,19 +62,10 @@ def join_paths(paths: list[BestPath]) -> BestPath:
     *before, last = paths
     if not before:
         return last
-    # 1) valid nodes of each part: [B, P] each
     counts = [*(path.stable for path in before), last.lengths]
-    is_valid = torch.cat(
-        [
-            torch.arange(path.pieces.shape[1], device=count.device) < count.unsqueeze(1)
-            for path, count in zip(paths, counts, strict=True)
-        ],
-        dim=1,
-    )
-    # 2) moved together, to the front
-    order = (~is_valid).long().argsort(dim=1, stable=True)
     fields = ("pieces", "words", "frames", "last_frames_before", "scores")
-    nodes = {name: torch.cat([getattr(path, name) for path in paths], dim=1).gather(1, order) for name in fields}
+    joined = join_rows([tuple(getattr(path, name) for name in fields) for path in paths], counts)
+    nodes = dict(zip(fields, joined, strict=True))
     stable = torch.stack([path.stable for path in paths]).sum(dim=0)
     may_overflow = torch.stack([path.may_overflow for path in paths]).amax(dim=0)
     lengths = torch.stack(counts).sum(dim=0)

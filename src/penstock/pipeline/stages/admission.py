@@ -1,6 +1,5 @@
 """Admits the rows of requests to the features stage: samples, options and the stream table. Independent of log-mel."""
 
-from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -109,8 +108,9 @@ class AdmittingStage:
         """Admits a row by itself and returns its slot; options are checked before a start takes one."""
         stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
         is_start = bool(flags & START)
-        if is_start:
-            self._check_number(stream_id)
+        # A client gives each stream another number.
+        if is_start and isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
+            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
         # First: of an id that is not open the client learns that, whatever else is wrong.
         slot = -1 if is_start else self.table.look_up(stream_id).slot
         try:
@@ -147,11 +147,6 @@ class AdmittingStage:
 
     def _check_row(self, rows: AudioRows, row: int, slot: int, options: ResolvedOptions | None) -> None:
         """StreamError for a row that its stream cannot take at this point; a start has options and no slot."""
-
-    def _check_number(self, stream_id: Hashable) -> None:
-        """StreamError if a stream number starts that is open: its client gives each stream another one."""
-        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
-            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
 
     def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
         """By row: why its samples cannot be used."""

@@ -226,7 +226,7 @@ class SpeakerStage:
         """Seconds in steps."""
         return self._board.speaker_busy_s
 
-    def warm_up(self) -> None:
+    def warm_up(self, streams: int) -> None:
         """Runs a step, so that its memory is allocated before the first request."""
         width = self._factor * self.steps.network.config.features.mel_bins
         self.steps.open(0, next(iter(self.steps.network.config.steps)))  # again when a stream gets the place

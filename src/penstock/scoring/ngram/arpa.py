@@ -14,8 +14,9 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
@@ -149,16 +150,11 @@ def _open(path: Path) -> Iterator[Iterator[bytes]]:
             file.seek(0)
             unpack = next((each for magic, each in _COMPRESSED.items() if start.startswith(magic)), None)
             with unpack(file) if unpack else file as text:
-                yield _bounded_lines(text)
+                yield iter(partial(text.readline, _MAX_LINE_BYTES), b"")
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if not isinstance(error, OSError) or error.errno is None:
             raise ArpaError(f"{path}: the compressed data are broken: {error}") from error
         raise ArpaError(f"{path}: {error.strerror or error}") from error
-
-
-def _bounded_lines(text: IO[bytes]) -> Iterator[bytes]:
-    while line := text.readline(_MAX_LINE_BYTES):
-        yield line
 
 
 class _LineReader:
@@ -273,7 +269,8 @@ class _LineReader:
             raise self._fail(f"the header says {count} {order}-grams, found {row}")
         fields = line.split()
         if len(fields) not in (order + 1, order + 2):
-            raise self._fail(f"expected a probability, {_plural(order, 'word')} and a back-off, found {_show(line)}")
+            words = "1 word" if order == 1 else f"{order} words"
+            raise self._fail(f"expected a probability, {words} and a back-off, found {_show(line)}")
         self._ngrams += 1
         return fields
 
@@ -340,7 +337,3 @@ def _key(field: bytes) -> bytes:
 
 def _show(line: bytes) -> str:
     return repr(cut(line.decode("utf-8", "replace")))
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
