@@ -15,10 +15,12 @@ import threading
 from itertools import cycle
 from pathlib import Path
 
+import fsspec
 import pyarrow.parquet
 import ray
 from ray.cluster_utils import Cluster
 
+from penstock.transcription.files import FileTranscript
 from recipes.archive import ray_transcribe
 
 ROOT = Path(__file__).parents[3]
@@ -104,26 +106,44 @@ def test_a_missing_model_ends_the_run(cluster, tmp_path):
     assert run.returncode == 2 and "/lacking/model" in errors.splitlines()[-1], errors
 
 
-def test_a_file_that_ends_its_worker_and_a_run_that_goes_on(cluster, tmp_path, monkeypatch):
-    class Fatal:
-        def __init__(self, *recognition: object):
-            pass
+def test_a_file_that_ends_its_process_and_a_run_that_goes_on(cluster, tmp_path, monkeypatch):
+    def recognize(paths, args):
+        if any("fatal" in path for path in paths):
+            os._exit(1)
+        return [{"audio": path, "text": "b", "error": None} for path in paths]
 
-        def __call__(self, batch):
-            paths = json.loads(batch["paths"][0])
-            if any("fatal" in path for path in paths):
-                os._exit(1)
-            return {"row": [json.dumps({"audio": path, "text": "b", "error": None}) for path in paths]}
-
-    monkeypatch.setattr(ray_transcribe, "Worker", Fatal)
+    monkeypatch.setattr(ray_transcribe, "recognize", recognize)
     out = tmp_path / "rows.jsonl"
     write_manifest(tmp_path / "m.jsonl", ["one.wav", "fatal.wav", "two.wav"])
     kept = json.dumps({"audio": str(tmp_path / "one.wav"), "text": "a", "error": None})
     Path(f"{out}.partial").write_text(kept + '\n{"audio": "ha')
     given = {"manifest": str(tmp_path / "m.jsonl"), "out": out, "resume": True, "address": cluster.address}
-    args = argparse.Namespace(**given, actors=1, device="cpu", batch_s=600.0, model=None)
+    args = argparse.Namespace(**given, workers=1, device="cpu", batch_s=600.0, model=None)
     assert ray_transcribe.transcribe(args) == 1
     ray.shutdown()
     rows = {Path(row["audio"]).stem: row for row in map(json.loads, out.read_text().splitlines())}
     assert {name: row["text"] for name, row in rows.items()} == {"one": "a", "two": "b", "fatal": ""}
     assert rows["fatal"]["error"]["code"] == "RUN_FAILED" and not Path(f"{out}.partial").exists()
+
+
+def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done():
+    store, on_disk = fsspec.filesystem("memory"), []
+    urls = [f"memory://{number}.wav" for number in range(40)]
+    for url in urls:
+        store.pipe(url, b"audio")
+
+    class Transcriber:
+        def transcribe_numbered(self, files):
+            for index, path in files:
+                on_disk.append(len(list(Path(path).parent.iterdir())))
+                yield index, [FileTranscript(path)]
+
+    worker = object.__new__(ray_transcribe.Worker)
+    worker._transcriber = Transcriber()
+    assert [row["audio"] for row in worker.rows(urls)] == urls
+    assert max(on_disk) <= 10
+
+
+def test_the_driver_does_not_wait_for_large_packages():
+    code = "import sys, recipes.archive.ray_transcribe; print({'torch', 'pandas', 'pyarrow'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "set()\n"
