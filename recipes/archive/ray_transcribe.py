@@ -25,7 +25,7 @@ import fsspec
 import ray
 from ray import exceptions as errors
 
-from penstock.errors import AudioError, ManifestError, PenstockError, SettingError
+from penstock.errors import AudioError, ManifestError, OutputError, PenstockError, SettingError
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.reporting import check_writable
 from penstock.runtime import prepare_process
@@ -164,9 +164,9 @@ def _recognized(work: list[list[str]], args: argparse.Namespace) -> Iterator[dic
 def transcribe(args: argparse.Namespace) -> int:
     """Writes a row for each file; returns how many have an error."""
     inputs, kept = read_inputs(args.manifest), Path(f"{args.out}.partial")
-    rows = _kept_rows(kept, args.resume)
-    failures = sum(rows.values())
-    left = {path: audio_s for path, audio_s in inputs.items() if path not in rows}
+    done = _keep_rows(args.out, kept, args.resume)
+    left = {path: audio_s for path, audio_s in inputs.items() if path not in done}
+    failures = 0
     ray.init(address=args.address, log_to_driver=False, logging_level="ERROR")
     if not _units(args.device):
         raise SettingError(f"--device {args.device}: the cluster has none")
@@ -209,14 +209,36 @@ def write_result(rows: Path, out: Path) -> None:
     rows.unlink()
 
 
-def _kept_rows(kept: Path, is_resumed: bool) -> dict[str, bool]:
-    """True for files with an error, of a run that ended early; half a line at the end is removed."""
-    if kept.exists() and not is_resumed:
-        raise SettingError(f"{kept} is of a run that ended early; --resume goes on with it")
-    whole, end, rest = (kept.read_bytes() if kept.exists() else b"").rpartition(b"\n")
-    if rest:
-        os.truncate(kept, len(whole + end))
-    return {row["audio"]: row["error"] is not None for row in map(json.loads, whole.splitlines())}
+def _keep_rows(out: Path, kept: Path, is_resumed: bool) -> set[str]:
+    """Files that an earlier run recognized, whose rows alone are in `kept` then: failed files are tried again."""
+    if not is_resumed:
+        for path in (path for path in (out, kept) if path.exists() and path.stat().st_size):
+            raise SettingError(f"{path} is of an earlier run; --resume goes on with it")
+        return set()
+    done, new = set(), Path(f"{kept}.new")
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            for row in _earlier_rows(out, kept):
+                if row["error"] is None:
+                    done.add(row["audio"])
+                    print(json.dumps(row, ensure_ascii=False), file=file)
+    except (ValueError, TypeError, KeyError) as error:
+        new.unlink()
+        raise OutputError(f"--resume: {kept if kept.exists() else out} has other lines than rows: {error}") from error
+    new.replace(kept)
+    return done
+
+
+def _earlier_rows(out: Path, kept: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a run that ended early, without half a line at the end; else of one that ended."""
+    if kept.exists() or (out.exists() and out.suffix != ".parquet"):
+        with open(kept if kept.exists() else out, "rb") as file:
+            yield from (json.loads(line) for line in file if line.endswith(b"\n"))
+    elif out.exists():
+        from pyarrow import parquet
+
+        for batch in parquet.ParquetFile(out).iter_batches():
+            yield from batch.to_pylist()
 
 
 def main() -> int:
@@ -224,7 +246,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", help="NeMo manifest, or list with one path or URL per line; a path or URL itself")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="result: .parquet, else JSON lines")
-    parser.add_argument("--resume", action="store_true", help="go on with the rows of a run that ended early")
+    parser.add_argument("--resume", action="store_true", help="keep rows of an earlier run; retry its failed files")
     parser.add_argument("--address", help="Ray cluster (RAY_ADDRESS, or a cluster of this machine alone)")
     parser.add_argument("--device", choices=_STREAMS, default="cpu", help="a task per core or per GPU (cpu)")
     parser.add_argument("--workers", type=int, metavar="N", help="at most N tasks at a time (all cores or GPUs)")
@@ -233,7 +255,7 @@ def main() -> int:
         option.add_flag(parser)
     args = parser.parse_args()
     try:
-        check_writable(args.out, False, "--out")
+        check_writable(args.out, True, "--out")
         if not args.batch_s > 0 or (args.workers is not None and args.workers < 1):
             raise SettingError(f"--batch-s is {args.batch_s}, --workers is {args.workers}; accepted: positive numbers")
         return 1 if transcribe(args) else 0

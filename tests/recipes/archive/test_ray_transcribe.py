@@ -20,6 +20,7 @@ import pyarrow.parquet
 import ray
 from ray.cluster_utils import Cluster
 
+from penstock.errors import OutputError, SettingError
 from penstock.transcription.files import FileTranscript
 from recipes.archive import ray_transcribe
 
@@ -115,8 +116,7 @@ def test_a_file_that_ends_its_process_and_a_run_that_goes_on(cluster, tmp_path, 
     monkeypatch.setattr(ray_transcribe, "recognize", recognize)
     out = tmp_path / "rows.jsonl"
     write_manifest(tmp_path / "m.jsonl", ["one.wav", "fatal.wav", "two.wav"])
-    kept = json.dumps({"audio": str(tmp_path / "one.wav"), "text": "a", "error": None})
-    Path(f"{out}.partial").write_text(kept + '\n{"audio": "ha')
+    write_rows(Path(f"{out}.partial"), tmp_path, '{"audio": "ha')
     given = {"manifest": str(tmp_path / "m.jsonl"), "out": out, "resume": True, "address": cluster.address}
     args = argparse.Namespace(**given, workers=1, device="cpu", batch_s=600.0, model=None)
     assert ray_transcribe.transcribe(args) == 1
@@ -124,6 +124,27 @@ def test_a_file_that_ends_its_process_and_a_run_that_goes_on(cluster, tmp_path, 
     rows = {Path(row["audio"]).stem: row for row in map(json.loads, out.read_text().splitlines())}
     assert {name: row["text"] for name, row in rows.items()} == {"one": "a", "two": "b", "fatal": ""}
     assert rows["fatal"]["error"]["code"] == "RUN_FAILED" and not Path(f"{out}.partial").exists()
+
+
+def write_rows(path: Path, folder: Path, rest: str) -> None:
+    """Rows of `one.wav` and, failed, of `two.wav`."""
+    rows = {"one.wav": None, "two.wav": {"code": "AUDIO_INVALID", "message": "m"}}
+    found = [{"audio": f"{folder / name}", "text": "a", "error": error} for name, error in rows.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in found) + rest)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_failed_files_of_an_ended_run_are_tried_again(name, tmp_path):
+    out, kept = tmp_path / name, tmp_path / f"{name}.partial"
+    write_rows(kept, tmp_path, "")
+    ray_transcribe.write_result(kept, out)
+    assert not kept.exists() and ray_transcribe._keep_rows(out, kept, True) == {str(tmp_path / "one.wav")}
+    assert [json.loads(line)["text"] for line in kept.read_text().splitlines()] == ["a"] and out.exists()
+    with pytest.raises(SettingError, match="--resume"):
+        ray_transcribe._keep_rows(out, kept, False)
+    kept.write_text("3\n")
+    with pytest.raises(OutputError, match="other lines than rows"):
+        ray_transcribe._keep_rows(out, kept, True)
 
 
 def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done():
