@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, groupby, islice
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,11 +62,16 @@ def _as_json(line: str) -> str:
     return line if not path or path.startswith("{") else json.dumps({"audio_filepath": path})
 
 
-def batches(inputs: dict[str, float], batch_s: float) -> list[list[str]]:
-    """Paths in batches of about `batch_s` of audio, long files first."""
-    paths = sorted(inputs, key=lambda path: -inputs[path])
-    placed = zip(accumulate(inputs[path] for path in paths), paths, strict=True)
-    return [[path for _, path in batch] for _, batch in groupby(placed, lambda each: each[0] // batch_s)]
+def batches(inputs: dict[str, float], batch_s: float, files: int) -> list[list[str]]:
+    """Paths in batches of at least `batch_s` of audio and `files` paths, but the last one; long files first."""
+    found, audio_s = [[]], 0.0
+    for path in sorted(inputs, key=lambda path: -inputs[path]):
+        if audio_s >= batch_s and len(found[-1]) >= files:
+            found.append([])
+            audio_s = 0.0
+        found[-1].append(path)
+        audio_s += inputs[path]
+    return found
 
 
 def fetch(path: str, place: str) -> str | AudioError:
@@ -85,53 +90,46 @@ def fetch(path: str, place: str) -> str | AudioError:
             time.sleep(wait_s)
 
 
-class Worker:
-    """Recognizes batches of files, one after the other, with one thread or one GPU."""
-
-    def __init__(self, args: argparse.Namespace):
-        from penstock.model.bundle import Checkpoint
-        from penstock.model.resolve import resolve_or_bundled
-        from penstock.transcription.files import FileTranscriber
-        from penstock.transcription.offline import open_recognizer
-
-        prepare_process(1)
-        checkpoint, streams = Checkpoint(resolve_or_bundled(args.model)), _STREAMS[args.device]
-        context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
-        recognizer = open_recognizer(checkpoint, context, streams, args.device, DEFAULT_DECODING, None, None, precision)
-        self._transcriber = FileTranscriber(recognizer, recognizer.chunk_samples({}))
-
-    def rows(self, paths: list[str]) -> list[dict[str, Any]]:
-        """A row for each file, in any order. What was read from URLs is on disk until its row is done."""
-        rows = []
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
-
-            def readable() -> Iterator[tuple[int, str]]:
-                reads = (pool.submit(fetch, path, f"{folder}/{index}") for index, path in enumerate(paths))
-                ahead = deque(islice(reads, _READ_AHEAD))
-                for index, path in enumerate(paths):
-                    found = ahead.popleft().result()
-                    ahead.extend(islice(reads, 1))
-                    if isinstance(found, AudioError):
-                        rows.append(_row({"audio": path, "text": ""}, str(found)))
-                    else:
-                        yield index, found
-
-            for index, (transcript,) in self._transcriber.transcribe_numbered(readable()):
-                opened, transcript.audio = transcript.audio, paths[index]
-                rows.append(_row(document(transcript), (transcript.error or "").replace(opened, paths[index])))
-                if opened != paths[index]:
-                    os.unlink(opened)
-        return rows
-
-
-_LOADED: list[Worker] = []  # in a process of Ray, which it keeps for the batches that follow
+_LOADED: list[Any] = []  # the FileTranscriber of a process of Ray, which keeps it for its next batches
 
 
 def recognize(paths: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of a batch, in a process of Ray."""
+    """A row for each file, in any order, with one thread or one GPU. A download is on disk until its row is done."""
     if not _LOADED:
-        _LOADED.append(Worker(args))
-    return _LOADED[0].rows(paths)
+        _LOADED.append(_load(args))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+
+        def readable() -> Iterator[tuple[int, str]]:
+            reads = (pool.submit(fetch, path, f"{folder}/{index}") for index, path in enumerate(paths))
+            ahead = deque(islice(reads, _READ_AHEAD))
+            for index, path in enumerate(paths):
+                found = ahead.popleft().result()
+                ahead.extend(islice(reads, 1))
+                if isinstance(found, AudioError):
+                    rows.append(_row({"audio": path, "text": ""}, str(found)))
+                else:
+                    yield index, found
+
+        for index, (transcript,) in _LOADED[0].transcribe_numbered(readable()):
+            opened, transcript.audio = transcript.audio, paths[index]
+            rows.append(_row(document(transcript), (transcript.error or "").replace(opened, paths[index])))
+            if opened != paths[index]:
+                os.unlink(opened)
+    return rows
+
+
+def _load(args: argparse.Namespace) -> Any:
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.resolve import resolve_or_bundled
+    from penstock.transcription.files import FileTranscriber
+    from penstock.transcription.offline import open_recognizer
+
+    prepare_process(1)
+    checkpoint, streams = Checkpoint(resolve_or_bundled(args.model)), _STREAMS[args.device]
+    context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
+    recognizer = open_recognizer(checkpoint, context, streams, args.device, DEFAULT_DECODING, None, None, precision)
+    return FileTranscriber(recognizer, recognizer.chunk_samples({}))
 
 
 def _row(result: dict[str, Any], error: str) -> dict[str, Any]:
@@ -168,7 +166,7 @@ def transcribe(args: argparse.Namespace) -> int:
     left = {path: audio_s for path, audio_s in inputs.items() if path not in done}
     failures = 0
     ray.init(address=args.address, log_to_driver=False, logging_level="ERROR")
-    if not _units(args.device):
+    if not (units := _units(args.device)):
         raise SettingError(f"--device {args.device}: the cluster has none")
     args.model = os.path.abspath(args.model) if os.path.exists(args.model or "") else args.model
     with open(kept, "a", encoding="utf-8") as file, Progress(sys.stderr, len(left), sum(left.values())) as progress:
@@ -181,9 +179,10 @@ def transcribe(args: argparse.Namespace) -> int:
             progress.add_item()
             return row["error"] is not None
 
-        for batch_s in (args.batch_s, 1e-6):  # then one by one, what has ended a process
+        side_by_side = min(_STREAMS[args.device], -(-len(left) // (args.workers or units)))
+        for least in ((args.batch_s, side_by_side), (0.0, 1)):  # then one by one, what has ended a process
             if left:
-                failures += sum(map(write, _recognized(batches(left, batch_s), args)))
+                failures += sum(map(write, _recognized(batches(left, *least), args)))
         lost = "RUN_FAILED: its process ended each time; Ray's logs have the reason"
         failures += sum(write(_row({"audio": path, "text": ""}, lost)) for path in list(left))
         progress.clear()
@@ -250,7 +249,7 @@ def main() -> int:
     parser.add_argument("--address", help="Ray cluster (RAY_ADDRESS, or a cluster of this machine alone)")
     parser.add_argument("--device", choices=_STREAMS, default="cpu", help="a task per core or per GPU (cpu)")
     parser.add_argument("--workers", type=int, metavar="N", help="at most N tasks at a time (all cores or GPUs)")
-    parser.add_argument("--batch-s", type=float, default=600.0, metavar="S", help="seconds of audio per task (600)")
+    parser.add_argument("--batch-s", type=float, default=600.0, metavar="S", help="least audio per task (600)")
     for option in (MODEL, CONTEXT, PRECISION):
         option.add_flag(parser)
     args = parser.parse_args()

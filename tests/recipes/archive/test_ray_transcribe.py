@@ -67,6 +67,13 @@ def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
     assert all(row["text"] and row["error"] is None for row in rows)
 
 
+def test_batches_have_enough_audio_and_files():
+    inputs = {"a": 5.0, "b": 90.0, "c": 60.0, "d": 50.0, "e": 10.0}
+    assert ray_transcribe.batches(inputs, 100.0, 1) == [["b", "c"], ["d", "e", "a"]]
+    assert ray_transcribe.batches(inputs, 100.0, 3) == [["b", "c", "d"], ["e", "a"]]
+    assert ray_transcribe.batches(inputs, 0.0, 1) == [["b"], ["c"], ["d"], ["e"], ["a"]]
+
+
 class EveryThirdIsLost(http.server.SimpleHTTPRequestHandler):
     answers = cycle((False, False, True))
 
@@ -147,7 +154,7 @@ def test_failed_files_of_an_ended_run_are_tried_again(name, tmp_path):
         ray_transcribe._keep_rows(out, kept, True)
 
 
-def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done():
+def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done(monkeypatch):
     store, on_disk = fsspec.filesystem("memory"), []
     urls = [f"memory://{number}.wav" for number in range(40)]
     for url in urls:
@@ -159,9 +166,8 @@ def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done():
                 on_disk.append(len(list(Path(path).parent.iterdir())))
                 yield index, [FileTranscript(path)]
 
-    worker = object.__new__(ray_transcribe.Worker)
-    worker._transcriber = Transcriber()
-    assert [row["audio"] for row in worker.rows(urls)] == urls
+    monkeypatch.setattr(ray_transcribe, "_LOADED", [Transcriber()])
+    assert [row["audio"] for row in ray_transcribe.recognize(urls, argparse.Namespace())] == urls
     assert max(on_disk) <= 10
 
 
