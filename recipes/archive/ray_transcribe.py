@@ -3,45 +3,40 @@
     python -m recipes.archive.ray_transcribe calls.jsonl --out calls.parquet --model MODEL --address auto
 
 Needs the extra `archive` (docs/archives.md). Ray repeats the batches of a lost node, but only the driver writes rows,
-and each file has one. Until the end they are in `OUT.partial`, with which `--resume` goes on.
+and each file has one. Until the end they are in `OUT.partial`, with which `--resume` goes on. The driver imports
+neither torch nor, but for Parquet, pyarrow.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, groupby
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
-import pyarrow
 import ray
-from pyarrow import json as arrow_json
-from pyarrow import parquet
+from ray import exceptions as errors
 
-from penstock.errors import AudioError, ManifestError, PenstockError, SettingError
-from penstock.model.bundle import Checkpoint
-from penstock.model.resolve import resolve_or_bundled
+from penstock.errors import AudioError, ManifestError, OutputError, PenstockError, SettingError
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.reporting import check_writable
 from penstock.runtime import prepare_process
 from penstock.serving.settings import CONTEXT, MODEL, PRECISION
-from penstock.transcription.files import FileTranscriber
 from penstock.transcription.manifest import parse_lines
-from penstock.transcription.offline import open_recognizer
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import document
 
 _STREAMS = {"cpu": 16, "cuda": 64}
 _ASSUMED_S = 30.0  # of a file for which the manifest has no duration
-_TEXT = pyarrow.string()
-_ERROR = pyarrow.struct([("code", _TEXT), ("message", _TEXT)])
-_SCHEMA = pyarrow.schema([("audio", _TEXT), ("text", _TEXT), ("error", _ERROR)])  # other columns are as their rows
+_READ_AHEAD = 8  # files
 
 
 def read_inputs(manifest: str) -> dict[str, float]:
@@ -67,11 +62,16 @@ def _as_json(line: str) -> str:
     return line if not path or path.startswith("{") else json.dumps({"audio_filepath": path})
 
 
-def batches(inputs: dict[str, float], batch_s: float) -> list[list[str]]:
-    """Paths in batches of about `batch_s` of audio, long files first."""
-    paths = sorted(inputs, key=lambda path: -inputs[path])
-    placed = zip(accumulate(inputs[path] for path in paths), paths, strict=True)
-    return [[path for _, path in batch] for _, batch in groupby(placed, lambda each: each[0] // batch_s)]
+def batches(inputs: dict[str, float], batch_s: float, files: int) -> list[list[str]]:
+    """Paths in batches of at least `batch_s` of audio and `files` paths, but the last one; long files first."""
+    found, audio_s = [[]], 0.0
+    for path in sorted(inputs, key=lambda path: -inputs[path]):
+        if audio_s >= batch_s and len(found[-1]) >= files:
+            found.append([])
+            audio_s = 0.0
+        found[-1].append(path)
+        audio_s += inputs[path]
+    return found
 
 
 def fetch(path: str, place: str) -> str | AudioError:
@@ -90,33 +90,46 @@ def fetch(path: str, place: str) -> str | AudioError:
             time.sleep(wait_s)
 
 
-class Worker:
-    """Recognizes batches of files, one after the other, with one thread or one GPU."""
+_LOADED: list[Any] = []  # the FileTranscriber of a process of Ray, which keeps it for its next batches
 
-    def __init__(self, args: argparse.Namespace):
-        prepare_process(1)
-        checkpoint, streams = Checkpoint(resolve_or_bundled(args.model)), _STREAMS[args.device]
-        context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
-        recognizer = open_recognizer(checkpoint, context, streams, args.device, DEFAULT_DECODING, None, None, precision)
-        self._transcriber = FileTranscriber(recognizer, recognizer.chunk_samples({}))
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """batch: `paths`, one batch as JSON. Returns `row`, a result as JSON for each file."""
-        paths, rows = json.loads(batch["paths"][0]), []
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+def recognize(paths: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each file, in any order, with one thread or one GPU. A download is on disk until its row is done."""
+    if not _LOADED:
+        _LOADED.append(_load(args))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
 
-            def readable() -> Iterator[tuple[int, str]]:
-                places = [f"{folder}/{index}" for index in range(len(paths))]
-                for index, found in enumerate(pool.map(fetch, paths, places)):
-                    if isinstance(found, AudioError):
-                        rows.append(_row({"audio": paths[index], "text": ""}, str(found)))
-                    else:
-                        yield index, found
+        def readable() -> Iterator[tuple[int, str]]:
+            reads = (pool.submit(fetch, path, f"{folder}/{index}") for index, path in enumerate(paths))
+            ahead = deque(islice(reads, _READ_AHEAD))
+            for index, path in enumerate(paths):
+                found = ahead.popleft().result()
+                ahead.extend(islice(reads, 1))
+                if isinstance(found, AudioError):
+                    rows.append(_row({"audio": path, "text": ""}, str(found)))
+                else:
+                    yield index, found
 
-            for index, (transcript,) in self._transcriber.transcribe_numbered(readable()):
-                opened, transcript.audio = transcript.audio, paths[index]
-                rows.append(_row(document(transcript), (transcript.error or "").replace(opened, paths[index])))
-        return {"row": [json.dumps(row) for row in rows]}
+        for index, (transcript,) in _LOADED[0].transcribe_numbered(readable()):
+            opened, transcript.audio = transcript.audio, paths[index]
+            rows.append(_row(document(transcript), (transcript.error or "").replace(opened, paths[index])))
+            if opened != paths[index]:
+                os.unlink(opened)
+    return rows
+
+
+def _load(args: argparse.Namespace) -> Any:
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.resolve import resolve_or_bundled
+    from penstock.transcription.files import FileTranscriber
+    from penstock.transcription.offline import open_recognizer
+
+    prepare_process(1)
+    checkpoint, streams = Checkpoint(resolve_or_bundled(args.model)), _STREAMS[args.device]
+    context, precision = (option.read({}, option.given(args)) for option in (CONTEXT, PRECISION))
+    recognizer = open_recognizer(checkpoint, context, streams, args.device, DEFAULT_DECODING, None, None, precision)
+    return FileTranscriber(recognizer, recognizer.chunk_samples({}))
 
 
 def _row(result: dict[str, Any], error: str) -> dict[str, Any]:
@@ -125,26 +138,35 @@ def _row(result: dict[str, Any], error: str) -> dict[str, Any]:
     return result | {"error": {"code": code, "message": message} if error else None}
 
 
-def _recognized(work: list[list[str]], actors: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Rows as batches are done, in any order; a batch that ends its worker three times has none."""
-    context = ray.data.DataContext.get_current()
-    context.max_errored_blocks, context.max_consecutive_actor_init_deaths = -1, 2
-    context.enable_progress_bars = False
-    rows = ray.data.from_items([{"paths": json.dumps(each)} for each in work], override_num_blocks=len(work))
-    pool = ray.data.ActorPoolStrategy(min_size=1, max_size=actors, initial_size=actors)
-    one = {"num_gpus" if args.device == "cuda" else "num_cpus": 1, "max_task_retries": 2}
-    rows = rows.map_batches(Worker, fn_constructor_args=(args,), batch_size=1, compute=pool, **one)
-    return (json.loads(row["row"]) for row in rows.iter_rows())
+def _units(device: str) -> int:
+    """Cores or GPUs of the cluster, some of which may come and go."""
+    return int(ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
+
+
+def _recognized(work: list[list[str]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows as batches are done, in any order; a batch that ends its process three times has none."""
+    needs = {"num_gpus" if args.device == "cuda" else "num_cpus": 1}
+    task, waiting, running = ray.remote(max_calls=0, max_retries=2, **needs)(recognize), iter(work), set()
+    lost = errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError, errors.ObjectLostError
+    while True:
+        room = (args.workers or max(2 * _units(args.device), 1)) - len(running)
+        running.update(task.remote(paths, args) for paths in islice(waiting, max(room, 0)))
+        if not running:
+            return
+        (done,), _ = ray.wait(list(running))
+        running.remove(done)
+        with contextlib.suppress(*lost):
+            yield from ray.get(done)
 
 
 def transcribe(args: argparse.Namespace) -> int:
     """Writes a row for each file; returns how many have an error."""
     inputs, kept = read_inputs(args.manifest), Path(f"{args.out}.partial")
-    rows = _kept_rows(kept, args.resume)
-    failures = sum(rows.values())
-    left = {path: inputs[path] for path in inputs.keys() - rows.keys()}
+    done = _keep_rows(args.out, kept, args.resume)
+    left = {path: audio_s for path, audio_s in inputs.items() if path not in done}
+    failures = 0
     ray.init(address=args.address, log_to_driver=False, logging_level="ERROR")
-    if not (units := int(ray.cluster_resources().get("GPU" if args.device == "cuda" else "CPU", 0))):
+    if not (units := _units(args.device)):
         raise SettingError(f"--device {args.device}: the cluster has none")
     args.model = os.path.abspath(args.model) if os.path.exists(args.model or "") else args.model
     with open(kept, "a", encoding="utf-8") as file, Progress(sys.stderr, len(left), sum(left.values())) as progress:
@@ -157,30 +179,65 @@ def transcribe(args: argparse.Namespace) -> int:
             progress.add_item()
             return row["error"] is not None
 
-        for batch_s in (args.batch_s, 1e-6):  # then one by one, what has ended a worker
+        side_by_side = min(_STREAMS[args.device], -(-len(left) // (args.workers or units)))
+        for least in ((args.batch_s, side_by_side), (0.0, 1)):  # then one by one, what has ended a process
             if left:
-                failures += sum(map(write, _recognized(batches(left, batch_s), min(args.actors or units, units), args)))
-        lost = "RUN_FAILED: its worker ended each time; Ray's logs have the reason"
+                failures += sum(map(write, _recognized(batches(left, *least), args)))
+        lost = "RUN_FAILED: its process ended each time; Ray's logs have the reason"
         failures += sum(write(_row({"audio": path, "text": ""}, lost)) for path in list(left))
         progress.clear()
         print(f"penstock: {progress.summary()}, {failures} failed; results are in {args.out}", file=sys.stderr)
-    if args.out.suffix == ".parquet":
-        blocks = arrow_json.ReadOptions(block_size=1 << 28)  # bytes; no row is longer
-        parquet.write_table(arrow_json.read_json(kept, blocks, arrow_json.ParseOptions(_SCHEMA)), args.out)
-        kept.unlink()
-    else:
-        kept.replace(args.out)
+    write_result(kept, args.out)
     return failures
 
 
-def _kept_rows(kept: Path, is_resumed: bool) -> dict[str, bool]:
-    """True for files with an error, of a run that ended early; half a line at the end is removed."""
-    if kept.exists() and not is_resumed:
-        raise SettingError(f"{kept} is of a run that ended early; --resume goes on with it")
-    whole, end, rest = (kept.read_bytes() if kept.exists() else b"").rpartition(b"\n")
-    if rest:
-        os.truncate(kept, len(whole + end))
-    return {row["audio"]: row["error"] is not None for row in map(json.loads, whole.splitlines())}
+def write_result(rows: Path, out: Path) -> None:
+    """Moves rows to the result, JSON lines or Parquet."""
+    if out.suffix != ".parquet":
+        rows.replace(out)
+        return
+    import pyarrow
+    from pyarrow import json as arrow_json
+    from pyarrow import parquet
+
+    text = pyarrow.string()
+    error = pyarrow.struct([("code", text), ("message", text)])
+    schema = pyarrow.schema([("audio", text), ("text", text), ("error", error)])  # other columns are as their rows
+    blocks = arrow_json.ReadOptions(block_size=1 << 28)  # bytes; no row is longer
+    parquet.write_table(arrow_json.read_json(rows, blocks, arrow_json.ParseOptions(schema)), out)
+    rows.unlink()
+
+
+def _keep_rows(out: Path, kept: Path, is_resumed: bool) -> set[str]:
+    """Files that an earlier run recognized, whose rows alone are in `kept` then: failed files are tried again."""
+    if not is_resumed:
+        for path in (path for path in (out, kept) if path.exists() and path.stat().st_size):
+            raise SettingError(f"{path} is of an earlier run; --resume goes on with it")
+        return set()
+    done, new = set(), Path(f"{kept}.new")
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            for row in _earlier_rows(out, kept):
+                if row["error"] is None:
+                    done.add(row["audio"])
+                    print(json.dumps(row, ensure_ascii=False), file=file)
+    except (ValueError, TypeError, KeyError) as error:
+        new.unlink()
+        raise OutputError(f"--resume: {kept if kept.exists() else out} has other lines than rows: {error}") from error
+    new.replace(kept)
+    return done
+
+
+def _earlier_rows(out: Path, kept: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a run that ended early, without half a line at the end; else of one that ended."""
+    if kept.exists() or (out.exists() and out.suffix != ".parquet"):
+        with open(kept if kept.exists() else out, "rb") as file:
+            yield from (json.loads(line) for line in file if line.endswith(b"\n"))
+    elif out.exists():
+        from pyarrow import parquet
+
+        for batch in parquet.ParquetFile(out).iter_batches():
+            yield from batch.to_pylist()
 
 
 def main() -> int:
@@ -188,20 +245,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", help="NeMo manifest, or list with one path or URL per line; a path or URL itself")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="result: .parquet, else JSON lines")
-    parser.add_argument("--resume", action="store_true", help="go on with the rows of a run that ended early")
+    parser.add_argument("--resume", action="store_true", help="keep rows of an earlier run; retry its failed files")
     parser.add_argument("--address", help="Ray cluster (RAY_ADDRESS, or a cluster of this machine alone)")
-    parser.add_argument("--device", choices=_STREAMS, default="cpu", help="an actor per core or per GPU (cpu)")
-    parser.add_argument("--actors", type=int, metavar="N", help="at most N actors (all cores or GPUs)")
-    parser.add_argument("--batch-s", type=float, default=600.0, metavar="S", help="seconds of audio per task (600)")
+    parser.add_argument("--device", choices=_STREAMS, default="cpu", help="a task per core or per GPU (cpu)")
+    parser.add_argument("--workers", type=int, metavar="N", help="at most N tasks at a time (all cores or GPUs)")
+    parser.add_argument("--batch-s", type=float, default=600.0, metavar="S", help="least audio per task (600)")
     for option in (MODEL, CONTEXT, PRECISION):
         option.add_flag(parser)
     args = parser.parse_args()
     try:
-        check_writable(args.out, False, "--out")
-        if not args.batch_s > 0 or (args.actors is not None and args.actors < 1):
-            raise SettingError(f"--batch-s is {args.batch_s}, --actors is {args.actors}; accepted: positive numbers")
+        check_writable(args.out, True, "--out")
+        if not args.batch_s > 0 or (args.workers is not None and args.workers < 1):
+            raise SettingError(f"--batch-s is {args.batch_s}, --workers is {args.workers}; accepted: positive numbers")
         return 1 if transcribe(args) else 0
-    except (PenstockError, ray.exceptions.RayError, ConnectionError) as error:
+    except (PenstockError, errors.RayError, ConnectionError) as error:
         print(f"penstock: error: {str(error).strip().splitlines()[-1]}", file=sys.stderr)  # last of a worker's trace
         return 2
 

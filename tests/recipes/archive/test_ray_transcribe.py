@@ -15,10 +15,13 @@ import threading
 from itertools import cycle
 from pathlib import Path
 
+import fsspec
 import pyarrow.parquet
 import ray
 from ray.cluster_utils import Cluster
 
+from penstock.errors import OutputError, SettingError
+from penstock.transcription.files import FileTranscript
 from recipes.archive import ray_transcribe
 
 ROOT = Path(__file__).parents[3]
@@ -64,6 +67,13 @@ def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
     assert all(row["text"] and row["error"] is None for row in rows)
 
 
+def test_batches_have_enough_audio_and_files():
+    inputs = {"a": 5.0, "b": 90.0, "c": 60.0, "d": 50.0, "e": 10.0}
+    assert ray_transcribe.batches(inputs, 100.0, 1) == [["b", "c"], ["d", "e", "a"]]
+    assert ray_transcribe.batches(inputs, 100.0, 3) == [["b", "c", "d"], ["e", "a"]]
+    assert ray_transcribe.batches(inputs, 0.0, 1) == [["b"], ["c"], ["d"], ["e"], ["a"]]
+
+
 class EveryThirdIsLost(http.server.SimpleHTTPRequestHandler):
     answers = cycle((False, False, True))
 
@@ -104,26 +114,63 @@ def test_a_missing_model_ends_the_run(cluster, tmp_path):
     assert run.returncode == 2 and "/lacking/model" in errors.splitlines()[-1], errors
 
 
-def test_a_file_that_ends_its_worker_and_a_run_that_goes_on(cluster, tmp_path, monkeypatch):
-    class Fatal:
-        def __init__(self, *recognition: object):
-            pass
+def test_a_file_that_ends_its_process_and_a_run_that_goes_on(cluster, tmp_path, monkeypatch):
+    def recognize(paths, args):
+        if any("fatal" in path for path in paths):
+            os._exit(1)
+        return [{"audio": path, "text": "b", "error": None} for path in paths]
 
-        def __call__(self, batch):
-            paths = json.loads(batch["paths"][0])
-            if any("fatal" in path for path in paths):
-                os._exit(1)
-            return {"row": [json.dumps({"audio": path, "text": "b", "error": None}) for path in paths]}
-
-    monkeypatch.setattr(ray_transcribe, "Worker", Fatal)
+    monkeypatch.setattr(ray_transcribe, "recognize", recognize)
     out = tmp_path / "rows.jsonl"
     write_manifest(tmp_path / "m.jsonl", ["one.wav", "fatal.wav", "two.wav"])
-    kept = json.dumps({"audio": str(tmp_path / "one.wav"), "text": "a", "error": None})
-    Path(f"{out}.partial").write_text(kept + '\n{"audio": "ha')
+    write_rows(Path(f"{out}.partial"), tmp_path, '{"audio": "ha')
     given = {"manifest": str(tmp_path / "m.jsonl"), "out": out, "resume": True, "address": cluster.address}
-    args = argparse.Namespace(**given, actors=1, device="cpu", batch_s=600.0, model=None)
+    args = argparse.Namespace(**given, workers=1, device="cpu", batch_s=600.0, model=None)
     assert ray_transcribe.transcribe(args) == 1
     ray.shutdown()
     rows = {Path(row["audio"]).stem: row for row in map(json.loads, out.read_text().splitlines())}
     assert {name: row["text"] for name, row in rows.items()} == {"one": "a", "two": "b", "fatal": ""}
     assert rows["fatal"]["error"]["code"] == "RUN_FAILED" and not Path(f"{out}.partial").exists()
+
+
+def write_rows(path: Path, folder: Path, rest: str) -> None:
+    """Rows of `one.wav` and, failed, of `two.wav`."""
+    rows = {"one.wav": None, "two.wav": {"code": "AUDIO_INVALID", "message": "m"}}
+    found = [{"audio": f"{folder / name}", "text": "a", "error": error} for name, error in rows.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in found) + rest)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_failed_files_of_an_ended_run_are_tried_again(name, tmp_path):
+    out, kept = tmp_path / name, tmp_path / f"{name}.partial"
+    write_rows(kept, tmp_path, "")
+    ray_transcribe.write_result(kept, out)
+    assert not kept.exists() and ray_transcribe._keep_rows(out, kept, True) == {str(tmp_path / "one.wav")}
+    assert [json.loads(line)["text"] for line in kept.read_text().splitlines()] == ["a"] and out.exists()
+    with pytest.raises(SettingError, match="--resume"):
+        ray_transcribe._keep_rows(out, kept, False)
+    kept.write_text("3\n")
+    with pytest.raises(OutputError, match="other lines than rows"):
+        ray_transcribe._keep_rows(out, kept, True)
+
+
+def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done(monkeypatch):
+    store, on_disk = fsspec.filesystem("memory"), []
+    urls = [f"memory://{number}.wav" for number in range(40)]
+    for url in urls:
+        store.pipe(url, b"audio")
+
+    class Transcriber:
+        def transcribe_numbered(self, files):
+            for index, path in files:
+                on_disk.append(len(list(Path(path).parent.iterdir())))
+                yield index, [FileTranscript(path)]
+
+    monkeypatch.setattr(ray_transcribe, "_LOADED", [Transcriber()])
+    assert [row["audio"] for row in ray_transcribe.recognize(urls, argparse.Namespace())] == urls
+    assert max(on_disk) <= 10
+
+
+def test_the_driver_does_not_wait_for_large_packages():
+    code = "import sys, recipes.archive.ray_transcribe; print({'torch', 'pandas', 'pyarrow'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "set()\n"
