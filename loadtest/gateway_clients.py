@@ -132,9 +132,9 @@ async def realtime_texts(
                     interim = " ".join(filter(None, (text.strip(), event.get("interim", "").strip())))
                     yield Text(interim, False, event["audio_end_ms"] / 1000)
                 elif kind.endswith(_COMPLETED):
-                    told = event.get("words", [])
-                    words = tuple((one["word"], round(1000 * one["start"]), round(1000 * one["end"])) for one in told)
-                    speakers = tuple(_LETTERS.get(one["speaker"]) for one in told) if has_speakers else ()
+                    timed = event.get("words", [])
+                    words = tuple((one["word"], round(1000 * one["start"]), round(1000 * one["end"])) for one in timed)
+                    speakers = tuple(_LETTERS.get(one["speaker"]) for one in timed) if has_speakers else ()
                     yield Text(event["transcript"], True, None, words, speakers)
                     if is_committed:
                         return

@@ -21,9 +21,8 @@ def test_cancelling_a_stream_frees_its_slot_before_the_idle_timeout(server: Runn
     with Client(server.url(protocol), protocol) as client, client.open_stream() as stream:
         stream.send(read_audio(golden_utterances()[0].path)[:20000])
         assert stream.poll(wait_s=60)
-        before = metrics(server)
+        live = metrics(server)["streams_live"]
         stream.cancel()
         with pytest.raises(StreamClosedError):
             stream.poll(wait_s=1)
-        wait_until(lambda: metrics(server)["streams_live"] < before["streams_live"], 60.0, "no slot is free")
-    assert metrics(server)["streams_expired_total"] == before["streams_expired_total"]
+        wait_until(lambda: metrics(server)["streams_live"] < live, server.idle_s - 5.0, "no slot is free")

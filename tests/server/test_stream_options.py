@@ -37,6 +37,8 @@ class Case(NamedTuple):
     utterances: list[Path]
     unlike: int
     """The least number of choices whose results of the first utterance differ."""
+    languages: tuple[str, ...] = ()
+    """The languages that the server offers, its default last."""
 
 
 def transducer(name: str) -> Callable[[Path], Case]:
@@ -96,7 +98,10 @@ def end_tokens(folder: Path) -> Case:
     """A model that writes end tokens, which end segments unless a stream chooses otherwise."""
     model = with_end_tokens(MODELS / "an4-rnnt-hybrid", folder, (" four", " eight")).directory
     choices = (StreamOptions(), StreamOptions(endpoint_tokens="off"), StreamOptions(decoder="alsd", n_best=2))
-    return Case(model, CONTEXT, DecodingConfig(), choices, UTTERANCES[:2], 2)
+    recognizer = StreamingRecognizer(model, CONTEXT)
+    segments = [len(_here(recognizer, UTTERANCES[1], choice)[0]) for choice in choices]
+    assert segments[0] > 2 and segments[1] == 1
+    return Case(model, CONTEXT, DecodingConfig(), choices, UTTERANCES[1:3], 3)
 
 
 def languages(folder: Path) -> Case:
@@ -104,7 +109,7 @@ def languages(folder: Path) -> Case:
     model = import_nemo(GOLDEN / "prompt_hybrid.nemo", folder / "bundle").directory
     named = [(decoder, language) for decoder in ("greedy", "alsd", "aes") for language in (None, "en-US", "de-DE")]
     choices = [StreamOptions(decoder=decoder, language=language) for decoder, language in named]
-    return Case(model, (56, 3), DecodingConfig(), choices, UTTERANCES[:2], 3)
+    return Case(model, (56, 3), DecodingConfig(), choices, UTTERANCES[:2], 3, ("en-US", "en", "de-DE", "no", "auto"))
 
 
 AT_NIGHT = {
@@ -127,8 +132,9 @@ def case(request, tmp_path_factory) -> Case:
 @pytest.fixture(scope="module")
 def choosing_server(case) -> Iterator[RunningServer]:
     settings = {"PENSTOCK_CONTEXT": ",".join(map(str, case.context)), "PENSTOCK_BEAM_SIZE": "4"}
-    files = {"PENSTOCK_LM": case.decoding.lm, "PENSTOCK_GRAPH": case.decoding.graph}
-    yield from running_server(case.model, 16, 30.0, settings | {name: path for name, path in files.items() if path})
+    chosen = {"PENSTOCK_LM": case.decoding.lm, "PENSTOCK_GRAPH": case.decoding.graph}
+    chosen["PENSTOCK_LANGUAGE"] = "".join(case.languages[-1:])
+    yield from running_server(case.model, 16, 30.0, settings | {name: value for name, value in chosen.items() if value})
 
 
 def _here(recognizer: StreamingRecognizer, path: Path, choice: StreamOptions) -> tuple:
@@ -171,11 +177,13 @@ def test_each_stream_is_decoded_with_its_options(case, choosing_server):
 
     def be_rejected(_: int) -> None:
         wrong = StreamOptions(decoder="wfst", boosted_phrases=["go west"])
-        with (
-            Client(choosing_server.url("grpc"), timeout_s=60) as client,
-            pytest.raises(StreamError, match=r"'west'|wfst"),
-        ):
-            _there(client, UTTERANCES[0], wrong)
+        with Client(choosing_server.url("grpc"), timeout_s=60) as client:
+            with pytest.raises(StreamError, match=r"'west'|wfst"):
+                _there(client, UTTERANCES[0], wrong)
+            assert client.server_info().languages == case.languages
+            if case.languages:
+                with pytest.raises(StreamError, match=f"'xx'; accepted: {', '.join(case.languages)}"):
+                    _there(client, UTTERANCES[0], StreamOptions(language="xx"))
 
     with ThreadPoolExecutor(10) as pool, ThreadPoolExecutor(1) as beside:
         rejections = beside.map(be_rejected, range(5))

@@ -47,7 +47,7 @@ class ClientBase(Generic[_S]):
         self._begin()
 
     def _begin(self) -> None:
-        """Prepares what is of one kind of client."""
+        """Sets what only one kind of client has."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} {self._endpoint.protocol}>"

@@ -19,7 +19,7 @@ _OWN_HEADERS = {
     "connection", "content-encoding", "content-length", "content-type", "host", "inference-header-content-length",
     "te", "transfer-encoding", "triton_grpc_error",
 }  # fmt: skip
-"""With the last one, the request after a rejected one crashes tritonserver 2.51."""
+"""With `triton_grpc_error`, the request after a rejected one crashes tritonserver 2.51."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,11 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     for name, default_s, text in (
         ("--connect-retry", 1.0, "repeat failed connection attempts for S seconds (1)"),
         ("--wait-for-slot", 0.0, "wait up to S seconds while the server is full or stopping (0)"),
-        ("--reconnect", 60.0, "after a lost connection, resume without a gap within S seconds; 0: fail (60)"),
+        (
+            "--reconnect",
+            60.0,
+            "after a lost connection, reconnect for up to S seconds and resume without a gap; 0: fail (60)",
+        ),
     ):
         add(name, type=_number(0), default=default_s, metavar="S", help=text)
     add("--no-align", dest="align", action="store_false", help="send audio at once, not in whole chunks of the model")

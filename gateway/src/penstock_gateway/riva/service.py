@@ -79,7 +79,7 @@ class RivaService:
             return await self._recognize(context)
 
     async def _recognize(self, context: Context) -> riva.RecognizeResponse:
-        """In a frame of its own, which ends before an error is sent: the recording is freed at once."""
+        """Frees the recording at once: this frame ends before an error is sent."""
         async with (
             only_message(context, self._gateway, _recording) as recording,
             self._call(recording.config, context, is_file=True) as call,

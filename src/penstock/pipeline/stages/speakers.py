@@ -227,7 +227,7 @@ class SpeakerStage:
         return self._board.speaker_busy_s
 
     def warm_up(self, streams: int) -> None:
-        """Runs a step, so that its memory is allocated before the first request."""
+        """Runs a step of one stream, whatever `streams` says: its memory is allocated before the first request."""
         width = self._factor * self.steps.network.config.features.mel_bins
         self.steps.open(0, next(iter(self.steps.network.config.steps)))  # again when a stream gets the place
         self.steps.advance(np.zeros(1, np.int64), [np.zeros((1, width), np.float32)], np.ones(1, bool))
