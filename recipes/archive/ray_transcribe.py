@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -62,11 +62,14 @@ def _as_json(line: str) -> str:
     return line if not path or path.startswith("{") else json.dumps({"audio_filepath": path})
 
 
-def batches(inputs: dict[str, float], batch_s: float, files: int) -> list[list[str]]:
-    """Paths in batches of at least `batch_s` of audio and `files` paths, but the last one; long files first."""
+def batches(inputs: dict[str, float], batch_s: float, files: int, most_s: float) -> list[list[str]]:
+    """Paths in batches of at least `batch_s` of audio, long files first.
+
+    files: a batch goes on to this number as long as it has less than `most_s`.
+    """
     found, audio_s = [[]], 0.0
     for path in sorted(inputs, key=lambda path: -inputs[path]):
-        if audio_s >= batch_s and len(found[-1]) >= files:
+        if audio_s >= batch_s and (len(found[-1]) >= files or audio_s >= most_s):
             found.append([])
             audio_s = 0.0
         found[-1].append(path)
@@ -143,10 +146,9 @@ def _units(device: str) -> int:
     return int(ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
 
 
-def _recognized(work: list[list[str]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Rows as batches are done, in any order; a batch that ends its process three times has none."""
-    needs = {"num_gpus" if args.device == "cuda" else "num_cpus": 1}
-    task, waiting, running = ray.remote(max_calls=0, max_retries=2, **needs)(recognize), iter(work), set()
+def _recognized(task: Any, work: list[list[str]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows as batches are done by `task`, in any order; a batch that ends its process three times has none."""
+    waiting, running = iter(work), set()
     lost = errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError, errors.ObjectLostError
     while True:
         room = (args.workers or max(2 * _units(args.device), 1)) - len(running)
@@ -162,7 +164,7 @@ def _recognized(work: list[list[str]], args: argparse.Namespace) -> Iterator[dic
 def transcribe(args: argparse.Namespace) -> int:
     """Writes a row for each file; returns how many have an error."""
     inputs, kept = read_inputs(args.manifest), Path(f"{args.out}.partial")
-    done = _keep_rows(args.out, kept, args.resume)
+    done = _keep_rows(args.out, kept, args.resume, inputs)
     left = {path: audio_s for path, audio_s in inputs.items() if path not in done}
     failures = 0
     ray.init(address=args.address, log_to_driver=False, logging_level="ERROR")
@@ -179,10 +181,16 @@ def transcribe(args: argparse.Namespace) -> int:
             progress.add_item()
             return row["error"] is not None
 
-        side_by_side = min(_STREAMS[args.device], -(-len(left) // (args.workers or units)))
-        for least in ((args.batch_s, side_by_side), (0.0, 1)):  # then one by one, what has ended a process
+        workers = args.workers or units
+        side_by_side = min(_STREAMS[args.device], -(-len(left) // workers))
+        # Four batches or more for each worker: long files come first, and short ones fill the end.
+        most_s = sum(left.values()) / (4 * workers)
+        # One task for both passes: processes that are reused have its model.
+        needs = {"num_gpus" if args.device == "cuda" else "num_cpus": 1}
+        task = ray.remote(max_calls=0, max_retries=2, **needs)(recognize)
+        for sizes in ((args.batch_s, side_by_side, most_s), (0.0, 1, 0.0)):  # then one by one, what ended a process
             if left:
-                failures += sum(map(write, _recognized(batches(left, *least), args)))
+                failures += sum(map(write, _recognized(task, batches(left, *sizes), args)))
         lost = "RUN_FAILED: its process ended each time; Ray's logs have the reason"
         failures += sum(write(_row({"audio": path, "text": ""}, lost)) for path in list(left))
         progress.clear()
@@ -208,17 +216,17 @@ def write_result(rows: Path, out: Path) -> None:
     rows.unlink()
 
 
-def _keep_rows(out: Path, kept: Path, is_resumed: bool) -> set[str]:
-    """Files that an earlier run recognized, whose rows alone are in `kept` then: failed files are tried again."""
+def _keep_rows(out: Path, kept: Path, is_resumed: bool, inputs: Collection[str]) -> set[str]:
+    """Files that an earlier run recognized; their rows are in `kept` then. Failed ones of `inputs` are tried again."""
     if not is_resumed:
         for path in (path for path in (out, kept) if path.exists() and path.stat().st_size):
-            raise SettingError(f"{path} is of an earlier run; --resume goes on with it")
+            raise OutputError(f"{path} exists; --resume goes on with its rows, or delete it")
         return set()
     done, new = set(), Path(f"{kept}.new")
     try:
         with open(new, "w", encoding="utf-8") as file:
             for row in _earlier_rows(out, kept):
-                if row["error"] is None:
+                if row["error"] is None or row["audio"] not in inputs:
                     done.add(row["audio"])
                     print(json.dumps(row, ensure_ascii=False), file=file)
     except (ValueError, TypeError, KeyError) as error:

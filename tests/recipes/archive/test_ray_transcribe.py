@@ -20,7 +20,7 @@ import pyarrow.parquet
 import ray
 from ray.cluster_utils import Cluster
 
-from penstock.errors import OutputError, SettingError
+from penstock.errors import OutputError
 from penstock.transcription.files import FileTranscript
 from recipes.archive import ray_transcribe
 
@@ -69,9 +69,10 @@ def test_a_node_is_killed_in_the_middle(cluster, tmp_path):
 
 def test_batches_have_enough_audio_and_files():
     inputs = {"a": 5.0, "b": 90.0, "c": 60.0, "d": 50.0, "e": 10.0}
-    assert ray_transcribe.batches(inputs, 100.0, 1) == [["b", "c"], ["d", "e", "a"]]
-    assert ray_transcribe.batches(inputs, 100.0, 3) == [["b", "c", "d"], ["e", "a"]]
-    assert ray_transcribe.batches(inputs, 0.0, 1) == [["b"], ["c"], ["d"], ["e"], ["a"]]
+    assert ray_transcribe.batches(inputs, 100.0, 1, 0.0) == [["b", "c"], ["d", "e", "a"]]
+    assert ray_transcribe.batches(inputs, 100.0, 3, 500.0) == [["b", "c", "d"], ["e", "a"]]
+    assert ray_transcribe.batches(inputs, 50.0, 3, 80.0) == [["b"], ["c", "d"], ["e", "a"]], "long files do not pile up"
+    assert ray_transcribe.batches(inputs, 0.0, 1, 0.0) == [["b"], ["c"], ["d"], ["e"], ["a"]]
 
 
 class EveryThirdIsLost(http.server.SimpleHTTPRequestHandler):
@@ -143,15 +144,20 @@ def write_rows(path: Path, folder: Path, rest: str) -> None:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_failed_files_of_an_ended_run_are_tried_again(name, tmp_path):
     out, kept = tmp_path / name, tmp_path / f"{name}.partial"
+    inputs = [str(tmp_path / "one.wav"), str(tmp_path / "two.wav")]
     write_rows(kept, tmp_path, "")
     ray_transcribe.write_result(kept, out)
-    assert not kept.exists() and ray_transcribe._keep_rows(out, kept, True) == {str(tmp_path / "one.wav")}
+    assert not kept.exists() and ray_transcribe._keep_rows(out, kept, True, inputs) == {str(tmp_path / "one.wav")}
     assert [json.loads(line)["text"] for line in kept.read_text().splitlines()] == ["a"] and out.exists()
-    with pytest.raises(SettingError, match="--resume"):
-        ray_transcribe._keep_rows(out, kept, False)
+    with pytest.raises(OutputError, match="--resume"):
+        ray_transcribe._keep_rows(out, kept, False, inputs)
     kept.write_text("3\n")
     with pytest.raises(OutputError, match="other lines than rows"):
-        ray_transcribe._keep_rows(out, kept, True)
+        ray_transcribe._keep_rows(out, kept, True, inputs)
+    write_rows(kept, tmp_path, "")
+    assert len(ray_transcribe._keep_rows(out, kept, True, ())) == 2, (
+        "no row of what is not in the list any more is lost"
+    )
 
 
 def test_what_was_read_from_a_store_is_on_disk_until_its_row_is_done(monkeypatch):
