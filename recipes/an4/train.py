@@ -65,6 +65,7 @@ def main() -> None:
     durations = {name: DURATIONS[name] for name in models}
     config = TrainerConfig(arguments.steps, arguments.minutes, arguments.learning_rate)
     trainer = Trainer(models, durations, config)
+    initial = {name: values.clone() for name, values in trainer.module.state_dict().items()}
     state = arguments.out / "state.pt"
     if state.exists():
         trainer.load(state)
@@ -81,7 +82,7 @@ def main() -> None:
     curriculum = Curriculum(maker, augmenter, early, sources)
     validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
     _train(trainer, models, iter(maker), curriculum, validation, arguments.out)
-    _export(trainer, models, arguments.out)
+    _export(trainer, models, arguments.out, initial, arguments.keep)
 
 
 def _arguments() -> argparse.Namespace:
@@ -111,6 +112,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--padded", type=float, default=0.0, metavar="SHARE", help="share of rows within 1 to 60 s of silence"
+    )
+    parser.add_argument(
+        "--keep",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the initial weights in the mean that is written",
     )
     parser.add_argument("--steps", type=int, default=TrainerConfig.steps)
     parser.add_argument("--minutes", type=float, help="train for this time instead of --steps")
@@ -239,9 +247,15 @@ def _train(
     bar.close()
 
 
-def _export(trainer: Trainer, models: dict[str, torch.nn.Module], out: Path) -> None:
-    """Writes the averaged weights."""
+@torch.no_grad()
+def _export(
+    trainer: Trainer, models: dict[str, torch.nn.Module], out: Path, initial: dict[str, torch.Tensor], keep: float
+) -> None:
+    """Writes the averaged weights, or their mean with a share `keep` of the initial ones (arXiv 2109.01903)."""
     trainer.average.swap(trainer.module)
+    for name, values in trainer.module.state_dict().items():
+        if keep and values.is_floating_point():
+            values.lerp_(initial[name], keep)
     release_input(next(iter(models.values())))
     for name, model in models.items():
         model.save_to(str(out / f"{name}.nemo"))

@@ -45,12 +45,17 @@ def train(out: Path, monkeypatch, *arguments: str) -> dict:
 
 def test_training_from_the_shipped_bundle(tmp_path, monkeypatch):
     shipped = MODELS / "an4-rnnt-hybrid"
-    train(tmp_path, monkeypatch, "--init", str(shipped), "--models", "rnnt", "--learning-rate", "1e-5")
+    options = ("--init", str(shipped), "--models", "rnnt", "--learning-rate", "1e-5")
+    train(tmp_path, monkeypatch, *options)
     made = import_nemo(tmp_path / "rnnt.nemo", tmp_path / "bundle").tensors()
     shipped = Checkpoint(shipped).tensors()
     changed = {name for name, tensor in made.items() if not torch.equal(tensor, shipped[name])}
     assert {name.split(".")[0] for name in changed} == {"encoder", "predictor", "joint", "ctc"}
     assert all(float((made[name] - shipped[name].float()).abs().max()) < 1e-3 for name in changed)
+    train(tmp_path, monkeypatch, *options, "--keep", "1")
+    kept = import_nemo(tmp_path / "rnnt.nemo", tmp_path / "kept").tensors()
+    for name in changed:
+        torch.testing.assert_close(kept[name], shipped[name].float(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("init", ["an4-rnnt-hybrid", "an4-offline"])
