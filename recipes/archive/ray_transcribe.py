@@ -69,7 +69,7 @@ def batches(inputs: dict[str, float], batch_s: float, files: int, most_s: float)
     """
     found, audio_s = [[]], 0.0
     for path in sorted(inputs, key=lambda path: -inputs[path]):
-        if audio_s >= batch_s and (len(found[-1]) >= files or audio_s >= most_s):
+        if found[-1] and audio_s >= batch_s and (len(found[-1]) >= files or audio_s >= most_s):
             found.append([])
             audio_s = 0.0
         found[-1].append(path)
