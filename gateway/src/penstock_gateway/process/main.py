@@ -48,8 +48,6 @@ def main(words: Sequence[str] | None = None) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # many shells allow 1,024 descriptors
         # gRPC writes a line for each process that is started while it runs, unless it is told before its import.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-        # Its threads that read the connections of clients would wake each other for every small message.
-        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
         # It writes lines of its own, without a limit, for calls and handshakes that it rejects.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # After the flags, which are then checked without a pause.
