@@ -20,6 +20,7 @@ import torch
 from benchmarks.baselines import LARGE_MEL_BINS, WHOLE
 from benchmarks.nemo_specs import ModelSpec, float_signals
 from benchmarks.random_models import EVERYTHING, OFFLINE, random_tokenizer
+from benchmarks.recognizer import MANIFEST, read_recordings
 from penstock.errors import PenstockError
 from penstock.model.nemo.importer import import_nemo
 
@@ -136,7 +137,7 @@ def quantize(source: Path, directory: Path) -> None:
 @torch.inference_mode(False)
 def write_large(chosen: argparse.Namespace) -> None:
     """Writes DIR/streaming and DIR/offline, each with bundle, float32 and int8; what is there stays."""
-    from benchmarks.nemo_models import build_model
+    from benchmarks.nemo_models import build_model, let_frames_decide
 
     streaming = ModelSpec(
         "streaming", 81, hybrid=False, use_bias=False, xscaling=False, mel_bins=LARGE_MEL_BINS, d_model=chosen.width,
@@ -147,7 +148,7 @@ def write_large(chosen: argparse.Namespace) -> None:
         streaming, name="offline", durations=(0, 1, 2, 3, 4), norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
         preprocessor={"normalize": "per_feature"},
     )  # fmt: skip
-    signals = float_signals()
+    signals, speech = float_signals(), [each.samples for each in read_recordings(MANIFEST)]
     for spec, contexts in ((streaming, streaming.contexts), (offline, [None])):
         folder = chosen.directory / spec.name
         names = [WHOLE if context is None else f"{context[0]}_{context[1]}" for context in contexts]
@@ -156,6 +157,8 @@ def write_large(chosen: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as workspace:
             model = build_model(spec, Path(workspace), signals)
+            if spec.durations:
+                let_frames_decide(model, spec, speech)
             model.save_to(f"{workspace}/model.nemo")
             import_nemo(f"{workspace}/model.nemo", folder / "bundle", replace=True)
             for name, context in zip(names, contexts, strict=True):
