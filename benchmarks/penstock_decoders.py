@@ -112,7 +112,7 @@ class UnprojectedNetwork(StandardNetwork):
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """Runs the LSTM without the projection."""
-        return Prediction(*self._lstm.step(labels, state))
+        return Prediction(*self.lstm.step(labels, state))
 
     def score(
         self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: IlmWeights = ()

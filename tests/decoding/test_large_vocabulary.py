@@ -158,7 +158,7 @@ def test_weights_are_those_that_are_stored(source):
     config = ModelConfig(FEATURES, ENCODER, transducer)
     memory = server_memory(config, CONTEXT, DecodingConfig(), 8)
     ctc = server_memory(ModelConfig(FEATURES, ENCODER, None, CtcConfig(LABELS)), CONTEXT, DecodingConfig(), 8)
-    stored = open_network(source)._lstm.label_gates.numel()
+    stored = open_network(source).lstm.label_gates.numel()
     embedding = (LABELS + 1) * transducer.predictor_hidden
     heads = sum(prod(tensor.shape) for tensor in source.tensors().values())
     ctc_head = (ENCODER.d_model + 1) * (LABELS + 1)

@@ -166,7 +166,8 @@ def test_windows_are_independent_of_their_batch(bundled_model, converts_all):
 
 
 @pytest.mark.parametrize(("name", "width"), [("an4-rnnt-hybrid", 7), ("an4-tdt-hybrid", 8), ("an4-offline", 7)])
-def test_words_are_those_of_float32(bundled_model, converts_all, monkeypatch, name, width):
+def test_words_are_those_of_float32(bundled_model, converts_all, monkeypatch, caplog, name, width):
+    caplog.set_level(logging.INFO)
     bits = min(width, activation_bits())  # 8-bit sums are not exact on every CPU
     monkeypatch.setattr(int8, "activation_bits", lambda: bits)
     samples = [read_audio(AN4 / entry["audio_filepath"], 16000) for entry in RECORDINGS]
@@ -178,7 +179,10 @@ def test_words_are_those_of_float32(bundled_model, converts_all, monkeypatch, na
         recognizer = StreamingRecognizer(model, CONTEXT[:2], precision=precision)
         return [recognizer.open_stream().finish(each).text for each in samples]
 
-    assert texts("int8") == texts("float32")
+    exact = texts("float32")
+    assert "predictor" not in caplog.text
+    assert texts("int8") == exact
+    assert "predictor: 1 products in int8" in caplog.text
 
 
 class Changed:

@@ -1,13 +1,17 @@
-"""Language prompts before a head are the two layers written out plainly, folded into the head or not."""
+"""Language prompts before a head are the two layers written out plainly, folded into the head or not; int8."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
 from penstock.decoding.ctc import CtcHead
-from penstock.decoding.transducer.layers import FrameProjection
+from penstock.decoding.transducer.layers import FrameProjection, Lstm
 from penstock.decoding.transducer.networks import open_network
+from penstock.encoder import int8
+from penstock.encoder.int8 import activation_bits
+from penstock.encoder.precision import relative_error
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, STANDARD, PromptConfig
 from tests.helpers.random_models import SMALL_ENCODER, random_checkpoint, with_prompts
@@ -87,3 +91,38 @@ def test_bundles_without_prompts_stay_of_version_1(tmp_path, checkpoint):
     assert '"version": 2' in (checkpoint.directory / "config.json").read_text()
     assert Checkpoint(checkpoint.directory).config.prompt == PROMPT
     assert dataclasses.replace(checkpoint.config, prompt=None) == plain.config
+
+
+def lstm(hidden: int, labels: int) -> Lstm:
+    """Two layers of width `hidden` after an embedding, random, in NeMo's scale."""
+    generator = torch.Generator().manual_seed(hidden)
+    tensors = {"predictor.embedding.weight": torch.randn(labels + 1, hidden, generator=generator)}
+    for layer, part in itertools.product(range(2), ("input", "hidden")):
+        weight = 2 * torch.rand(4 * hidden, hidden, generator=generator) - 1
+        tensors[f"predictor.lstm.{layer}.{part}_weight"] = weight * 2 / hidden**0.5
+        tensors[f"predictor.lstm.{layer}.{part}_bias"] = torch.zeros(4 * hidden)
+    return Lstm(tensors, 2)
+
+
+def follow(predictor: Lstm, labels: torch.Tensor) -> torch.Tensor:
+    """Outputs [U, N, H] after each of labels [U, N]."""
+    state = tuple(torch.zeros(labels.shape[1], 2, predictor.label_gates.shape[1] // 4) for _ in range(2))
+    outputs = []
+    for step in labels:
+        output, state = predictor.step(step, state)
+        outputs.append(output)
+    return torch.stack(outputs)
+
+
+@pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")
+def test_a_predictor_in_int8_follows_that_of_float32(monkeypatch):
+    small, predictor, exact = lstm(64, 30), lstm(256, 30), lstm(256, 30)
+    assert small.use_int8().products == {"int8": 0, "float32": 0}
+    assert predictor.use_int8().products == {"int8": 3, "float32": 0}
+    labels = torch.randint(31, (40, 5), generator=torch.Generator().manual_seed(1))
+    found, expected = follow(predictor, labels), follow(exact, labels)
+    for steps in (slice(0, 10), slice(30, 40)):  # errors do not add up
+        assert 0 < relative_error(found[steps], expected[steps]) < 0.05
+    assert torch.equal(follow(predictor, labels[:, 3:4])[:, 0], found[:, 3]), "a row depends on the others"
+    monkeypatch.setattr(int8, "MAX_ERROR", 0.0)
+    assert exact.use_int8().products == {"int8": 0, "float32": 3}

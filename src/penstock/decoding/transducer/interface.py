@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.tensors.tensor_tree import copy_to_device, overwrite
+from penstock.decoding.transducer.layers import Lstm
 from penstock.errors import CheckpointError
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
@@ -91,6 +92,7 @@ class TransducerNetwork(ABC):
 
     kernels: str = TORCH
     """Implementation of `choose` and `replace_`: "torch" or "fused"."""
+    lstm: Lstm
 
     def __init__(self, config: TransducerConfig, device: torch.device | str, dtype: torch.dtype):
         self.config = config

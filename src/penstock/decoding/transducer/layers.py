@@ -2,6 +2,7 @@
 
 import torch
 
+from penstock.encoder.int8 import Int8Choice
 from penstock.kernels.contracts import LstmLayerWeights
 from penstock.linear import Linear
 from penstock.model.bundle import Checkpoint
@@ -9,6 +10,17 @@ from penstock.model.bundle import Checkpoint
 Tensors = dict[str, torch.Tensor]
 LstmState = tuple[torch.Tensor, ...]
 """Hidden and cell values, each [N, layers, H]."""
+_RANDOM_LABELS = (16, 32)
+"""Steps, hypotheses."""
+
+
+class LstmLayer:
+    """The products of one layer, [N, H] to [N, 4 * H]."""
+
+    def __init__(self, tensors: Tensors, layer: int):
+        self.input = _input_product(tensors, layer) if layer else None
+        """None in the first layer, whose input is a label."""
+        self.hidden = Linear(_weight(tensors, layer, "hidden"), has_single_rows=True)
 
 
 class Lstm:
@@ -16,10 +28,7 @@ class Lstm:
 
     def __init__(self, tensors: Tensors, layers: int):
         """tensors: a bundle's, `predictor.embedding.weight` and `predictor.lstm.*`."""
-        self._hidden_products = [
-            Linear(_weight(tensors, layer, "hidden"), has_single_rows=True) for layer in range(layers)
-        ]
-        self._input_products = [_input_product(tensors, layer) for layer in range(1, layers)]
+        self.layers = [LstmLayer(tensors, layer) for layer in range(layers)]
         # The first layer's input product depends on the label alone: a table [V + 1, 4 * H] instead of a product.
         self.label_gates = _input_product(tensors, 0)(tensors["predictor.embedding.weight"])
 
@@ -29,13 +38,29 @@ class Lstm:
         new_hidden: list[torch.Tensor] = []
         new_cell: list[torch.Tensor] = []
         gates = self.label_gates.index_select(0, labels)  # [N, 4 * H]
-        for i, hidden_product in enumerate(self._hidden_products):
-            if i > 0:
-                gates = self._input_products[i - 1](new_hidden[-1])
-            h, c = _next_state(hidden_product.add_to(gates, hidden[:, i]), cell[:, i])
+        for i, layer in enumerate(self.layers):
+            if layer.input is not None:
+                gates = layer.input(new_hidden[-1])
+            h, c = _next_state(layer.hidden.add_to(gates, hidden[:, i]), cell[:, i])
             new_hidden.append(h)
             new_cell.append(c)
         return new_hidden[-1], (_stacked(new_hidden), _stacked(new_cell))
+
+    @torch.no_grad()
+    def use_int8(self) -> Int8Choice:
+        """Replaces large products on a CPU by those in int8 that are exact enough on random labels."""
+        int8 = Int8Choice(tensor_names=lambda _: [])
+        for number, layer in enumerate(self.layers):
+            int8.convert(f"predictor.lstm.{number}", layer, self._follow_random_labels)
+        return int8
+
+    def _follow_random_labels(self) -> None:
+        table = self.label_gates
+        labels = torch.randint(len(table), _RANDOM_LABELS, generator=torch.Generator().manual_seed(0))
+        zeros = table.new_zeros(labels.shape[1], len(self.layers), table.shape[1] // 4)
+        state: LstmState = (zeros, zeros)
+        for step in labels:
+            _, state = self.step(step, state)
 
 
 def _stacked(layers: list[torch.Tensor]) -> torch.Tensor:

@@ -60,7 +60,7 @@ class StandardNetwork(TransducerNetwork):
         """kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible (`capability.resolve`)."""
         super().__init__(head_of(checkpoint), device, dtype)
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
-        self._lstm = Lstm(tensors, self.config.predictor_layers)
+        self.lstm = Lstm(tensors, self.config.predictor_layers)
         weight, bias = tensors["joint.predictor.weight"], tensors["joint.predictor.bias"]
         self._predictor_projection = Linear(weight, bias, has_single_rows=True)
         self._projection = FrameProjection(checkpoint, tensors["joint.encoder.weight"], tensors["joint.encoder.bias"])
@@ -78,7 +78,7 @@ class StandardNetwork(TransducerNetwork):
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """The prediction after `labels` [N] int64."""
-        output, state = self._lstm.step(labels, state)
+        output, state = self.lstm.step(labels, state)
         return Prediction(self._predictor_projection(output), state)
 
     def replace_(self, labels: torch.Tensor, is_label: torch.Tensor, prediction: Prediction) -> None:
@@ -120,7 +120,7 @@ class StandardNetwork(TransducerNetwork):
             for name in ("output", "predictor")
         )
         joint = JointWeights(output, output_bias, config.vocabulary_size, config.joint_activation)
-        predictor = PredictorWeights(self._lstm.label_gates, layers, projection, projection_bias)
+        predictor = PredictorWeights(self.lstm.label_gates, layers, projection, projection_bias)
         return FusedJoint(joint), FusedPredictor(predictor)
 
     def score(
@@ -152,7 +152,7 @@ class FactorizedNetwork(TransducerNetwork):
         self.kernels = TORCH
         names = checkpoint.tensors("predictor.", "blank.", "acoustic.")
         tensors = {name: tensor.to(device, dtype) for name, tensor in names.items()}
-        self._lstm = Lstm(tensors, self.config.predictor_layers)
+        self.lstm = Lstm(tensors, self.config.predictor_layers)
         self._ilm_output = Linear(tensors["predictor.output.weight"], tensors["predictor.output.bias"])
         self._blank_table = tensors["blank.embedding.weight"]
         self._blank_output = Linear(tensors["blank.output.weight"], tensors["blank.output.bias"])
@@ -168,7 +168,7 @@ class FactorizedNetwork(TransducerNetwork):
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """The rows [B e_y | log P_ilm] after `labels` [N] int64."""
-        output, state = self._lstm.step(labels, state)
+        output, state = self.lstm.step(labels, state)
         ilm = torch.log_softmax(self._ilm_output(output), dim=-1)  # [N, V]
         return Prediction(torch.cat([self._blank_table.index_select(0, labels), ilm], dim=1), state)
 

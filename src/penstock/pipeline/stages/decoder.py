@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from penstock.decoding.tensors.tensor_tree import copy_to_device
-from penstock.encoder.precision import FLOAT32, prepare_precision
+from penstock.encoder.int8 import activation_bits
+from penstock.encoder.precision import FLOAT32, INT8, prepare_precision
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.ranks import rounds
 from penstock.graphs.select import NO_GRAPHS, select_driver
@@ -60,8 +61,8 @@ class DecoderStage:
         precision: str = FLOAT32,
     ):
         """context: sets the chunk length that graphs are captured for; the checkpoint's default if None. precision: the
-        encoder's; all here is float32, with products in TF32 unless it is float32."""
-        self._config = checkpoint.config
+        encoder's; all here is float32, with products in TF32 unless it is float32, but the predictor with int8."""
+        self._config, precision = checkpoint.config, checkpoint.choose_precision(precision, device)
         self._device = prepare_precision(precision, device)
         self._chunk_encoder_frames = checkpoint.config.encoder.decoding_chunk_frames(context)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
@@ -76,6 +77,7 @@ class DecoderStage:
             slots=slots,
             max_batch=min(slots, MAX_CAPTURED_BATCH),
             chunk_encoder_frames=self._chunk_encoder_frames,
+            has_int8=precision == INT8 and activation_bits() > 0,
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
         self._decoders = list(self._stream_decoders.values())

@@ -1,5 +1,6 @@
 """Builds the stream decoders that are offered, each with the network heads and state stores that it needs."""
 
+import logging
 from typing import NamedTuple
 
 import torch
@@ -34,6 +35,8 @@ from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts
 from penstock_common.options import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST
 
+_log = logging.getLogger(__name__)
+
 
 class DecoderParts(NamedTuple):
     """The parts that all stream decoders of a stage share."""
@@ -48,6 +51,8 @@ class DecoderParts(NamedTuple):
     """The largest batch that graphs are captured for."""
     chunk_encoder_frames: int
     """The chunk length that graphs are captured for."""
+    has_int8: bool
+    """Large products of the predictor are in int8."""
 
 
 def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str, StreamDecoder]:
@@ -56,6 +61,8 @@ def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str,
     decoders: dict[str, StreamDecoder] = {}
     if GREEDY in offer.names:
         network = open_network(parts.checkpoint, parts.device, kernels=parts.decoding.kernels)
+        if parts.has_int8:
+            _log.info("predictor: %s", network.lstm.use_int8())
         decoders[GREEDY] = GreedyStreamDecoder(searches, network, parts.slots, parts.fusion)
         decoders |= _beam_decoders(TRANSDUCER_BEAMS, searches, network, parts)
     if CTC in offer.names:
