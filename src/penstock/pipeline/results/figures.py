@@ -14,7 +14,7 @@ from text_to_num import find_numbers
 _LAST_SPELLED = 10
 """Numbers up to this one that stand alone stay words."""
 _SCALES = (100.0, 1000.0)
-_MILLIONS = re.compile("(m|b|tr)il(l?i|h|j)(on|ón|õe|ão|oe|ar).*")
+_MILLIONS = re.compile("(m|b|tr)il(li?|i|h|j)(on|ón|õe|ão|oe|ar).*")
 """Words such as million, Milliarde, milhões: they stay, and the number before them is in figures."""
 _MIN_RUN, _MIN_GROUPED_DIGITS = 3, 5
 _CORE = re.compile(r"[^\W_](.*[^\W_])?", re.DOTALL)
@@ -85,11 +85,6 @@ class _Number(NamedTuple):
     """Digits spoken between the number before and this one: "", or "0" for the English "oh"; None: they are apart."""
     is_joined: bool = False
 
-    @property
-    def is_digits(self) -> bool:
-        """Single digits: "five", "zero one"."""
-        return self.value < 10 and self.text.isdigit() and len(self.text) == self.end - self.start
-
 
 def find_figures(words: Sequence[str], language: str, pauses: Sequence[bool] = ()) -> list[Figure]:
     """The numbers among the words of a text, in order.
@@ -149,7 +144,8 @@ class _Finder:
         count, text = 0, ""
         for number in found:
             gap = number.gap if count else ""
-            if gap is None or not number.is_digits:
+            is_digits = number.value < 10 and number.text.isdigit() and len(number.text) == number.end - number.start
+            if gap is None or not is_digits:
                 break
             count, text = count + 1, text + gap + number.text
         if len(text) < _MIN_RUN or count < 2:
