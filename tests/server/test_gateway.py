@@ -55,6 +55,20 @@ async def test_numbers_as_figures(gateway, direct, driver):
     assert has_figures
 
 
+@pytest.mark.parametrize("driver", [RivaStream, RivaFile, OpenAIFile])
+async def test_each_channel_of_two_speakers_and_silence_is_as_alone(gateway, direct, driver):
+    speakers = [read_audio(path, RATE_HZ) for path in PATHS[:2]]
+    audio = np.zeros((max(map(len, speakers)), 3), np.float32)
+    for channel, samples in enumerate(speakers):
+        audio[: len(samples), channel] = samples
+    riva = {"enable_separate_recognition_per_channel": True, "audio_channel_count": 3}
+    options = {"channels": "each"} if driver is OpenAIFile else riva
+    outcome = await driver.of(gateway, *np.array_split(audio, 20), key=None, **options)
+    assert outcome.code == ""
+    found = [[word for word, of in zip(outcome.words, outcome.channels, strict=True) if of == i] for i in (1, 2, 3)]
+    assert found == [direct[PATHS[0]], direct[PATHS[1]], []]
+
+
 async def test_words_beside_other_streams(gateway, direct):
     is_over = asyncio.Event()
 

@@ -58,7 +58,7 @@ UnknownPhrases = Literal["reject", "ignore"]
 FigureLanguage = Literal["en", "de", "fr", "es", "pt", "nl", "da", "it"]
 FIGURE_LANGUAGES: tuple[FigureLanguage, ...] = get_args(FigureLanguage)
 """Languages with rules that write spoken numbers as figures."""
-Numbers = Literal["words", "figures"] | FigureLanguage
+Numbers = Literal["words", "figures", FigureLanguage]
 WORDS, FIGURES, AUTO = "words", "figures", "auto"
 """Numbers as the model writes them; as figures by the language of the stream; the language that leaves it open."""
 ACCEPTED_NUMBERS = f"words; figures, by the language of the stream; or its rules: {', '.join(FIGURE_LANGUAGES)}"

@@ -267,8 +267,8 @@ async def test_a_process_that_is_stopped_is_replaced(decoders, monkeypatch, capl
 
 
 async def test_a_process_that_is_stopped_after_its_fork_is_replaced(decoders, monkeypatch):
-    monkeypatch.setattr(container.limits, "UNRESPONSIVE_S", 0.1)
     waiting, fork = await forked(decoders)
+    monkeypatch.setattr(container.limits, "UNRESPONSIVE_S", 0.1)  # the fork itself may take longer
     os.kill(decoders.pid, signal.SIGSTOP)
     fork.kill()
     with pytest.raises(GatewayError, match="was lost"):

@@ -1,8 +1,8 @@
 """Calls of OpenAI's own package, as a user writes them. Runs in the environment `.venv-compat`.
 
 python openai_calls.py HTTP_URL FOLDER MUTE_S: FOLDER has `recording.wav`, .flac, .ogg, .mp3, .webm and .m4a,
-`recording_24khz.pcm` and, with a speaker in each channel, `stereo.wav`. A call with a mute sends nothing for MUTE_S
-between two recordings. Prints a JSON object for each call: its name, and the words or the error.
+`recording_24khz.pcm`, `date.wav` and, with a speaker in each channel, `stereo.wav`. A call with a mute sends nothing
+for MUTE_S between two recordings. Prints a JSON object for each call: its name, and the words or the error.
 """
 
 import base64
@@ -24,8 +24,8 @@ DEADLINE_S = 120.0
 def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[], str]]:
     """Each call by name; it returns its words."""
 
-    def create(ending: str, **options):
-        with (folder / f"recording.{ending}").open("rb") as file:
+    def create(ending: str, stem: str = "recording", **options):
+        with (folder / f"{stem}.{ending}").open("rb") as file:
             return client.audio.transcriptions.create(model=MODEL, file=file, **options)
 
     def verbose() -> str:
@@ -50,10 +50,7 @@ def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[],
         return " ".join(line for line in lines if line not in ("", "WEBVTT", *times) and not line.isdecimal())
 
     def stereo(form: str) -> str:
-        with (folder / "stereo.wav").open("rb") as file:
-            found = client.audio.transcriptions.create(
-                model=MODEL, file=file, response_format=form, extra_body={"channels": "each"}
-            )
+        found = create("wav", "stereo", response_format=form, extra_body={"channels": "each"})
         words = {"left": "", "right": ""}
         if form == "srt":
             for cue in str(found).strip().split("\n\n"):
@@ -75,6 +72,8 @@ def calls(client: OpenAI, folder: Path, mute_s: float) -> dict[str, Callable[[],
     }
     for ending in ("flac", "ogg", "mp3", "webm", "m4a"):
         named[f"transcriptions of {ending}"] = lambda ending=ending: create(ending).text
+    options = {"numbers": "figures", "mask_words": True}
+    named["transcriptions of a date"] = lambda: create("wav", "date", extra_body=options).text
     for form in ("verbose_json", "srt"):
         named[f"transcriptions {form} of two speakers"] = lambda form=form: stereo(form)
     audio = (folder / "recording_24khz.pcm").read_bytes()

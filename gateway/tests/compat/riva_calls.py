@@ -1,8 +1,8 @@
 """Calls of NVIDIA's own package, as its scripts make them. Runs in the environment `.venv-compat`.
 
-python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER MUTE_S: FOLDER has `recording.wav`, `recording.flac` and, with a
-speaker in each channel, `stereo.wav`. A call with a mute sends nothing for MUTE_S between two recordings. Prints a JSON
-object for each call: its name, and the words or the error.
+python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER MUTE_S: FOLDER has `recording.wav`, `recording.flac`, `date.wav`
+and, with a speaker in each channel, `stereo.wav`. A call with a mute sends nothing for MUTE_S between two recordings.
+Prints a JSON object for each call: its name, and the words or the error.
 """
 
 import argparse
@@ -30,7 +30,8 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
     service = riva.client.ASRService(riva.client.Auth(uri=grpc_address))
 
     def configuration(**more):
-        return riva.client.RecognitionConfig(verbatim_transcripts=True, enable_word_time_offsets=True, **more)
+        options = {"verbatim_transcripts": True, "enable_word_time_offsets": True}
+        return riva.client.RecognitionConfig(**(options | more))
 
     def models() -> str:
         request = riva.client.proto.riva_asr_pb2.RivaSpeechRecognitionConfigRequest()
@@ -52,8 +53,8 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
         lines = [line for line in out.getvalue().splitlines() if "(alternative" not in line]
         return " ".join(line.removeprefix("##").strip() for line in lines)
 
-    def whole(ending: str) -> str:
-        response = service.offline_recognize((folder / f"recording.{ending}").read_bytes(), configuration())
+    def whole(file: str, **more) -> str:
+        response = service.offline_recognize((folder / file).read_bytes(), configuration(**more))
         best = [result.alternatives[0] for result in response.results]
         assert (
             " ".join(word.word for each in best for word in each.words)
@@ -79,8 +80,9 @@ def calls(grpc_address: str, http_address: str, folder: Path, mute_s: float) -> 
         "streaming_response_generator wav": lambda: stream("wav"),
         "streaming_response_generator flac": lambda: stream("flac"),
         "streaming_response_generator with a mute": lambda: stream("wav", has_mute=True),
-        "offline_recognize wav": lambda: whole("wav"),
-        "offline_recognize flac": lambda: whole("flac"),
+        "offline_recognize wav": lambda: whole("recording.wav"),
+        "offline_recognize flac": lambda: whole("recording.flac"),
+        "offline_recognize of a date": lambda: whole("date.wav", verbatim_transcripts=False, profanity_filter=True),
         "streaming_response_generator of two speakers": stereo_stream,
         "offline_recognize of two speakers": stereo_file,
         "RealtimeClientASR": lambda: asyncio.run(realtime(http_address, folder / "recording.wav")),

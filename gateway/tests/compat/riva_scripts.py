@@ -65,8 +65,9 @@ def _runs(folder: Path, grpc_address: str, http_address: str) -> tuple[Run, ...]
         Run("flac", stream, (*riva, "--input-file", flac, "--show-intermediate"), _finals),
         Run("wav", offline, (*riva, "--input-file", wav), _offline),
         Run(
-            "--no-verbatim-transcripts --profanity-filter wav", stream,
-            (*riva, "--input-file", wav, "--no-verbatim-transcripts", "--profanity-filter"), _finals,
+            "--no-verbatim-transcripts --profanity-filter of a date", stream,
+            (*riva, "--input-file", str(folder / "date.wav"), "--no-verbatim-transcripts", "--profanity-filter"),
+            _finals,
         ),
         Run("flac", offline, (*riva, "--input-file", flac), _offline),
         Run(

@@ -34,7 +34,7 @@ class Outcome:
     speakers: list[int | None] = field(default_factory=list)
     """The speaker of each word, from 1, of a call that asks for them."""
     channels: list[int] = field(default_factory=list)
-    """Riva's tag of the channel of each word."""
+    """The channel of each word, from 1: Riva's tag, or OpenAI's name of one of three or more."""
     alternatives: list[str] = field(default_factory=list)
     """Riva's last segment, the best first."""
     code: str = ""

@@ -151,6 +151,7 @@ class OpenAIFile(Call):
             (word["word"], round(1000 * word["start"]), round(1000 * word["end"])) for word in body["words"]
         ]
         self.outcome.speakers += [_number(word) for word in body["words"]]
+        self.outcome.channels += [int(word["channel"]) for word in body["words"] if word.get("channel", "").isdecimal()]
 
     def _fail(self, status: Any, body: dict[str, Any]) -> None:
         text = f"{body['error']['code'].upper()}: {body['error']['message']}"

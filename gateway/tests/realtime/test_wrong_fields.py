@@ -30,8 +30,8 @@ INTERIM = "item.input_audio_transcription.interim"
          "session.audio.input.transcription.keywords[1]"),
         ({"audio": {"input": {"transcription": {"keywords": ["a"] * 2001}}}},
          "session.audio.input.transcription.keywords"),
-        *(({"audio": {"input": {"transcription": {"speakers": each}}}}, "session.audio.input.transcription.speakers")
-          for each in (1, 9, True, "two", [])),
+        *(({"audio": {"input": {"transcription": {name: each}}}}, f"session.audio.input.transcription.{name}")
+          for name, each in (*(("speakers", each) for each in (1, 9, True, "two", [])), ("numbers", "ja"))),
         ({"output_audio_format": "pcm16"}, "session.output_audio_format"),
         ({f"f{i}": 1 for i in range(40)}, "session.f32"),
     ],

@@ -5,6 +5,7 @@ Knows words and their language; no times, tokens or scores.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from text_to_num import find_numbers
 _LAST_SPELLED = 10
 """Numbers up to this one that stand alone stay words."""
 _SCALES = (100.0, 1000.0)
-_MILLIONS = re.compile("(m|b|tr)il(l?i|h|j)(on|ón|õe|ão|oe|ar).*")
+_MILLIONS = re.compile("(m|b|tr)il(li?|i|h|j)(on|ón|õe|ão|oe|ar).*")
 """Words such as million, Milliarde, milhões: they stay, and the number before them is in figures."""
 _MIN_RUN, _MIN_GROUPED_DIGITS = 3, 5
 _CORE = re.compile(r"[^\W_](.*[^\W_])?", re.DOTALL)
@@ -48,6 +49,7 @@ class Figure(NamedTuple):
     text: str
 
 
+@lru_cache(10_000)  # words recur
 class _Spoken:
     """A word as text2num reads it."""
 
@@ -59,7 +61,7 @@ class _Spoken:
         self.begin, self.end = core.span() if core else (0, len(word))
         self.core = word[self.begin : self.end].lower()
         self.is_apart = is_apart or self.begin > 0
-        self.is_million = "il" in self.core and _MILLIONS.fullmatch(self.core) is not None
+        self.is_million = _MILLIONS.fullmatch(self.core) is not None
 
     def text(self) -> str:
         return self.core
@@ -79,12 +81,9 @@ class _Number(NamedTuple):
     text: str
     value: float
     is_ordinal: bool = False
+    gap: str | None = None
+    """Digits spoken between the number before and this one: "", or "0" for the English "oh"; None: they are apart."""
     is_joined: bool = False
-
-    @property
-    def is_digits(self) -> bool:
-        """Single digits: "five", "zero one"."""
-        return self.text.isdigit() and self.value < 10 and len(self.text) == self.end - self.start
 
 
 def find_figures(words: Sequence[str], language: str, pauses: Sequence[bool] = ()) -> list[Figure]:
@@ -112,11 +111,11 @@ class _Finder:
             has_mark = self._spoken[-1].end < len(word)
 
     def figures(self) -> list[Figure]:
-        found = [
-            _Number(each.start, each.end, each.text, each.value, each.is_ordinal)
-            for each in find_numbers(self._spoken, self._language, 0.0)
-        ]
-        numbers: list[_Number] = []
+        found = list[_Number]()
+        for each in find_numbers(self._spoken, self._language, 0.0):
+            gap = self._gap(found[-1].end, each.start) if found else None
+            found.append(_Number(each.start, each.end, each.text, each.value, each.is_ordinal, gap))
+        numbers = list[_Number]()
         while found:
             count, number = self._run(found) or self._year(found, numbers) or (1, found[0])
             numbers.append(number)
@@ -132,38 +131,39 @@ class _Finder:
         has_capital = self._language == "en" and self._is(place, ("may", "march")) and self._words[place][0].isupper()
         return has_capital or self._is(place, _MONTHS[self._language])
 
-    def _gap(self, before: _Number, after: _Number) -> str | None:
-        """The digits spoken between two numbers: none, or the English "oh"; None where they do not belong together."""
-        between = range(before.end, after.start)
-        has_oh = self._language == "en" and len(between) == 1 and self._is(before.end, ("oh", "o"))
-        if (between and not has_oh) or any(each.is_apart for each in self._spoken[before.end : after.start + 1]):
-            return None
-        return "0" * len(between)
+    def _gap(self, end: int, start: int) -> str | None:
+        """The gap between a number that ends and one that starts at these words."""
+        if start > end:
+            has_oh = start == end + 1 and self._language == "en" and self._is(end, ("oh", "o"))
+            if not has_oh or self._spoken[end].is_apart:
+                return None
+        return None if self._spoken[start].is_apart else "0" * (start - end)
 
     def _run(self, found: Sequence[_Number]) -> tuple[int, _Number] | None:
         """At least three single digits in a row are one number; returns how many numbers it replaces."""
         count, text = 0, ""
         for number in found:
-            gap = self._gap(found[count - 1], number) if count else ""
-            if gap is None or not number.is_digits:
+            gap = number.gap if count else ""
+            is_digits = number.value < 10 and number.text.isdigit() and len(number.text) == number.end - number.start
+            if gap is None or not is_digits:
                 break
             count, text = count + 1, text + gap + number.text
         if len(text) < _MIN_RUN or count < 2:
             return None
-        return count, _Number(found[0].start, found[count - 1].end, text, float(text), is_joined=True)
+        return count, found[0]._replace(end=found[count - 1].end, text=text, value=float(text), is_joined=True)
 
     def _year(self, found: Sequence[_Number], before: Sequence[_Number]) -> tuple[int, _Number] | None:
         """A year of two halves, in a date or after a word such as "in"."""
         century, *others = found[:2]
         if not others or not 13 <= century.value <= 20 or len(century.text) != 2:
             return None
-        gap, text, place = self._gap(century, others[0]), others[0].text, century.start - 1
+        gap, text, place = others[0].gap, others[0].text, century.start - 1
         is_dated = self._is(place, _BEFORE_YEARS.get(self._language, ())) or self._is_month(place)
         is_dated |= bool(before) and before[-1].end == century.start and before[-1].is_ordinal
         if gap is None or not text.isdigit() or len(gap + text) != 2 or not (is_dated or gap):
             return None
         year = century.text + gap + text
-        return 2, _Number(century.start, others[0].end, year, float(year), is_joined=True)
+        return 2, century._replace(end=others[0].end, text=year, value=float(year), is_joined=True)
 
     def _is_day(self, number: _Number) -> bool:
         """The number of a day beside its month. Articles are no days, nor are English cardinals."""
@@ -181,24 +181,23 @@ class _Finder:
             return True
         if number.value in _SCALES:
             return False
-        follows = number.end < len(self._spoken) and self._spoken[number.end].is_million
-        if number.value > _LAST_SPELLED or self._is_day(number) or (follows and number.value > 1):
+        if number.value > _LAST_SPELLED or self._is_day(number):
             return True
-        return number.value > 1 and any(
-            self._gap(*pair) == "" and max(each.value for each in pair) > _LAST_SPELLED
-            and not any(each.is_ordinal or each.value in _SCALES for each in pair)
-            for pair in pairwise(numbers[max(place - 1, 0) : place + 2])
-        )  # fmt: skip
+        follows = number.end < len(self._spoken) and self._spoken[number.end].is_million
+        return number.value > 1 and (follows or any(
+            after.gap == "" and max(before.value, after.value) > _LAST_SPELLED
+            and not any(each.is_ordinal or each.value in _SCALES for each in (before, after))
+            for before, after in pairwise(numbers[max(place - 1, 0) : place + 2])
+        ))  # fmt: skip
 
     def _written(self, number: _Number) -> Figure:
         start, end, text = number.start, number.end, number.text
-        if self._language == "en" and self._is(start - 1, ("a",)) and self._is(start, ("hundred", "thousand")):
+        if self._language == "en" and self._is(start, ("hundred", "thousand")) and self._is(start - 1, ("a",)):
             start -= not self._spoken[start].is_apart
         elif number.is_ordinal and self._language == "fr":
             text = text.replace("ème", "e")
-        is_long = text.isdigit() and len(text) >= _MIN_GROUPED_DIGITS and text[0] != "0" and not number.is_joined
-        if is_long and self._language != "fr":
-            text = f"{int(text):,}".replace(",", "," if self._language == "en" else ".")
+        if len(text) >= _MIN_GROUPED_DIGITS and text.isdigit() and text[0] != "0" and not number.is_joined:
+            text = f"{int(text):,}".replace(",", {"en": ",", "fr": ""}.get(self._language, "."))
         first, last = self._spoken[start], self._spoken[end - 1]
         before, after = self._words[start][: first.begin], self._words[end - 1][last.end :]
         return Figure(start, end, before + text + after.removeprefix("." if text.endswith(".") else ""))

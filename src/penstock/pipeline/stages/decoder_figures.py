@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import StreamError
 from penstock.pipeline.results.figures import find_figures
-from penstock.pipeline.results.results import StreamResult, with_earlier
+from penstock.pipeline.results.results import Alternative, StreamResult, with_earlier
 from penstock.pipeline.results.words import Word
 from penstock_common.options import AUTO, FIGURE_LANGUAGES
 from penstock_common.writing import join_texts
@@ -49,28 +49,28 @@ class FigurePlaces:
             return replace(result, words=(), stable_chars=0)
         self._segments[slot] = language, []
         code = result.language.partition("-")[0].lower() if language == AUTO else language
-        others = []
+        alternatives = list[Alternative]()
         for each in result.alternatives:
             text, written, speakers = _figures(each.text, each.words, each.speakers or (), code)
-            others.append(replace(each, text=text, words=written, speakers=speakers or each.speakers))
+            alternatives.append(replace(each, text=text, words=written, speakers=speakers or each.speakers))
         text, written, speakers = _figures(result.text, words, result.word_speakers, code)
-        result = replace(result, alternatives=tuple(others), stable_chars=len(text))
-        return replace(result, text=text, words=written, word_speakers=speakers)
+        result = replace(result, text=text, words=written, word_speakers=speakers, stable_chars=len(text))
+        return replace(result, alternatives=tuple(alternatives)) if alternatives else result
 
 
 def _figures(
     text: str, words: Sequence[Word], speakers: tuple[int, ...], language: str
 ) -> tuple[str, tuple[Word, ...], tuple[int, ...]]:
     """A text with figures, its words and their speakers. A number is of one speaker and has no pause in it."""
-    apart = [False]
-    for (before, one), (after, other) in pairwise(zip(words, speakers or words, strict=True)):
-        apart.append(after.start_ms - before.end_ms > MAX_PAUSE_MS or (one != other and speakers != ()))
+    apart = [False, *(after.start_ms - before.end_ms > MAX_PAUSE_MS for before, after in pairwise(words))]
+    if speakers:
+        apart[1:] = [pause or one != other for pause, (one, other) in zip(apart[1:], pairwise(speakers), strict=True)]
     spoken = [word.text for word in words] if language in FIGURE_LANGUAGES else []
     figures = find_figures(spoken, language, apart) if spoken else []
     written, who = list(words), list(speakers)
     for start, end, figure in reversed(figures):
-        end_ms, confidence = max(each.end_ms for each in words[start:end]), min(e.confidence for e in words[start:end])
-        written[start:end] = [Word(figure, words[start].start_ms, end_ms, confidence)]
+        least = min([each.confidence for each in words[start:end]])
+        written[start:end] = [Word(figure, words[start].start_ms, words[end - 1].end_ms, least)]
         who[start:end] = speakers[start : start + 1]
     if figures:
         has_blanks = text.count(" ") == len(words) - 1  # between all words: a fifth of the time
