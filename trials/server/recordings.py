@@ -42,8 +42,7 @@ class History:
 
     def problems(self) -> list[str]:
         """Returns what is wrong. A broken stream must have received a prefix of its expected words."""
-        found = []
-        is_whole = bool(self.replies) and self.replies[-1].is_final
+        found, is_whole = [], self.is_whole
         if any(reply.is_final for reply in self.replies[:-1]):
             found.append("a final reply before the last one")
         if not is_whole and self.error is None:
