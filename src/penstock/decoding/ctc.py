@@ -43,7 +43,7 @@ class CtcHead:
         return torch.log_softmax(self._projection(encoded, prompts), dim=-1)
 
     project_encoder = log_probs
-    """What beam search does with a chunk before its steps."""
+    """The same for beam search, before the steps of a chunk."""
 
     def start(self, count: int) -> Prediction:
         """The prediction of `count` hypotheses: a CTC head has no predictor, so it is empty, [count, 0]."""
