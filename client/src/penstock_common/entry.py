@@ -1,5 +1,6 @@
-"""The entry of a command, before its imports: its standard streams, and Ctrl-C."""
+"""The entry of a command, before its imports, and its end: standard streams, and Ctrl-C."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -25,3 +26,9 @@ def run_command(load: Callable[[], Callable[[], int]]) -> int:
         return run()
     except KeyboardInterrupt:
         return 130
+
+
+def abandon_output() -> None:
+    """Discards what could not be written: Python would try again at its end, and print a traceback."""
+    with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
