@@ -41,7 +41,6 @@ class Fleet(Protocol):
     """Servers behind gateways: processes (`fleet.Fleet`) or containers."""
 
     key: str | None
-    """Key that clients send."""
     http: str
     grpc: str
     """HOST:PORT of the gateways."""

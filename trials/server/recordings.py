@@ -38,7 +38,6 @@ class History:
     expected: Expected
     replies: list[Reply] = field(default_factory=list)
     error: str | None = None
-    """Error that broke the stream."""
 
     def problems(self) -> list[str]:
         """Returns what is wrong. A broken stream must have received a prefix of its expected words."""

@@ -133,7 +133,6 @@ def _transcribe_audio(path: str, streamer: Streamer, report: Report) -> bool:
 
 
 def _transcribe(name: AudioName, stream: Callable[[Progress], Streamed], report: Report) -> bool:
-    """`_transcribe_each` for one."""
     return _transcribe_each([name], lambda on_progress: [stream(*on_progress)], report)
 
 
