@@ -28,12 +28,17 @@ class CtcHead:
         if config is None:
             raise CheckpointError(f"{checkpoint.directory}: has no CTC head, only {checkpoint.config.head_name}")
         self.device, self.dtype = prepare_device(device), dtype
-        self.vocabulary_size = self.blank = config.vocabulary_size
-        """V, labels without blank; blank comes after them."""
+        self.vocabulary_size = config.vocabulary_size
+        """V, labels without blank."""
         tensors = {name: tensor.to(self.device, dtype) for name, tensor in checkpoint.tensors("ctc.").items()}
         self._projection = FrameProjection(checkpoint, tensors["ctc.weight"], tensors["ctc.bias"])
         self.frame_width = config.vocabulary_size + 1
         """Width of `project_encoder`'s output."""
+
+    @property
+    def blank(self) -> int:
+        """The blank label, after all others."""
+        return self.vocabulary_size
 
     def log_probs(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
         """Log-probabilities [B, T, V + 1] of labels and blank, blank last; encoded: [B, T, D], T may be 0.
@@ -42,8 +47,9 @@ class CtcHead:
         """
         return torch.log_softmax(self._projection(encoded, prompts), dim=-1)
 
-    project_encoder = log_probs
-    """The same for beam search, before the steps of a chunk."""
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """`log_probs`, as what beam search does with a chunk before its steps."""
+        return self.log_probs(encoded, prompts)
 
     def start(self, count: int) -> Prediction:
         """The prediction of `count` hypotheses: a CTC head has no predictor, so it is empty, [count, 0]."""
