@@ -20,7 +20,8 @@ import torch
 from benchmarks.baselines import LARGE_MEL_BINS, WHOLE
 from benchmarks.nemo_specs import ModelSpec, float_signals
 from benchmarks.random_models import EVERYTHING, OFFLINE, random_tokenizer
-from benchmarks.recognizer import MANIFEST, read_recordings
+from benchmarks.recognizer import read_recordings
+from loadtest.options import DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.model.nemo.importer import import_nemo
 
@@ -148,7 +149,7 @@ def write_large(chosen: argparse.Namespace) -> None:
         streaming, name="offline", durations=(0, 1, 2, 3, 4), norm="batch_norm", contexts=EVERYTHING, encoder=OFFLINE,
         preprocessor={"normalize": "per_feature"},
     )  # fmt: skip
-    signals, speech = float_signals(), [each.samples for each in read_recordings(MANIFEST)]
+    signals, speech = float_signals(), [each.samples for each in read_recordings(DEFAULT_RECORDINGS)]
     for spec, contexts in ((streaming, streaming.contexts), (offline, [None])):
         folder = chosen.directory / spec.name
         names = [WHOLE if context is None else f"{context[0]}_{context[1]}" for context in contexts]

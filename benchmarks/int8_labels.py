@@ -2,9 +2,9 @@
 
     python -m benchmarks.int8_labels MANIFEST ... [--models BUNDLE ...]
 
-All products of an encoder are in int8, however small. They are computed in float32 from the same integers, whose sums
-are exact up to 1,040 inputs: `torch`'s own products with 8-bit inputs need VNNI. An edit of a label is one that turns
-those of float32 into those of int8 (Levenshtein).
+All products of an encoder and of a predictor's LSTM are in int8, however small. They are computed in float32 from the
+same integers, whose sums are exact up to 1,040 inputs: `torch`'s own products with 8-bit inputs need VNNI. An edit of a
+label is one that turns those of float32 into those of int8 (Levenshtein).
 """
 
 import argparse
@@ -23,6 +23,7 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
+from penstock.pipeline.stages import decoder
 from penstock.reporting import markdown_table
 from penstock.transcription.files import FileTranscriber
 from penstock.transcription.offline import open_recognizer
@@ -50,6 +51,7 @@ def labels_of(model: Checkpoint, context: AttentionContext | None, files: Sequen
         patch.object(encoder, "_OPENVINO_NUMBERS", ()),
         patch.object(int8, "activation_bits", lambda: bits),
         patch.object(precision, "activation_bits", lambda: bits),
+        patch.object(decoder, "activation_bits", lambda: bits),
         patch.object(int8, "_pack", _pack),
         patch.object(int8, "_multiply", _multiply),
     ):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import recognizer
+from benchmarks import exports, recognizer
 
 
 @pytest.mark.nightly
@@ -20,3 +20,9 @@ def test_the_result(tmp_path, monkeypatch, capsys):
         assert (result["words"], result["word_errors"]) == (34, 2)
         assert 0 < sum(result["share"].values()) <= 1
     assert "Penstock's speed-up" in capsys.readouterr().out
+
+
+def test_the_exports_of_its_baselines(capsys):
+    with pytest.raises(SystemExit):
+        exports.main(["large", "--help"])
+    assert "--layers" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
 from penstock_common.command_parser import Parser
-from penstock_common.errors import shown as shown
+from penstock_common.errors import shown
 from penstock_common.listening import ACCEPTED, listen_address
 
 Off = Annotated[int, Field(ge=0, le=0)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
-from penstock_common.declaration import shown
+from penstock_common.errors import shown
 from penstock_common.options import ACCEPTED_SPEAKERS, MAX_SPEAKERS
 from penstock_gateway.errors import GatewayCode, GatewayError
 

@@ -4,9 +4,9 @@ Weights have a scale per output. Inputs have one per row, computed from the row 
 whatever the other rows hold and however many there are. With one scale for the batch, as `linear_dynamic` and ONNX's
 DynamicQuantizeLinear have it, a quiet stream beside a loud one would be rounded away.
 
-What is replaced is chosen on speech while weights are loaded. An encoder is built part by part in float32. Each part
-then runs over speech, its large products are replaced, and their float32 weights are dropped before the next part is
-read.
+What is replaced is chosen on speech, in a predictor on random labels, while weights are loaded. An encoder is built
+part by part in float32. Each part then runs over speech, its large products are replaced, and their float32 weights are
+dropped before the next part is read.
 """
 
 import functools
@@ -187,7 +187,7 @@ class Int8Choice:
 
     @torch.no_grad()
     def convert(self, name: str, part: object, run: Callable[[], object] | None) -> None:
-        """Replaces the large products of a part; run: computes the part for speech, once, in float32."""
+        """Replaces the large products of a part; run: computes the part for speech, or other inputs, in float32."""
         if self._stored is not None or run is None:
             for owner, attribute, path, product in list(_products(part, name)):
                 setattr(owner, attribute, self._as_stored(path, product))

@@ -116,7 +116,7 @@ def follow(predictor: Lstm, labels: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.skipif(not activation_bits(), reason="this torch has no int8 product for this CPU")
 def test_a_predictor_in_int8_follows_that_of_float32(monkeypatch):
-    small, predictor, exact = lstm(64, 30), lstm(256, 30), lstm(256, 30)
+    small, predictor, exact = lstm(256, 30), lstm(264, 30), lstm(264, 30)
     assert small.use_int8().products == {"int8": 0, "float32": 0}
     assert predictor.use_int8().products == {"int8": 3, "float32": 0}
     labels = torch.randint(31, (40, 5), generator=torch.Generator().manual_seed(1))

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from penstock_common.declaration import shown
+from penstock_common.errors import shown
 from penstock_gateway import limits
 from penstock_gateway.errors import KSERVE_NOT_SERVED, GatewayCode, GatewayError
 from penstock_gateway.gateway import Gateway

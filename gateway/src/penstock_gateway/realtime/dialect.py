@@ -12,7 +12,7 @@ from typing import Any
 import pybase64
 
 from penstock_common.audio.pcm import RawFormat
-from penstock_common.declaration import shown
+from penstock_common.errors import shown
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayCode, GatewayError
 from penstock_gateway.stream.options import LiveStreamOptions

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from google.protobuf import json_format
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
-from penstock_common.declaration import shown
+from penstock_common.errors import shown
 from penstock_common.results import Word
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown_names

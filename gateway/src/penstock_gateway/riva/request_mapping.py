@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from penstock_common.audio.pcm import RawEncoding, RawFormat
-from penstock_common.declaration import shown
+from penstock_common.errors import shown
 from penstock_common.options import (
     CHANGEABLE,
     FIGURES,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
-from penstock_common.declaration import shown
+from penstock_common.errors import shown
 from penstock_common.results import Alternative
 from penstock_common.writing import is_unspaced
 from penstock_gateway.stream.events import Event, Final, Partial

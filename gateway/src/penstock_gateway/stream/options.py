@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_common.declaration import shown
-from penstock_common.errors import OptionError
+from penstock_common.errors import OptionError, shown
 from penstock_common.options import (
     AUTO,
     ENDPOINTS,

@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock_client import BatchedStream
 from penstock_client.batched.rows import MOVABLE
-from penstock_common.declaration import shown
 from penstock_common.errors import (
     ClientError,
     ServerDrainingError,
@@ -17,6 +16,7 @@ from penstock_common.errors import (
     ServerReplyError,
     SpeakersNotServedError,
     StreamClosedError,
+    shown,
 )
 from penstock_common.options import CHANGEABLE, StreamOptions, is_live_window
 from penstock_gateway import limits

@@ -2,6 +2,7 @@
 
 import torch
 
+from penstock import linear
 from penstock.encoder.int8 import Int8Choice
 from penstock.kernels.contracts import LstmLayerWeights
 from penstock.linear import Linear
@@ -50,8 +51,10 @@ class Lstm:
     def use_int8(self) -> Int8Choice:
         """Replaces large products on a CPU by those in int8 that are exact enough on random labels."""
         int8 = Int8Choice(tensor_names=lambda _: [])
-        for number, layer in enumerate(self.layers):
-            int8.convert(f"predictor.lstm.{number}", layer, self._follow_random_labels)
+        # Of matrices with just that many numbers, as the bundled models', one row takes longer in int8.
+        if self.layers[0].hidden.weight.numel() > linear.MIN_PACKED_NUMBERS:
+            for number, layer in enumerate(self.layers):
+                int8.convert(f"predictor.lstm.{number}", layer, self._follow_random_labels)
         return int8
 
     def _follow_random_labels(self) -> None:

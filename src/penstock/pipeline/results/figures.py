@@ -14,7 +14,7 @@ from text_to_num import find_numbers
 _LAST_SPELLED = 10
 """Numbers up to this one that stand alone stay words."""
 _SCALES = (100.0, 1000.0)
-_MILLIONS = re.compile("(m|b|tr)il(li?|i|h|j)(on|ón|õe|ão|oe|ar).*")
+_MILLIONS = re.compile("(m|b|tr)il(l?i|h|j)(on|ón|õe|ão|oe|ar).*")
 """Words such as million, Milliarde, milhões: they stay, and the number before them is in figures."""
 _MIN_RUN, _MIN_GROUPED_DIGITS = 3, 5
 _CORE = re.compile(r"[^\W_](.*[^\W_])?", re.DOTALL)

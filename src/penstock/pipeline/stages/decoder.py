@@ -61,7 +61,8 @@ class DecoderStage:
         precision: str = FLOAT32,
     ):
         """context: sets the chunk length that graphs are captured for; the checkpoint's default if None. precision: the
-        encoder's; all here is float32, with products in TF32 unless it is float32, but the predictor with int8."""
+        encoder's. With int8 large products of the predictor are in int8, too; all else here is float32, in TF32 unless
+        it is float32."""
         self._config, precision = checkpoint.config, checkpoint.choose_precision(precision, device)
         self._device = prepare_precision(precision, device)
         self._chunk_encoder_frames = checkpoint.config.encoder.decoding_chunk_frames(context)

@@ -52,7 +52,7 @@ class DecoderParts(NamedTuple):
     chunk_encoder_frames: int
     """The chunk length that graphs are captured for."""
     has_int8: bool
-    """Large products of the predictor are in int8."""
+    """Large products of the predictor may be in int8."""
 
 
 def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str, StreamDecoder]:
