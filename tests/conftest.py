@@ -1,7 +1,7 @@
 """Fixtures of the core's tests: one thread, and the golden checkpoints as bundles, each imported once."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def uncompiled() -> Iterator[None]:
+    """Runs encoders in PyTorch, in processes of the tests, too: OpenVINO compiles for half a second per batch size.
+
+    It is not used where its two parts are told different instruction sets.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OV_CPU_MAX_ISA", "none: PyTorch")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from tests.helpers.reference.log_mel import log_mel_reference
 from tests.helpers.streaming import cut, encode_streams, extract, make_extractor, mel_chunks, real_frames
 
 CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
-AN4_CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
+AN4_CONTEXTS = [(70, 6), (70, 0), *(pytest.param(each, marks=pytest.mark.nightly) for each in ((70, 13), (70, 1)))]
 
 
 def golden_signals() -> list[np.ndarray]:
