@@ -165,7 +165,10 @@ def test_windows_are_independent_of_their_batch(bundled_model, converts_all):
     assert not list(int8._products(encoder._layers[0], "")) and encoder.int8.int8 > 60
 
 
-@pytest.mark.parametrize(("name", "width"), [("an4-rnnt-hybrid", 7), ("an4-tdt-hybrid", 8), ("an4-offline", 7)])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("an4-rnnt-hybrid", 7), ("an4-offline", 8), pytest.param("an4-tdt-hybrid", 8, marks=pytest.mark.nightly)],
+)
 def test_words_are_those_of_float32(bundled_model, converts_all, monkeypatch, caplog, name, width):
     caplog.set_level(logging.INFO)
     bits = min(width, activation_bits())  # 8-bit sums are not exact on every CPU

@@ -27,11 +27,20 @@ from tests.helpers.decoding import HEADS, PAIRS, decode_by_reference, random_str
 LENGTHS = (22, 9, 0, 15)
 SIZES = BeamSizes(4)
 both_searches = pytest.mark.parametrize("algorithm", BeamAlgorithm)
+HEADS_BY_DAY = (0, 2, 5, 9)
+"""RNN-T, durations in a row and with gaps, and a factorized transducer; the others have lists of their kinds."""
+with_each_head = pytest.mark.parametrize(
+    ("seed", "durations"),
+    [
+        pytest.param(*each, id=str(each), marks=[pytest.mark.nightly] * (each[0] not in HEADS_BY_DAY))
+        for each in enumerate(HEADS)
+    ],
+)
 tdt_or_factorized = pytest.mark.parametrize("durations", [(0, 1, 2), *PAIRS], ids=str)
 RARELY_BLANK = 0.05
 
 
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+@with_each_head
 def test_alsd_is_the_reference_search(tmp_path, seed, durations):
     beam_size = (2, 7)[seed % 2]
     checkpoint, network = make(tmp_path, seed, durations)
@@ -43,7 +52,7 @@ def test_alsd_is_the_reference_search(tmp_path, seed, durations):
 
 
 @both_searches
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+@with_each_head
 def test_random_chunks_are_the_whole(tmp_path, seed, durations, algorithm):
     _, network = make(tmp_path, seed, durations)
     streams = random_streams(seed, (30, 3, 17, 0))
@@ -71,7 +80,7 @@ def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm, duratio
         assert_same_beam(found, alone)
 
 
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+@with_each_head
 def test_beam_1_is_greedy_search(tmp_path, seed, durations):
     blank_rate = (0.7, RARELY_BLANK)[seed % 2]
     checkpoint, network = make(tmp_path, seed, durations, blank_rate)
