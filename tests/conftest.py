@@ -1,6 +1,7 @@
 """Fixtures of the core's tests: one thread, and the golden checkpoints as bundles, each imported once."""
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.importer import import_speakers
 from tests.helpers.golden import GOLDEN
+from tests.helpers.recognition import IN_PYTORCH
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
@@ -34,6 +36,17 @@ hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may
 hypothesis.settings.load_profile("penstock")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects tests without looking for garbage: nearly all that is imported and collected stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what is marked `gpu` where there is no CUDA device."""
     if torch.cuda.is_available():
@@ -50,12 +63,10 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def uncompiled() -> Iterator[None]:
-    """Runs encoders in PyTorch, in processes of the tests, too: OpenVINO compiles for half a second per batch size.
-
-    It is not used where its two parts are told different instruction sets.
-    """
+    """Runs encoders in PyTorch, in processes of the tests, too: OpenVINO compiles for half a second per batch size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OV_CPU_MAX_ISA", "none: PyTorch")
+        for name, value in IN_PYTORCH.items():
+            patch.setenv(name, value)
         yield
 
 

@@ -49,7 +49,8 @@ def running_ensemble(
     variables = {"MODEL": model, "RUNTIME_DIR": directory, "MAX_STREAMS": max_streams, "DEVICE": "cpu"}
     for name, value in variables.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
-    frozen, threads = gc.get_freeze_count(), torch.get_num_threads()
+    gc.unfreeze()  # what pytest has collected
+    threads = torch.get_num_threads()
     try:
         with triton_module(monkeypatch):
             made = Ensemble(find_model_repository(), models)
@@ -57,5 +58,4 @@ def running_ensemble(
             made.finalize()
     finally:
         torch.set_num_threads(threads)
-        if not frozen:
-            gc.unfreeze()
+        gc.unfreeze()

@@ -64,7 +64,7 @@ follow_imports = skip
 """
 """mypy --strict, without half a minute for torch, which no example uses."""
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("uncompiled")]
 
 
 @pytest.fixture(scope="module")

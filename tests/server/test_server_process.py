@@ -259,6 +259,7 @@ def server_of(launcher: int) -> int:
     return server
 
 
+@pytest.mark.nightly
 def test_serve_ends_when_a_model_is_stopped(repository, bundled_model):
     arguments = ("--model", str(bundled_model), "--context", "70,6", "--model-repository", str(repository))
     with serve_command(*arguments) as process:
