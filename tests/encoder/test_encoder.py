@@ -32,22 +32,13 @@ of n <= 150 products of values of order 3: 2.2e-6. They go through 5 of them in 
 3 layers, whose norms keep errors at the size they come in with: 9e-5."""
 CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
 SEEDS = range(8)
+CONTEXTS = (AttentionContext(4, 1), AttentionContext(3, 0))
 ENGINES = (TORCH, OPENVINO) if can_use_openvino() else (TORCH,)
 """PyTorch alone where another CPU is emulated."""
 STREAMING_CASES = [(TORCH, *case) for case in CASES] + [
     (OPENVINO, case.name, case.contexts[0]) for case in golden_cases() if OPENVINO in ENGINES
 ]
 """A model in OpenVINO, which compiles for seconds, has one context: the others are other sizes of the same network."""
-
-
-def in_each_engine(*cases: tuple, compiled: tuple) -> list:
-    """All cases (engine, *case): in PyTorch, and in OpenVINO, which compiles each batch size, by day the given one."""
-    openvino = [
-        pytest.param(OPENVINO, *case, marks=[pytest.mark.nightly] * (case != compiled))
-        for case in cases
-        if OPENVINO in ENGINES
-    ]
-    return [(TORCH, *case) for case in cases] + openvino
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -123,10 +114,7 @@ def test_random_configurations(tmp_path, engine, seed):
 
 @pytest.mark.parametrize(
     ("engine", "factor", "context"),
-    in_each_engine(
-        *itertools.product((4, 8), (AttentionContext(4, 1), AttentionContext(3, 0))),
-        compiled=(8, AttentionContext(4, 1)),
-    ),
+    [*itertools.product([TORCH], [4, 8], CONTEXTS), *itertools.product(ENGINES[1:], [8], CONTEXTS[:1])],
 )
 def test_a_stream_may_end_after_any_mel_frame(tmp_path, engine, factor, context):
     config = with_encoder(
@@ -141,7 +129,9 @@ def test_a_stream_may_end_after_any_mel_frame(tmp_path, engine, factor, context)
         assert_same(found[slot], reference.encode(mel, context))
 
 
-@pytest.mark.parametrize(("engine", "batch"), in_each_engine((1,), (2,), (7,), (32,), compiled=(7,)))
+@pytest.mark.parametrize(
+    ("engine", "batch"), [*itertools.product([TORCH], [1, 2, 7, 32]), *itertools.product(ENGINES[1:], [7])]
+)
 def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle, engine, batch):
     case, context = golden_case("tdt_gaps"), AttentionContext(9, 2)
     encoder = StreamingEncoder(golden_bundle("tdt_gaps"), context, slots=batch, engine=engine)
@@ -155,10 +145,7 @@ def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle,
         assert_same(together[slot], reference.encode(mel, context))
 
 
-@pytest.mark.parametrize(
-    ("engine", "rows_of_steps"),
-    in_each_engine(((1, 64, 1, 64, 3, 64),), ((64, 1, 33, 64, 1, 2),), compiled=((64, 1, 33, 64, 1, 2),)),
-)
+@pytest.mark.parametrize("rows_of_steps", [(64, 1, 33, 64, 1, 2)])
 def test_a_batch_that_grows_and_shrinks_from_step_to_step(golden_bundle, engine, rows_of_steps):
     case, context = golden_case("rnnt_hybrid"), AttentionContext(6, 1)
     encoder = StreamingEncoder(golden_bundle("rnnt_hybrid"), context, slots=64, engine=engine)
