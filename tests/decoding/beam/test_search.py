@@ -49,7 +49,7 @@ def test_alsd_is_the_reference_search(tmp_path, seed, durations):
 @with_each_head
 def test_random_chunks_are_the_whole(tmp_path, seed, durations, algorithm):
     _, network = make(tmp_path, seed, durations)
-    streams = random_streams(seed, (30, 3, 17, 0))
+    streams = random_streams(seed, (18, 3, 11, 0))
     search = BeamSearch(network, algorithm)
     sizes = BeamSizes(4, carried_encoder_frames=0) if algorithm is BeamAlgorithm.AES else SIZES
     whole = search_whole(network, search, streams, sizes)
@@ -146,7 +146,7 @@ def test_streams_in_reused_slots(tmp_path, algorithm, durations):
 def test_stable_labels_never_change(tmp_path, durations):
     """Reported stable labels are a prefix of all that is reported later, and of every hypothesis at the end."""
     _, network = make(tmp_path, 2, durations)
-    streams = random_streams(9, (80, 60))
+    streams = random_streams(9, (50, 40))
     chunked = search_in_chunks(network, BeamSearch(network), streams, start(network, 2, SIZES), random.Random(2))
     for beam, partials, counts in zip(chunked.n_best, chunked.partial, chunked.stable, strict=True):
         finals = [one.labels for one in beam]

@@ -88,7 +88,7 @@ def test_time_advances_after_max_symbols(tmp_path, durations, max_symbols):
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
-@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4), (0, 9), *PAIRS])
+@pytest.mark.parametrize("durations", [(), (0, 9), PAIRS[1]])
 def test_the_window_does_not_matter(tmp_path, durations, window):
     checkpoint, network = make(tmp_path, 6, durations, blank_rate=0.9)
     streams = random_streams(2, (60, 31))
