@@ -248,12 +248,6 @@ def test_a_start_without_room_for_its_phrases_leaves_its_slot_to_others(golden_b
     assert "stream slots are taken" in str(others[-1])
 
 
-def test_numbers_of_32_bits_are_rejected_by_name(recognizer):
-    """Integers would be taken for a very loud signal."""
-    with pytest.raises(StreamError, match=r"samples are int32 \[10\], expected float32"):
-        recognizer.open_stream().push(np.zeros(10, np.int32))
-
-
 @pytest.mark.parametrize(("name", "streams"), [("rnnt_hybrid", 64), ("tdt_hybrid", 1)])
 def test_warming_up_changes_no_result(golden_bundle, name, streams):
     """Every stage runs its largest batch when it starts, which changes no later stream."""

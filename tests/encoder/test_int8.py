@@ -9,7 +9,7 @@ import torch
 
 from penstock.encoder import int8
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.encoder.int8 import Int8Choice, Int8Linear, activation_bits
+from penstock.encoder.int8 import Int8Linear, activation_bits
 from penstock.encoder.precision import open_encoder, open_window_encoder, relative_error
 from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import ErrorCode, SettingError
@@ -266,15 +266,6 @@ def test_weights_that_are_not_finite_stay_float32(bundled_model, converts_all, c
     assert f"float32: {', '.join(kept)}" in caplog.text
 
 
-def test_small_products_stay_float32(bundled_model, caplog):
-    encoder = open_encoder(Checkpoint(bundled_model), CONTEXT, 1, precision="int8")
-    assert (
-        encoder.int8.products == {"int8": 0, "float32": 0}
-        and encoder.engine == open_encoder(Checkpoint(bundled_model), CONTEXT, 1).engine
-    )
-    assert "no product is large and exact enough" in caplog.text
-
-
 def test_streams_without_speech(bundled_model, converts_all):
     recognizers = [StreamingRecognizer(bundled_model, CONTEXT[:2], precision=each) for each in ("int8", "float32")]
     for samples in (torch.zeros(32000), torch.ones(32000)):
@@ -292,12 +283,3 @@ def test_a_gpu_rejects_it_by_name(bundled_model, device):
         with pytest.raises(SettingError, match=f"'int8' needs the CPU, not {device}; accepted: {accepted}") as raised:
             reject()
         assert raised.value.code is ErrorCode.SETTING_INVALID
-
-
-def test_the_choice_is_told():
-    choice = Int8Choice()
-    choice.int8, choice.smoothed, choice.float32 = 3, 2, ["layers.0.attention.out"]
-    told = (
-        f"3 products in int8 with {activation_bits()}-bit inputs, 2 of them smoothed; float32: layers.0.attention.out"
-    )
-    assert str(choice) == told

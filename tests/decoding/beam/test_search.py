@@ -108,16 +108,6 @@ def test_a_stream_without_frames_keeps_its_state(tmp_path, algorithm, durations)
 
 
 @both_searches
-def test_a_batch_without_frames(tmp_path, algorithm):
-    _, network = make(tmp_path, 5)
-    states = torch.full((2, 0, network.frame_width), torch.nan, dtype=network.dtype)
-    search = BeamSearch(network, algorithm)
-    update, after = search.decode(states, torch.tensor([0, 0]), torch.tensor([True, False]), start(network, 2, SIZES))
-    assert update.stable.lengths.tolist() == update.unstable.lengths.tolist() == [0, 0]
-    assert after.hypotheses.scores[:, 0].tolist() == [0.0, 0.0]
-
-
-@both_searches
 def test_the_given_state_is_not_modified(tmp_path, algorithm):
     _, network = make(tmp_path, 5, (0, 2))
     search, states = BeamSearch(network, algorithm), start(network, 1, SIZES)

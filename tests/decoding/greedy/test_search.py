@@ -145,15 +145,6 @@ def test_a_stream_without_frames_keeps_its_state(tmp_path):
     assert after.frames_seen.tolist() == [7, 8]
 
 
-@pytest.mark.parametrize("frames", [0, 3])
-def test_a_batch_without_frames(tmp_path, frames):
-    _, network = make(tmp_path, 5)
-    states = torch.full((2, frames, network.frame_width), torch.nan)
-    hyps, after = LabelLooping(network).decode(states, torch.tensor([0, 0]), fresh_states(network, 2))
-    assert hyps.lengths.tolist() == [0, 0]
-    assert after.next_frame.tolist() == [0, 0]
-
-
 def test_the_given_state_is_not_modified(tmp_path):
     """A caller may decode again from the same states."""
     _, network = make(tmp_path, 5, (0, 2), RARELY_BLANK)
