@@ -26,7 +26,7 @@ GPU_OUT ?= build/gpu
 DEVICE ?= cpu
 LOADTEST := $(BIN)/python -m loadtest
 # More processes than cores: some tests wait for servers and networks.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/documents
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
 # Only these files are collected, because few have such tests.

@@ -77,7 +77,7 @@ def test_help_that_cannot_be_written_fails():
     assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
 
 
-def test_closed_standard_streams_are_empty_ones(tmp_path):
+def test_closed_standard_streams_are_empty_ones(tmp_path, uncompiled):
     command = ["/bin/sh", "-c", 'exec "$@" <&- >&-', "sh", *COMMAND, "transcribe", "-", str(tmp_path / "none.wav")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (1, "")

@@ -19,7 +19,9 @@ class Ensemble:
 
     def __init__(self, repository: Path, models: tuple[str, ...] = MODELS):
         self._models = models
+        frozen = gc.get_freeze_count()
         self.adapters = {name: load_adapter(repository, name) for name in models}
+        self.frozen_objects = gc.get_freeze_count() - frozen
 
     def answer(self, requests: list[Request]) -> list[Response]:
         """Runs the requests as one batch; outputs of a model are inputs of the next."""
@@ -49,8 +51,7 @@ def running_ensemble(
     variables = {"MODEL": model, "RUNTIME_DIR": directory, "MAX_STREAMS": max_streams, "DEVICE": "cpu"}
     for name, value in variables.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
-    gc.unfreeze()  # what pytest has collected
-    threads = torch.get_num_threads()
+    frozen, threads = gc.get_freeze_count(), torch.get_num_threads()
     try:
         with triton_module(monkeypatch):
             made = Ensemble(find_model_repository(), models)
@@ -58,4 +59,5 @@ def running_ensemble(
             made.finalize()
     finally:
         torch.set_num_threads(threads)
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
