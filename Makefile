@@ -153,7 +153,7 @@ check: setup ## [2 min] style, types and documents
 fix: setup ## [seconds] fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-test: setup ## [8 min] all tests that need no GPU and no NeMo
+test: setup ## [6 min] all tests that need no GPU and no NeMo
 	$(TEST_SHARED) -m "$(NOT_HERE)"
 
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.
