@@ -75,7 +75,7 @@ def left_over(model: Path, paths: list[Path]) -> list[BaseProcess]:
 
 
 def divided_and_left_over(model: Path, paths: list[Path]) -> tuple[tuple[list, list[float]], list[BaseProcess]]:
-    """What three processes find, each file in one of its own, the last first; and what `left_over` returns."""
+    """The results of three processes, which take one file at a time, the last first; and those of `left_over`."""
     return transcribed(model, paths, 3, [[i] for i in range(len(paths))][::-1]), left_over(model, paths[::2])
 
 
