@@ -20,6 +20,7 @@ import torch
 from penstock.encoder.precision import AUTO
 from penstock.errors import StreamError
 from penstock.model.config import AttentionContext
+from penstock.pipeline.results.results import StreamResult
 from penstock.transcription.offline import OfflineRecognizer
 
 SAMPLE_RATE_HZ, HOP_SAMPLES = 16000, 160
@@ -179,6 +180,14 @@ def cases(names: Sequence[str], speech: Sequence[np.ndarray], files: int) -> Ite
         yield Case(f"{files} files of 15 s", [cut(_SHORT_S) for _ in range(files)])
 
 
+def texts_of(results: Sequence[StreamResult | StreamError]) -> list[str]:
+    """The texts of a recognizer's results; StreamError where there is none."""
+    for result in results:
+        if isinstance(result, StreamError):
+            raise result
+    return [result.text for result in results if isinstance(result, StreamResult)]
+
+
 class PenstockOffline:
     """Penstock's recognizer, with its own batches. `run` is what is timed, as of every system."""
 
@@ -188,12 +197,7 @@ class PenstockOffline:
 
     def run(self, recordings: list[np.ndarray]) -> list[str]:
         """Text of each recording."""
-        texts = []
-        for result in self._recognizer.transcribe(recordings):
-            if isinstance(result, StreamError):
-                raise result
-            texts.append(result.text)
-        return texts
+        return texts_of(self._recognizer.transcribe(recordings))
 
 
 class SherpaOffline:

@@ -110,7 +110,7 @@ def measure_searches(lines: Lines, chosen: argparse.Namespace, case: dict, conte
     """A chunk of greedy, boosted and beam search, in every mode of CUDA graphs and with both kinds of kernels."""
     size, batches, count, repeats = ("small", (1, 2), 2, 1) if chosen.tiny else ("large", BATCHES, 12, 3)
     device, frames = chosen.device, context.chunk_encoder_frames
-    workload = random_workload(case["kind"], size, max(batches), 0.08 * frames * count, context, device)
+    workload = random_workload(case["kind"], size, max(batches), 0.08 * frames * count, device)
     kernels, began_s = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,), time.perf_counter()
     selection = Selection([case["decoder"]], [BEAM], (CHUNKS,), device, max(batches), frames, kernels)
     systems = list(penstock_systems(workload.checkpoint, selection))

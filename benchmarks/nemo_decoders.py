@@ -32,7 +32,6 @@ from benchmarks.systems import (
     System,
     Unavailable,
     Variant,
-    joined_labels,
 )
 from penstock.decoding.sizes import AesLimits
 from penstock.model.bundle import Checkpoint
@@ -56,10 +55,6 @@ class NemoLabelLooping(System):
             hyps, state = self._computer(x=chunk.frames, out_len=chunk.lengths, prev_batched_state=state)
             found.append((hyps.transcript.cpu(), hyps.current_lengths.cpu()))
         return found
-
-    def labels(self, decoded: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
-        """Labels of all chunks."""
-        return joined_labels(decoded)
 
 
 class NemoWhole(System):

@@ -317,7 +317,7 @@ def let_frames_decide(model: ASRModel, spec: ModelSpec, speech: list[np.ndarray]
 def _set_blank_rate(
     model: ASRModel, spec: ModelSpec, signals: list[np.ndarray], labels_per_frame: float = _LABELS_PER_FRAME
 ) -> None:
-    """Bisects the blank's bias until there are about so many labels."""
+    """Bisects the blank's bias until there are about `labels_per_frame`."""
     encoded = [encode(model, samples, spec.all_contexts[0])[1] for samples in signals]
     if spec.languages:
         encoded = [prompted(model, one, spec.default_prompt) for one in encoded]

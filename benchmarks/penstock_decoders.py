@@ -30,18 +30,16 @@ from benchmarks.systems import (
     System,
     Unavailable,
     Variant,
-    joined_labels,
     setup_errors,
 )
-from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.memory import fresh_states as fresh_beams
 from penstock.decoding.beam.memory import with_choices
 from penstock.decoding.beam.results import BeamReport
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch, CapturedBeamSearch, beam_with_driver
-from penstock.decoding.ctc import CtcHead, CtcTokens, decode_greedily
+from penstock.decoding.ctc import CtcHead, decode_greedily
 from penstock.decoding.ctc import fresh_states as fresh_ctc_states
-from penstock.decoding.greedy.memory import IS_SEARCHING, BatchedHyps, GreedyWorkspace, fresh_states
+from penstock.decoding.greedy.memory import IS_SEARCHING, GreedyWorkspace, fresh_states
 from penstock.decoding.greedy.search import CapturedSearch, GreedySearch, LabelLooping, with_driver
 from penstock.decoding.sizes import BeamSizes
 from penstock.decoding.tensors.tensor_tree import tree_to_host
@@ -143,20 +141,17 @@ class GreedySystem(System):
         self._network, self._search, self._streams = network, search, streams
 
     @torch.inference_mode()
-    def decode(self, chunks: list[Chunk]) -> list[BatchedHyps]:
-        """The labels of each chunk."""
+    def decode(self, chunks: list[Chunk]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Labels and their number for each chunk."""
         batch, found = len(chunks[0].lengths), []
         states = fresh_states(self._network, batch)
         if self._streams is not None:
             states = states._replace(fusion=self._streams.start(batch))
         for chunk in chunks:
             hyps, states = self._search.decode(self._network.project_encoder(chunk.frames), chunk.lengths, states)
-            found.append(hyps.to_host())
+            on_host = hyps.to_host()
+            found.append((on_host.labels, on_host.lengths))
         return found
-
-    def labels(self, decoded: list[BatchedHyps]) -> list[list[int]]:
-        """Labels of all chunks."""
-        return joined_labels([(hyps.labels, hyps.lengths) for hyps in decoded])
 
 
 class BeamSystem(System):
@@ -175,8 +170,8 @@ class BeamSystem(System):
         self._network, self._sizes, self._search, self._streams = network, sizes, search, streams
 
     @torch.inference_mode()
-    def decode(self, chunks: list[Chunk]) -> list[TokenLists]:
-        """Each chunk's stable labels, then the rest of the best finished hypothesis."""
+    def decode(self, chunks: list[Chunk]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each chunk's stable labels and their number, then the rest of the best finished hypothesis."""
         batch, found = len(chunks[0].lengths), []
         fusion = None if self._streams is None else self._streams.start(batch)
         states = with_choices(fresh_beams(self._network, batch, self._sizes), fusion=fusion)
@@ -184,11 +179,7 @@ class BeamSystem(System):
             update, states = self._search.decode(self._network.project_encoder(frames), lengths, is_end, states)
             report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses).to_host()
             found.append(report.update.stable)
-        return [*found, report.update.unstable]
-
-    def labels(self, decoded: list[TokenLists]) -> list[list[int]]:
-        """Stable labels, then the rest."""
-        return joined_labels([(lists.tokens.labels, lists.lengths) for lists in decoded])
+        return [(lists.tokens.labels, lists.lengths) for lists in (*found, report.update.unstable)]
 
 
 class CtcSystem(System):
@@ -199,17 +190,13 @@ class CtcSystem(System):
         self._head = head
 
     @torch.inference_mode()
-    def decode(self, chunks: list[Chunk]) -> list[CtcTokens]:
-        """Each chunk's tokens, then those of the last frames."""
+    def decode(self, chunks: list[Chunk]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each chunk's labels and their number, then those of the last frames."""
         states, found = fresh_ctc_states(self._head, len(chunks[0].lengths)), []
         for chunk in chunks:
             update, states = decode_greedily(self._head.log_probs(chunk.frames), chunk.lengths, states)
             found.append(tree_to_host(update.closed))
-        return [*found, tree_to_host(update.open)]
-
-    def labels(self, decoded: list[CtcTokens]) -> list[list[int]]:
-        """Labels of all chunks."""
-        return joined_labels([(tokens.labels, tokens.lengths) for tokens in decoded])
+        return [(tokens.labels, tokens.lengths) for tokens in (*found, tree_to_host(update.open))]
 
 
 def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:

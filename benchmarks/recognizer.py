@@ -30,7 +30,9 @@ import numpy as np
 from benchmarks.baselines import CASES, NemoPipeline, SherpaOnnx, cases, penstock_name
 from benchmarks.baselines import systems as offline_systems
 from benchmarks.measure import paired_ratio, timed_rounds
-from benchmarks.results import ROOT, Steps, describe, environment, progress, publish
+from benchmarks.results import Steps, describe, environment, progress, publish
+from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
+from loadtest.report import in_words
 from penstock.encoder.precision import AUTO
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
@@ -43,8 +45,6 @@ from penstock.recognizer import StreamingRecognizer
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
 
-BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
-MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 CONTEXTS, STREAMS = ("70,13", "70,6", "70,1", "70,0"), (1, 32)
 SAMPLE_RATE_HZ = 16000
 
@@ -148,7 +148,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle to measure")
     parser.add_argument("--contexts", nargs="+", default=CONTEXTS, metavar="L,R", help="attention contexts")
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS, metavar="N", help="concurrent streams")
-    parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings, a NeMo manifest")
+    parser.add_argument("--manifest", type=Path, default=DEFAULT_RECORDINGS, help="recordings, a NeMo manifest")
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
     parser.add_argument("--with-sherpa", type=Path, nargs="+", default=[], metavar="DIR", help="sherpa-onnx, as well")
     parser.add_argument("--precisions", nargs="+", default=[AUTO], metavar="NAME", help="Penstock's, int8 ... (auto)")
@@ -187,10 +187,14 @@ def run_case(
     texts, seconds, cpu_seconds = timed_rounds(arguments.rounds, systems, run, workload.audio_s)
     if arguments.precisions == [AUTO]:
         check_texts(texts[penstock.name], workload.playlists[0], alone)
-    results = [
-        summarize(name, context, streams, workload, seconds, texts[name]) | {"cpu_seconds": cpu_seconds[name]}
-        for name in seconds
-    ]
+    results = []
+    for name in seconds:
+        words = workload.word_errors(texts[name])
+        line = {"system": name, "context": list(context), "streams": streams, "audio_s": workload.audio_s}
+        line |= {"rtfx": workload.audio_s / statistics.median(seconds[name])}
+        line |= {"penstock_speed_up": paired_ratio(seconds[name], seconds[penstock.name])}
+        line |= {"seconds": seconds[name], "cpu_seconds": cpu_seconds[name]}
+        results.append(line | {"word_errors": words.edits, "words": words.reference_units})
     total_s = sum(seconds[penstock.name])
     results[0]["share"] = {stage: stage_s / total_s for stage, stage_s in penstock.stage_s.items()}
     return results
@@ -218,11 +222,6 @@ def measure_offline(arguments: argparse.Namespace, here: dict, speech: list[np.n
     publish(markdown, {"environment": here, "results": results}, arguments.json)
 
 
-def in_words(streams: int) -> str:
-    """The number of streams."""
-    return f"{streams} stream{'s' if streams != 1 else ''}"
-
-
 def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:
     """Penstock first, then the baselines."""
     systems: list = [Penstock(arguments.model, context, streams, each) for each in arguments.precisions]
@@ -237,29 +236,6 @@ def check_texts(texts: dict[int, str], first_playlist: list[int], alone: dict[in
     for number in first_playlist:
         if alone.setdefault(number, texts[number]) != texts[number]:
             raise SystemExit(f"utterance {number}: alone {alone[number]!r}, in a batch {texts[number]!r}")
-
-
-def summarize(
-    name: str,
-    context: AttentionContext,
-    streams: int,
-    workload: Workload,
-    seconds: dict[str, list[float]],
-    texts: dict[int, str],
-) -> dict:
-    """One line of the result."""
-    words = workload.word_errors(texts)
-    return {
-        "system": name,
-        "context": list(context),
-        "streams": streams,
-        "audio_s": workload.audio_s,
-        "rtfx": workload.audio_s / statistics.median(seconds[name]),
-        "penstock_speed_up": paired_ratio(seconds[name], next(iter(seconds.values()))),
-        "seconds": seconds[name],
-        "word_errors": words.edits,
-        "words": words.reference_units,
-    }
 
 
 def to_markdown(here: dict, results: list[dict]) -> str:

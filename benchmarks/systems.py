@@ -15,14 +15,12 @@ import torch
 
 from benchmarks.random_models import ENCODER_FRAME_MS, TRANSDUCERS, RandomTransducer, SyntheticTokenizer
 from penstock.kernels.capability import FUSED, TORCH
-from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.boosting.phrases import TokenPhrases, merge_phrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.lm import NgramLm
 
-DEFAULT_RANDOM_CONTEXT = AttentionContext(70, 13)
 PHRASES_PER_STREAM = 100
 FAINT_BOOST = 0.001
 """With random weights. It leaves the labels as they are without boosting, so that the same work is compared."""
@@ -41,21 +39,18 @@ class Workload(NamedTuple):
     """One random head with its streams."""
 
     checkpoint: RandomTransducer
-    context: AttentionContext
     stream_s: float
     """Audio seconds of each stream."""
     encoded: torch.Tensor
     """[B, T, D] float32, random encoder output of the largest batch; a smaller batch is its first rows."""
 
 
-def random_workload(
-    kind: str, size: str, batch: int, seconds: float, context: AttentionContext | None, device: str
-) -> Workload:
+def random_workload(kind: str, size: str, batch: int, seconds: float, device: str) -> Workload:
     """kind: of `random_models.KINDS`, or `FACTORIZED`; size: a key of `TRANSDUCERS`."""
     source = RandomTransducer(kind, TRANSDUCERS[size])
     encoder_frames = max(1, round(1000.0 * seconds / ENCODER_FRAME_MS))
     encoded = source.frames(batch, encoder_frames).to(device)
-    return Workload(source, context or DEFAULT_RANDOM_CONTEXT, encoder_frames * ENCODER_FRAME_MS / 1000.0, encoded)
+    return Workload(source, encoder_frames * ENCODER_FRAME_MS / 1000.0, encoded)
 
 
 class FusedStreams:
@@ -173,20 +168,18 @@ class System(ABC):
 
     @abstractmethod
     def decode(self, chunks: list[Chunk]) -> Any:
-        """Decodes B streams from start to end, results on the host included. This is what is timed."""
+        """Decodes B streams from start to end, results on the host included. This is what is timed.
 
-    @abstractmethod
+        Returns pieces of labels [B, M] with their lengths [B], or what `labels` of the system reads.
+        """
+
     def labels(self, decoded: Any) -> list[list[int]]:
         """The labels of each stream from the result of `decode`; not timed."""
-
-
-def joined_labels(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
-    """Pieces of labels [B, M] with their lengths [B] -> each stream's labels."""
-    streams: list[list[int]] = [[] for _ in pieces[0][1]]
-    for labels, lengths in pieces:
-        for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
-            stream += row[:length]
-    return streams
+        streams: list[list[int]] = [[] for _ in decoded[0][1]]
+        for labels, lengths in decoded:
+            for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
+                stream += row[:length]
+        return streams
 
 
 def setup_errors() -> tuple[type[Exception], ...]:

@@ -72,7 +72,6 @@ class Utterance:
     requests: np.ndarray = field(default_factory=lambda: np.empty(0, REQUEST))
     """[n] of REQUEST."""
     opened_s: float = 0.0
-    """Time when the stream was opened."""
 
     @property
     def last_sent_s(self) -> float:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.serving.launch import ServerOptions
@@ -24,10 +25,7 @@ from penstock.serving.triton_install import find_triton
 from penstock_client import Client, ClientError, Transcript
 from penstock_client.cli.output import LiveText
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = str(ROOT / "models" / "an4-rnnt-hybrid")
 _NEXT = f"{Path(sys.executable).parent / 'penstock'} serve --gateway, then speak at http://localhost:8080/captions"
-MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 
 
 @dataclass
@@ -124,9 +122,9 @@ def demo_server(model: str, context: str) -> Iterator[str]:
 def main() -> int:
     """Runs the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=MODEL, help="bundle")
+    parser.add_argument("--model", default=str(BUNDLE), help="bundle")
     parser.add_argument("--context", default="70,6", help="attention context L,R")
-    parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings with transcripts")
+    parser.add_argument("--manifest", type=Path, default=DEFAULT_RECORDINGS, help="recordings with transcripts")
     args = parser.parse_args()
     print(f"starting a server with {args.model}, context [{args.context}] ...", flush=True)
     try:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.results import environment, progress
+from loadtest.options import BUNDLE, ROOT
 from loadtest.processes import read_usage
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, parse_context
@@ -34,8 +35,6 @@ from trials.server.resources import wait_until_free
 from trials.server.running import CONTEXT
 from trials.soak import Readings, memory_slope
 
-ROOT = Path(__file__).resolve().parents[1]
-BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SUMS = (
     *("chunks", "streams", "words", "words_changed", "moved", "replayed_s"),
     *("reconnections", "rejections", "problems", "server_crashes"),

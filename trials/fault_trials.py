@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.results import environment, progress
+from loadtest.options import BUNDLE
+from loadtest.processes import MODELS
 from penstock.errors import RunError
 from trials.faults import fleet, server
 from trials.server.recordings import Recording, make_recordings
 
-ROOT = Path(__file__).resolve().parents[1]
-BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
-MODELS = ("features", "encoder", "decoder")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 
 

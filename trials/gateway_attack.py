@@ -48,7 +48,6 @@ class Measured(NamedTuple):
     outcomes: Outcomes
     p95_ms: float
     text: str
-    """Text of the stream."""
     uploads_s: list[float]
     """The time of each upload of the other key, and of the probe after it."""
     peak_mib: float

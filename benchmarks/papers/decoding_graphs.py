@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.papers.inputs import BATCH, MODEL, PieceLm, Speech, texts, texts_of
+from benchmarks.baselines import texts_of
+from benchmarks.papers.inputs import BATCH, MODEL, PieceLm, Speech, texts
 from benchmarks.papers.runner import (
     Entry,
     Row,
@@ -22,6 +23,7 @@ from benchmarks.papers.runner import (
     wer_percent,
 )
 from benchmarks.results import progress
+from loadtest.processes import MODELS
 from penstock.model.bundle import Checkpoint
 from penstock.model.bundle_files import sha256_of
 from penstock.model.tokenizer import Tokenizer
@@ -47,7 +49,6 @@ _PUBLISHED = {
 }
 """WER % and RTFx of Flashlight, the compact and the normal topology, on test-clean."""
 _LIVE = {"compact, A100": (30.1, 24.4, 54.5, 78, 256), "Flashlight, 256 streams": (53.7, 376.2, 430.0, 541.5, 235.4)}
-_STAGES = ("features", "encoder", "decoder")
 
 
 def rows(settings: Settings) -> Iterator[Row]:
@@ -123,7 +124,7 @@ def _live(settings: Settings, decoder: str, options: list[str], graph: Path, lm:
     kept = ("chunks", "late_chunks", "chunk_latency_ms", "rtfx", "passed", "reasons")
     row |= {name: window[name] for name in kept} | {"wer": window["words"]["wer"], "stages": {}}
     times = ("compute_ms", "queue_ms", "total_ms", "predicted_queue_ms", "batch")
-    for stage in _STAGES:
+    for stage in MODELS:
         if stage in window["models"]:
             row["stages"][stage] = {name: window["models"][stage][name] for name in times}
     return row

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.papers.inputs import BATCH, LM_WEIGHT, MODEL, PieceLm, texts, texts_of
+from benchmarks.baselines import texts_of
+from benchmarks.papers.inputs import BATCH, LM_WEIGHT, MODEL, PieceLm, texts
 from benchmarks.papers.runner import Entry, Row, Settings, Streams, first, measured, wer_percent
 from benchmarks.results import progress
 from penstock.cli import main as penstock

@@ -4,7 +4,7 @@ Streams of random models have equal length and about as many labels as speech. R
 offline model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +24,10 @@ from benchmarks.random_models import (
 from benchmarks.results import ROOT, progress
 from benchmarks.systems import CTC, WHOLE, Chunk, GivenLmStreams, Selection, System, Unavailable, split_chunks
 from penstock.encoder.window.encoder import WindowEncoder
-from penstock.errors import StreamError
 from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.results.results import StreamResult
 from penstock.scoring.ngram.arpa import Arpa, write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.estimation.text import TextTokenizer
@@ -148,14 +146,6 @@ def texts(manifest: Path) -> list[str]:
     """The different texts of a manifest."""
     found: list[Utterance] = read_manifest(manifest)
     return list(dict.fromkeys(utterance.reference for utterance in found))
-
-
-def texts_of(results: Sequence[StreamResult | StreamError]) -> list[str]:
-    """The texts of a recognizer's results; StreamError where there is none."""
-    for result in results:
-        if isinstance(result, StreamError):
-            raise result
-    return [result.text for result in results if isinstance(result, StreamResult)]
 
 
 class PieceLm:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import paired_ratio, time_interleaved
 from benchmarks.results import progress
-from benchmarks.systems import Chunk, System, Unavailable, Variant, decoding_errors
+from benchmarks.systems import Chunk, System, Unavailable, decoding_errors
 from penstock.errors import StreamError
 from penstock.evaluation.errors import compare, total
 from penstock.kernels.capability import FUSED, TORCH
@@ -148,21 +148,18 @@ def entries_of(
     """
     entries, rows = [], []
     for one in systems:
-        row = {**case, **described(one.variant)}
+        variant = one.variant
+        row = {
+            **case,
+            "variant": str(variant), "by": variant.implementation, "decoder": variant.decoder,
+            "driver": variant.driver, "beam": variant.beam,
+            "projections": variant.projections, "kernels": variant.kernels, "has_lm": variant.has_lm,
+        }  # fmt: skip
         if isinstance(one, Unavailable):
             rows.append(row | {"unavailable": one.reason})
         else:
             entries.append(Entry(row, partial(_decode, one, batches), partial(_found, one, text)))
     return entries, rows
-
-
-def described(variant: Variant) -> Row:
-    """The fields of a variant that differ in these tables."""
-    return {
-        "variant": str(variant), "by": variant.implementation, "decoder": variant.decoder,
-        "driver": variant.driver, "beam": variant.beam,
-        "projections": variant.projections, "kernels": variant.kernels, "has_lm": variant.has_lm,
-    }  # fmt: skip
 
 
 def _decode(system: System, batches: Sequence[Sequence[Chunk]]) -> list[Any]:

@@ -49,5 +49,4 @@ class _Shifted(torch.nn.Module):
         return bias + self._mean_output()
 
     def _mean_output(self) -> torch.Tensor:
-        """The layer's output for the mean."""
         return self._mean * self._convolution[0].weight.sum(dim=(1, 2, 3))

@@ -1,8 +1,7 @@
 """Log-mel features and word boundaries of a corpus, computed once and cached in files."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,9 +63,12 @@ class WordAligner:
             return ()
         try:
             self._decoder.set_align_text(" ".join(words))
-            with self._utterance():
+            self._decoder.start_utt()
+            try:
                 pcm = (np.clip(recording.samples, -1, 1) * 32767).astype(np.int16)
                 self._decoder.process_raw(pcm.tobytes(), full_utt=True)
+            finally:
+                self._decoder.end_utt()
         except RuntimeError:
             return ()
         spans = tuple(
@@ -75,14 +77,6 @@ class WordAligner:
             if not segment.word.startswith(("<", "["))
         )
         return spans if tuple(span.word for span in spans) == words else ()
-
-    @contextmanager
-    def _utterance(self) -> Iterator[None]:
-        self._decoder.start_utt()
-        try:
-            yield
-        finally:
-            self._decoder.end_utt()
 
 
 class _NemoLogMel:

@@ -24,6 +24,8 @@ PADDING_FRAMES = (100, 6000)
 """Mel frames of silence around a padded row, both sides together."""
 _ENCODER_FRAME = 8
 """In mel frames."""
+_POOL = 96
+"""Rows drawn and sorted by length together."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +113,17 @@ class BatchMaker:
         encode: Callable[[str], list[int]],
         random: np.random.Generator,
         frames: int = 3200,
-        pool: int = 96,
         is_normalized: bool = False,
         joined: float = 0.0,
     ):
-        """frames: mel frames per batch, padding included; pool: rows drawn and sorted by length together;
-        is_normalized: give the model `normalized` frames; joined: share of rows with two to four utterances."""
+        """frames: mel frames per batch, padding included; is_normalized: give the model `normalized` frames; joined:
+        share of rows with two to four utterances."""
         self.sources = sources
         """May be changed at any time."""
         self._augmenter = augmenter
         self._encode = encode
         self._random = random
         self._frames = frames
-        self._pool = pool
         self._is_normalized = is_normalized
         self._joined = joined
         self.masks = True
@@ -133,7 +133,7 @@ class BatchMaker:
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
-            pool = sorted((self._draw() for _ in range(self._pool)), key=lambda item: len(item.mel))
+            pool = sorted((self._draw() for _ in range(_POOL)), key=lambda item: len(item.mel))
             groups: list[list[_Row]] = []
             group: list[_Row] = []
             for item in pool:

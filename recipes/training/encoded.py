@@ -40,21 +40,21 @@ class EncodedBatch(NamedTuple):
     references: list[str]
 
 
-def collate(utterances: Sequence[EncodedUtterance], device: torch.device | str = "cpu") -> EncodedBatch:
-    """The utterances as one batch on `device`."""
+def collate(utterances: Sequence[EncodedUtterance]) -> EncodedBatch:
+    """The utterances as one batch."""
     pad = torch.nn.utils.rnn.pad_sequence
     labels = [torch.tensor(utterance.labels, dtype=torch.int64) for utterance in utterances]
     return EncodedBatch(
-        pad([utterance.frames for utterance in utterances], batch_first=True).to(device),
-        torch.tensor([len(utterance.frames) for utterance in utterances], device=device),
-        pad(labels, batch_first=True).to(device),
-        torch.tensor([len(row) for row in labels], device=device),
+        pad([utterance.frames for utterance in utterances], batch_first=True),
+        torch.tensor([len(utterance.frames) for utterance in utterances]),
+        pad(labels, batch_first=True),
+        torch.tensor([len(row) for row in labels]),
         [utterance.reference for utterance in utterances],
     )
 
 
 def draw_batches(
-    utterances: Sequence[EncodedUtterance], size: int, random: np.random.Generator, device: torch.device | str = "cpu"
+    utterances: Sequence[EncodedUtterance], size: int, random: np.random.Generator
 ) -> Iterator[EncodedBatch]:
     """Endless batches of `size` utterances of similar length, in epochs: an epoch has every utterance once."""
     while True:
@@ -66,7 +66,7 @@ def draw_batches(
             by_length = sorted(pool, key=lambda i: len(utterances[i].frames))
             groups += [by_length[at : at + size] for at in range(0, len(by_length), size)]
         for i in random.permutation(len(groups)):
-            yield collate([utterances[k] for k in groups[i]], device)
+            yield collate([utterances[k] for k in groups[i]])
 
 
 class FrozenEncoder:

@@ -18,7 +18,6 @@ from penstock.decoding.beam.memory import fresh_states, with_choices
 from penstock.decoding.beam.results import NBest
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.sizes import BeamSizes
-from penstock.decoding.transducer.interface import TransducerNetwork
 from penstock.decoding.transducer.networks import open_network
 from penstock.evaluation.errors import compare
 from penstock.kernels.capability import TORCH
@@ -80,7 +79,7 @@ class _LiveCheckpoint:
 
 
 class NBestSearch:
-    """ALSD++ over whole utterances; each call first copies the head's weights into the network of the search."""
+    """ALSD++ over whole utterances; each call opens the network with the head's present weights."""
 
     def __init__(
         self,
@@ -96,27 +95,22 @@ class NBestSearch:
         """
         self.pair = pair or IlmPair()
         self._checkpoint = _LiveCheckpoint(dataclasses.replace(model, transducer=head.config), head)
-        self._network = self._open()
-        self._search = BeamSearch(self._network, is_normalized=is_normalized)
-        self._beam_size = beam_size
-
-    def _open(self) -> TransducerNetwork:
-        device = next(self._checkpoint.head.parameters()).device
-        return open_network(cast(Checkpoint, self._checkpoint), device, kernels=TORCH)
+        self._beam_size, self._is_normalized = beam_size, is_normalized
 
     @torch.no_grad()
     def __call__(self, encoded: torch.Tensor, frame_counts: torch.Tensor) -> HypothesisLists:
         """The lists of B utterances; encoded: [B, T, D], frame_counts: [B] int64."""
-        _refresh(self._network, self._open())
+        network = open_network(cast(Checkpoint, self._checkpoint), encoded.device, kernels=TORCH)
+        search = BeamSearch(network, is_normalized=self._is_normalized)
         batch, frames = encoded.shape[:2]
         # As much room as labels can need, so that no hypothesis is pruned for it.
-        sizes = BeamSizes(self._beam_size, 0, self._search.algorithm.max_labels(frames))
-        pairs = self._network.ilm_weights([self.pair] * batch)
-        states = with_choices(fresh_states(self._network, batch, sizes), ilm=pairs)
+        sizes = BeamSizes(self._beam_size, 0, search.algorithm.max_labels(frames))
+        pairs = network.ilm_weights([self.pair] * batch)
+        states = with_choices(fresh_states(network, batch, sizes), ilm=pairs)
         is_end = torch.ones(batch, dtype=torch.bool, device=encoded.device)
-        projected = self._network.project_encoder(encoded)
-        update, states = self._search.decode(projected, frame_counts, is_end, states)
-        return _hypotheses(update.stable, self._search.n_best(states))
+        projected = network.project_encoder(encoded)
+        update, states = search.decode(projected, frame_counts, is_end, states)
+        return _hypotheses(update.stable, search.n_best(states))
 
 
 def _hypotheses(stable: TokenLists, found: NBest) -> HypothesisLists:
@@ -138,26 +132,6 @@ def _hypotheses(stable: TokenLists, found: NBest) -> HypothesisLists:
     scores, acoustic = found.scores[rows, places], found.acoustic_scores[rows, places]
     # Clones: the search's tensors are of the inference mode, and a gradient could not be computed with them.
     return HypothesisLists(*(t.clone() for t in (rows, labels, times, counts, scores, acoustic)))
-
-
-def _refresh(old: object, new: object) -> None:
-    """Copies all tensors that an object of this package holds from another of its class; they keep their addresses.
-
-    A packed weight, which only a CPU has and cannot be copied, is replaced.
-    """
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        for one, other in zip(old, new, strict=True):
-            _refresh(one, other)
-    if not type(old).__module__.startswith("penstock.") or not hasattr(old, "__dict__"):
-        return
-    for name, value in vars(new).items():
-        held = getattr(old, name)
-        if not isinstance(value, torch.Tensor):
-            _refresh(held, value)
-        elif value.layout is torch.strided:
-            held.copy_(value)
-        else:
-            setattr(old, name, value)
 
 
 def _with_column(tokens: torch.Tensor) -> torch.Tensor:

@@ -30,9 +30,9 @@ from penstock.model.config import (
     MAX_ILM_ALPHA,
     MAX_ILM_BETA,
     STANDARD,
-    AttentionContext,
     IlmPair,
     TransducerConfig,
+    parse_context,
 )
 from penstock.model.new_bundle import check_new_bundle
 from penstock.model.tokenizer import Tokenizer
@@ -344,7 +344,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         help="train the language model with the head, by eq. 1 + LAMBDA eq. 3; 0 by default: frozen",
     )  # fmt: skip
     parser.add_argument("--frames", type=Path, help="file of the encoder frames, made if it does not exist")
-    parser.add_argument("--context", type=_context, nargs="+", metavar="LEFT,RIGHT", help="contexts; all by default")
+    parser.add_argument("--context", type=parse_context, nargs="+", metavar="L,R", help="contexts; all by default")
     parser.add_argument("--copies", type=int, default=1, help="augmented copies in every context")
     parser.add_argument("--epochs", type=float, default=5.0, help="epochs of eq. 1, over all copies in all contexts")
     parser.add_argument("--batch", type=int, default=16, help="utterances per step")
@@ -361,13 +361,6 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args(arguments)
-
-
-def _context(text: str) -> AttentionContext:
-    try:
-        return AttentionContext(*map(int, text.split(",")))
-    except (TypeError, ValueError):
-        raise argparse.ArgumentTypeError(f"{text!r}; accepted: two numbers of encoder frames, such as 70,6") from None
 
 
 def _weight(text: str) -> float:

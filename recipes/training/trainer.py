@@ -99,10 +99,14 @@ class Trainer:
         if batch.spans is not None:
             encoded, counts = utterances_of(encoded, counts, batch.spans.to(self._device))
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
-        loss = self._model_losses(head, encoded, counts, labels, label_counts)
+        ctc = torch.nn.functional.ctc_loss(
+            log_probs, labels, counts, label_counts, blank=self._ctc_blank, reduction="none", zero_infinity=True
+        )
+        predicted = self.module[f"{head}_predictor"](targets=labels, target_length=label_counts)[0]  # [B, H, U + 1]
+        logits = self._joint_logits(self.module[f"{head}_joint"], encoded, predicted)
+        transducer = transducer_loss(logits, labels, counts, label_counts, self._durations[head])
         # Divided by the root of the label count: between the mean per label and the mean per utterance.
-        mean = (loss / (label_counts + 1).sqrt()).mean()
-        return {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts), head: mean}
+        return {name: (loss / (label_counts + 1).sqrt()).mean() for name, loss in (("ctc", ctc), (head, transducer))}
 
     def train_step(self, batch: Batch) -> dict[str, float]:
         """One step of the optimizer on the CTC head and one Transducer head drawn at random; returns the losses."""
@@ -188,29 +192,12 @@ class Trainer:
         """Drawn from the step number alone, so that a resumed run draws as an uninterrupted one."""
         return random.Random(self.step).choices(self._heads, HEAD_WEIGHTS[len(self._heads) - 1])[0]
 
-    def _model_losses(
-        self, name: str, encoded: torch.Tensor, counts: torch.Tensor, labels: torch.Tensor, label_counts: torch.Tensor
-    ) -> torch.Tensor:
-        """Losses [B] of a model's Transducer head; encoded: [B, D, T], counts: [B] encoder frames."""
-        predicted = self.module[f"{name}_predictor"](targets=labels, target_length=label_counts)[0]
-        logits = self._joint_logits(self.module[f"{name}_joint"], encoded, predicted)
-        return transducer_loss(logits, labels, counts, label_counts, self._durations[name])
-
     def _joint_logits(self, joint: Any, encoded: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
         """[B, T, U + 1, outputs]; encoded: [B, D, T], predicted: [B, H, U + 1]."""
         dropout = self._config.joint_dropout
         frames = torch.dropout(joint.project_encoder(encoded.transpose(1, 2)), dropout, self.module.training)
         rows = torch.dropout(joint.project_prednet(predicted.transpose(1, 2)), dropout, self.module.training)
         return joint.joint_net(frames.unsqueeze(2) + rows.unsqueeze(1))
-
-    def _ctc_loss(
-        self, log_probs: torch.Tensor, counts: torch.Tensor, labels: torch.Tensor, label_counts: torch.Tensor
-    ) -> torch.Tensor:
-        """Mean over the batch; log_probs: [T, B, V + 1], counts: [B] encoder frames."""
-        loss = torch.nn.functional.ctc_loss(
-            log_probs, labels, counts, label_counts, blank=self._ctc_blank, reduction="none", zero_infinity=True
-        )
-        return (loss / (label_counts + 1).sqrt()).mean()
 
 
 def utterances_of(

@@ -1,9 +1,12 @@
 """Errors that reach a user. Each says what was wrong, where, and what is accepted, after a code for programs."""
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+
+from penstock_common.errors import cut as cut
+from penstock_common.errors import shown as shown
+from penstock_common.errors import split_code as split_code
 
 
 class ErrorCode(Enum):
@@ -200,29 +203,3 @@ class StreamError(PenstockError):
     def kind(self) -> StreamErrorKind:
         """The kind of status that a server answers with."""
         return STREAM_ERROR_KINDS[self.code]
-
-
-_CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
-
-
-def split_code(text: str) -> tuple[str | None, str]:
-    """The code in front of an error's text (None without one) and the message, without Triton's "in ensemble"."""
-    _, code, message = _CODE.split(text, maxsplit=1)
-    return code, message
-
-
-_MAX_SHOWN_CHARACTERS = 60
-
-
-def shown(value: object) -> str:
-    """A wrong value for an error's text, whatever it is and however long."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no numbers of thousands of digits
-        text = "a value too long to write"
-    return cut(text)
-
-
-def cut(text: str, max_characters: int = _MAX_SHOWN_CHARACTERS) -> str:
-    """A user's text for an error's, its end left out where it is long."""
-    return text if len(text) <= max_characters else f"{text[:max_characters]}..."

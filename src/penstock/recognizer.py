@@ -68,6 +68,8 @@ class Recognizer:
         """
         self._name, self._device = checkpoint.directory.name, device
         self.config: ModelConfig = checkpoint.config
+        self.sample_rate_hz = self.config.features.sample_rate_hz
+        """Rate that samples must have."""
         self.languages = offer_languages(checkpoint, decoding)
         """The languages that a stream may choose, and the one that is known without a choice."""
         self.context = context
@@ -88,11 +90,6 @@ class Recognizer:
                 checkpoint, context, slots, ledger, device, decoding.cuda_graphs, precision, decoding.kernels
             )
         self._decoder = DecoderStage(checkpoint, slots, ledger, device, decoding, context, precision)
-
-    @property
-    def sample_rate_hz(self) -> int:
-        """Rate that samples must have."""
-        return self.config.features.sample_rate_hz
 
     def chunk_samples(self, options: Mapping[str, Any] | None = None) -> int:
         """Samples after which a stream with these options has new words; 0 for a file of an offline model."""

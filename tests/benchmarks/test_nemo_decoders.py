@@ -9,7 +9,6 @@ from benchmarks.penstock_decoders import penstock_systems
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
 from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, random_workload, split_chunks
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext
 
 pytestmark = pytest.mark.oracle
 
@@ -38,7 +37,7 @@ def compare(checkpoint: Checkpoint, encoded) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_weights(kind, monkeypatch):
     monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
-    workload = random_workload(kind, "tiny", 4, 3.0, AttentionContext(8, 3), "cpu")
+    workload = random_workload(kind, "tiny", 4, 3.0, "cpu")
     found = compare(workload.checkpoint, workload.encoded)
     both = {"label-looping chunks", "label-looping whole", "alsd whole"}
     assert found == (both if kind == "tdt" else both | {"frame-looping whole", "aes whole"})

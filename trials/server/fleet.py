@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from loadtest.locust_run import information
-from loadtest.processes import server_processes
+from loadtest.processes import MODELS, server_processes
 from penstock.serving.launch import LOOPBACK, Ports, ServerOptions, claim_ports
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
@@ -35,7 +35,6 @@ _SLOW_TURN_S = (0.2, 0.1)
 _NOTICED_S = 5.0
 """After a fault of a gateway its clients may still find it closed."""
 _UP_S = 60.0
-_STAGES = ("features", "encoder", "decoder")
 
 
 class Fleet:
@@ -115,7 +114,7 @@ class Fleet:
 
     def moves(self) -> tuple[float, float]:
         """Streams moved, and seconds sent again."""
-        found = [self._gone, *(_moves(gateway) for gateway in self.gateways)]
+        found = [self._gone, *(moves_told(_metrics(gateway)) for gateway in self.gateways)]
         return sum(moved for moved, _ in found), sum(replayed for _, replayed in found)
 
     def replay_bytes(self) -> float:
@@ -156,7 +155,7 @@ class Fleet:
     def end_gateway(self, number: int, how: signal.Signals) -> None:
         """Kills or drains a gateway, and starts it again on the same ports."""
         gateway, self.gateway_fault_s = self.gateways[number], float("inf")
-        before = _moves(gateway)
+        before = moves_told(_metrics(gateway))
         self._gone = self._gone[0] + before[0], self._gone[1] + before[1]
         with suppress(ProcessLookupError):
             os.kill(gateway.process_id, how)
@@ -197,10 +196,6 @@ def _log_to(folder: Path | None, name: str) -> Callable[[str], object] | None:
             file.write(line if line.endswith("\n") else f"{line}\n")
 
     return append
-
-
-def _moves(gateway: RunningGateway) -> tuple[float, float]:
-    return moves_told(_metrics(gateway))
 
 
 def moves_told(metrics: str) -> tuple[float, float]:
@@ -247,7 +242,7 @@ def drain_server(fleet: Fleet, number: int) -> None:
 def kill_stage(fleet: Fleet, number: int) -> None:
     """SIGKILL of the process of one model: the server ends and starts again as under `penstock serve --restart`."""
     server = fleet.servers[number % 2]
-    (process,) = server_processes(server.process_id)[_STAGES[number // 2]]
+    (process,) = server_processes(server.process_id)[MODELS[number // 2]]
     with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
         os.kill(process, signal.SIGKILL)
         wait_until(lambda: watch.loss, _UP_S, "the watchdog does not see that a model has ended")

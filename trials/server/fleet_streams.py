@@ -41,7 +41,6 @@ class Fleet(Protocol):
     """Servers behind gateways: processes (`fleet.Fleet`) or containers."""
 
     key: str | None
-    """Key that clients send."""
     http: str
     grpc: str
     """HOST:PORT of the gateways."""
@@ -236,11 +235,6 @@ class Run:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def words(self) -> int:
-        """Each told once, in order."""
-        return sum(len(played.words) for _, played in self.played)
-
-    @property
     def speakers_stopped(self) -> int:
         """Streams that asked for speakers, and whose last word has none."""
         return sum(played.speakers[-1:] == [None] for _, played in self.played)
@@ -259,7 +253,7 @@ class Run:
         played = [each for _, each in self.played]
         return {
             "streams": len(played),
-            "words": self.words,
+            "words": sum(len(each.words) for each in played),
             "words_changed": sum(each.changed for each in played),
             "reconnections": sum(each.reconnections for each in played),
             "rejections": sum(each.rejections for each in played),

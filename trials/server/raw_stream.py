@@ -167,9 +167,9 @@ class BatchedConnection:
         """The next reply, or the error of a request that was rejected as a whole."""
         return self._replies.get(timeout=timeout_s)
 
-    def ask(self, rows: Sequence[Row], as_pcm: bool = False) -> triton_grpc.InferResult:
+    def ask(self, rows: Sequence[Row]) -> triton_grpc.InferResult:
         """Sends a request and waits for its reply."""
-        self.send(rows, as_pcm)
+        self.send(rows)
         reply = self.receive()
         assert not isinstance(reply, InferenceServerException), reply
         return reply

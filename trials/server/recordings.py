@@ -38,12 +38,10 @@ class History:
     expected: Expected
     replies: list[Reply] = field(default_factory=list)
     error: str | None = None
-    """Error that broke the stream."""
 
     def problems(self) -> list[str]:
         """Returns what is wrong. A broken stream must have received a prefix of its expected words."""
-        found = []
-        is_whole = bool(self.replies) and self.replies[-1].is_final
+        found, is_whole = [], self.is_whole
         if any(reply.is_final for reply in self.replies[:-1]):
             found.append("a final reply before the last one")
         if not is_whole and self.error is None:

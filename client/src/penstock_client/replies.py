@@ -17,6 +17,7 @@ from penstock_common.errors import (
     StreamError,
     StreamId,
     StreamNotOpenError,
+    split_code,
 )
 from penstock_common.results import Alternative, Result, Word, with_speakers
 
@@ -158,7 +159,6 @@ STREAM_ERRORS: Mapping[str, type[StreamError]] = {
 }
 """The exception for each code of a server's error. gRPC's streaming RPC has no status, so the message has the code."""
 
-_CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
 STOPPING = re.compile(
     r"Server is stopping, |Server not ready|"
     r"Request for unknown model: '[^']*' (has no available versions|version \S+ is not at ready state)"
@@ -168,7 +168,7 @@ STOPPING = re.compile(
 
 def stream_error(stream_id: StreamId, message: str) -> StreamError:
     """The exception for a server's error message. Triton's own errors have no code."""
-    _, code, text = _CODE.split(message, maxsplit=1)
+    code, text = split_code(message)
     if code:
         return STREAM_ERRORS.get(code, StreamError)(stream_id, text, code)
     if STOPPING.match(text):

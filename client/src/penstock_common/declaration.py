@@ -17,11 +17,11 @@ from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
 from penstock_common.command_parser import Parser
+from penstock_common.errors import shown as shown
 from penstock_common.listening import ACCEPTED, listen_address
 
 Off = Annotated[int, Field(ge=0, le=0)]
 """In a union with other numbers: 0, which turns the option off."""
-_MAX_SHOWN_CHARACTERS = 60
 _SWITCH = ("1", "true", "0", "false")
 
 
@@ -190,15 +190,6 @@ class Option:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def shown(value: object) -> str:
-    """A wrong value for an error's text, whatever it is and however long."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no numbers of thousands of digits
-        text = "a value too long to write"
-    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."
 
 
 def _plain(value: object) -> object:

@@ -1,6 +1,10 @@
 """Exceptions of a client and of audio files. Each text is one line: a code, what it concerns, and the reason."""
 
+import re
+
 StreamId = int | str
+_CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
+_MAX_SHOWN_CHARACTERS = 60
 
 
 class ClientError(Exception):
@@ -148,3 +152,23 @@ class StreamClosedError(StreamError):
 def one_line(text: object) -> str:
     """The text with every run of white space replaced by one blank."""
     return " ".join(str(text).split())
+
+
+def split_code(text: str) -> tuple[str | None, str]:
+    """The code in front of an error's text (None without one) and the message, without Triton's "in ensemble"."""
+    _, code, message = _CODE.split(text, maxsplit=1)
+    return code, message
+
+
+def shown(value: object) -> str:
+    """A wrong value for an error's text, whatever it is and however long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no numbers of thousands of digits
+        text = "a value too long to write"
+    return cut(text)
+
+
+def cut(text: str, max_characters: int = _MAX_SHOWN_CHARACTERS) -> str:
+    """A user's text for an error's, its end left out where it is long."""
+    return text if len(text) <= max_characters else f"{text[:max_characters]}..."

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from penstock_common.declaration import About, Off, Option, Options, shown
-from penstock_common.errors import OptionError
+from penstock_common.declaration import About, Off, Option, Options
+from penstock_common.errors import OptionError, shown
 from penstock_common.phrases import has_words
 
 Parameter = str | int | float | bool

@@ -1,6 +1,5 @@
 """The command line of `penstock`: its subcommands, and how errors end it."""
 
-import contextlib
 import errno
 import importlib
 import os
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from penstock.errors import ErrorCode, PenstockError
 from penstock.version import __version__
 from penstock_common.command_parser import Parser
+from penstock_common.entry import abandon_output
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = {
@@ -53,21 +53,15 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         print(f"penstock: error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of the output has ended
-        _abandon_output()
+        abandon_output()
         return 1
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        _abandon_output()
+        abandon_output()
         place = error.filename or "standard output"
         print(
             f"penstock: error: {ErrorCode.OUTPUT_FAILED.name}: {place}: {os.strerror(error.errno).lower()}",
             file=sys.stderr,
         )
         return 1
-
-
-def _abandon_output() -> None:
-    """Discards what could not be written: Python would try again at its end, and print a traceback."""
-    with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -120,7 +120,6 @@ def _open_text(args: argparse.Namespace, names: "TokenNames | None" = None) -> "
 
 
 def _check_heldout(args: argparse.Namespace) -> None:
-    """Checks --heldout before the work."""
     if args.heldout == "-":
         if "-" in args.text:
             raise SettingError("--heldout - and TEXT -: standard input can be read once only")

@@ -128,7 +128,6 @@ class StepGraph:
         self._value_rows = op.add(self._key_rows, op.constant(np.int32(1)))
 
     def _part(self, name: str) -> Tensors:
-        """The weights of one part of the encoder."""
         return {key: tensor.float() for key, tensor in subset(self._tensors, f"encoder.{name}").items()}
 
     def _read(self, name: str, memory: torch.Tensor, rows: Node) -> Node:
@@ -244,7 +243,6 @@ def _constant(values: torch.Tensor | float) -> Node:
 
 
 def _linear(x: Node, weight: torch.Tensor, bias: torch.Tensor | None) -> Node:
-    """x @ weight.T + bias."""
     product = op.matmul(x, _constant(weight), False, True)
     return product if bias is None else op.add(product, _constant(bias.view(1, 1, -1)))
 

@@ -160,7 +160,6 @@ class AudioBlocks:
         self.has_ended = False
         """True when all samples are in the tracks."""
         self.start_s = self._reader.start_s
-        """The time of the first sample in the file."""
         self.tracks = [AudioTrack(self, name) for name in self._reader.names]
         """The mix or the chosen channel, or every channel."""
         try:

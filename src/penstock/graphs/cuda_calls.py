@@ -60,10 +60,10 @@ def compile_kernel(source: bytes, name: bytes) -> Any:
     return check(driver.cuModuleGetFunction(module, name))
 
 
-def launch_one_thread(kernel: Any, stream: int, arguments: tuple[tuple[int, type], ...]) -> None:
-    """Launches `kernel` with one thread; arguments: pairs of value and ctypes type."""
-    values, types = zip(*arguments, strict=True)
-    check(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (values, types), 0))
+def launch_one_thread(kernel: Any, stream: int, handle: Any, address: int) -> None:
+    """Launches `kernel` with one thread, for a conditional handle and a device address."""
+    arguments = (int(handle), address), (ctypes.c_uint64, ctypes.c_void_p)
+    check(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0))
 
 
 def begin_capture(stream: int) -> None:
@@ -87,11 +87,6 @@ def abandon_capture(stream: int) -> None:
     driver.cuStreamEndCapture(stream)
 
 
-def captured_graph(stream: int) -> Any:
-    """Returns the graph that `stream` is being captured into."""
-    return _capture_info(stream)[0]
-
-
 def add_while_node(stream: int, handle: Any) -> Any:
     """Adds a WHILE node after everything captured on `stream`, and returns the graph of its body."""
     graph, dependencies = _capture_info(stream)
@@ -107,8 +102,12 @@ def add_while_node(stream: int, handle: Any) -> Any:
     return parameters.conditional.phGraph_out[0]
 
 
-def new_condition(graph: Any) -> Any:
-    """Returns a handle for one conditional node of `graph`; a kernel must set its value before the node runs."""
+def new_condition(stream: int) -> Any:
+    """Returns a handle for one conditional node of the graph that `stream` is being captured into.
+
+    A kernel must set its value before the node runs.
+    """
+    graph, _ = _capture_info(stream)
     return check(driver.cuGraphConditionalHandleCreate(graph, check(driver.cuCtxGetCurrent()), 0, 0))
 
 
@@ -128,16 +127,6 @@ def launch(executable: Any, stream: int) -> None:
 def destroy(executable: Any) -> None:
     """Frees an executable graph; ignores errors, because the context may be gone already."""
     driver.cuGraphExecDestroy(executable)
-
-
-def handle_argument(handle: Any) -> tuple[int, type]:
-    """Returns a conditional handle as a kernel argument."""
-    return int(handle), ctypes.c_uint64
-
-
-def pointer_argument(address: int) -> tuple[int, type]:
-    """Returns a device address as a kernel argument."""
-    return address, ctypes.c_void_p
 
 
 def _capture_info(stream: int) -> tuple[Any, list[Any]]:

@@ -109,7 +109,7 @@ class CudaGraphBuilder:
     def loop(self, flag: torch.Tensor) -> Iterator[None]:
         """Inside `graph` or another loop: repeats what is launched inside while `flag` [] bool is True."""
         outside = self._streams[self._depth].cuda_stream
-        handle = cuda_calls.new_condition(cuda_calls.captured_graph(outside))
+        handle = cuda_calls.new_condition(outside)
         self._set_condition(outside, handle, flag)
         body = cuda_calls.add_while_node(outside, handle)
         inside = self._streams[self._depth + 1]
@@ -134,8 +134,7 @@ class CudaGraphBuilder:
         return _ExecutableGraph(cuda_calls.instantiate(graph), self._device, self._pool)
 
     def _set_condition(self, stream: int, handle: Any, flag: torch.Tensor) -> None:
-        arguments = (cuda_calls.handle_argument(handle), cuda_calls.pointer_argument(flag.data_ptr()))
-        cuda_calls.launch_one_thread(self._kernel, stream, arguments)
+        cuda_calls.launch_one_thread(self._kernel, stream, handle, flag.data_ptr())
 
 
 class _ExecutableGraph:

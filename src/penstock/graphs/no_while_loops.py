@@ -4,12 +4,11 @@ The last node of each graph copies the flags to pinned host memory, so a round c
 only torch.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Union
+from collections.abc import Callable
 
 import torch
 
-from penstock.graphs.program import CapturedProgram, Program, Runner, Step, While, steps_with_depth, warm_up
+from penstock.graphs.program import CapturedProgram, Program, Runner, Step, While, run_body, steps_with_depth, warm_up
 
 
 class TorchCapture:
@@ -42,13 +41,6 @@ class TorchCapture:
         torch.cuda.current_stream(self._device).synchronize()
 
 
-class _HostLoop(NamedTuple):
-    """A loop of the program, its steps replaced by captured ones."""
-
-    flag: int
-    body: Sequence[Union[torch.cuda.CUDAGraph, "_HostLoop"]]
-
-
 class NoWhileLoopsDriver:
     """Captures each stretch of steps as a graph and runs the loops on the host."""
 
@@ -67,16 +59,16 @@ class NoWhileLoopsDriver:
             self._capture.synchronize()
             return bool(host_flags[flag])
 
-        return CapturedProgram(program, lambda: _run(body, read))
+        return CapturedProgram(program, lambda: run_body(body, read))
 
     def _record(
         self, body: tuple[Step | While, ...], flags: torch.Tensor, host_flags: torch.Tensor
-    ) -> list[torch.cuda.CUDAGraph | _HostLoop]:
+    ) -> tuple[Step | While, ...]:
         """The body with each stretch of steps as one replay."""
-        recorded: list[torch.cuda.CUDAGraph | _HostLoop] = []
+        recorded: list[Step | While] = []
         for stretch in _stretches(body):
             if isinstance(stretch, While):
-                recorded.append(_HostLoop(stretch.flag, self._record(stretch.body, flags, host_flags)))
+                recorded.append(While(stretch.flag, self._record(stretch.body, flags, host_flags)))
                 continue
 
             def run(steps: list[Step] = stretch) -> None:
@@ -84,8 +76,8 @@ class NoWhileLoopsDriver:
                     step()
                 host_flags.copy_(flags, non_blocking=True)
 
-            recorded.append(self._capture.record(run))
-        return recorded
+            recorded.append(self._capture.record(run).replay)
+        return tuple(recorded)
 
 
 def _stretches(body: tuple[Step | While, ...]) -> list[list[Step] | While]:
@@ -98,12 +90,3 @@ def _stretches(body: tuple[Step | While, ...]) -> list[list[Step] | While]:
         else:
             stretches.append([item])
     return stretches
-
-
-def _run(body: Sequence[torch.cuda.CUDAGraph | _HostLoop], read: Callable[[int], bool]) -> None:
-    for item in body:
-        if isinstance(item, _HostLoop):
-            while read(item.flag):
-                _run(item.body, read)
-        else:
-            item.replay()

@@ -43,14 +43,16 @@ class Program(NamedTuple):
 
 def run_eagerly(program: Program) -> None:
     """Runs the program with its loops on the host; synchronizes once before each round of a loop."""
-    _run(program.body, program.flags.unbind())
+    flags = program.flags.unbind()
+    run_body(program.body, lambda flag: bool(flags[flag].item()))
 
 
-def _run(body: tuple[Step | While, ...], flags: tuple[torch.Tensor, ...]) -> None:
+def run_body(body: tuple[Step | While, ...], read: Callable[[int], bool]) -> None:
+    """Runs a body with its loops on the host; `read` returns a flag, before each round of a loop."""
     for item in body:
         if isinstance(item, While):
-            while flags[item.flag].item():
-                _run(item.body, flags)
+            while read(item.flag):
+                run_body(item.body, read)
         else:
             item()
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import ErrorCode, split_code
+from penstock_common.errors import one_line
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -64,7 +65,7 @@ def _reason(error: Exception) -> str:
     """Why a request failed."""
     if isinstance(error, ConnectionError) and error.strerror:
         return error.strerror.lower()
-    return _one_line(error) or type(error).__name__
+    return one_line(error) or type(error).__name__
 
 
 def _request() -> dict[str, Any]:
@@ -105,13 +106,9 @@ def _judge(url: str, status: int, body: bytes, elapsed_ms: float, needs_room: bo
             if is_final == [True]:
                 return Health(True, f"{url}: all models answered within {elapsed_ms:.0f} ms")
             return Health(False, f"{url}: the response to the end of a stream is not final")
-        message = _one_line(reply["error"])
+        message = one_line(reply["error"])
     except (ValueError, LookupError, TypeError):
         return Health(False, f"{url}: HTTP {status}, not a response of a Penstock server")
     if split_code(message)[0] == ErrorCode.STREAM_LIMIT.name:
         return Health(not needs_room, f"{url}: full, but alive: {message}")
     return Health(False, f"{url}: {message}")
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())

@@ -98,6 +98,5 @@ def model_logger(model: str, log_format: str, level: str) -> logging.Logger:
 
 
 def _process_age_s() -> float:
-    """Seconds since this process began."""
     start_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / _TICKS_PER_S

@@ -75,12 +75,14 @@ class TritonServer:
     @property
     def process_id(self) -> int:
         """Id of tritonserver's process and of its process group; ServerError when not running."""
-        return self._started().process.pid
+        return self.running.process.pid
 
     @property
     def running(self) -> "Running":
         """The server's processes and files; ServerError when not running."""
-        return self._started()
+        if self._running is None:
+            raise ServerError("the server is not running")
+        return self._running
 
     def start(self) -> None:
         """Starts the processes. PenstockError for a port in use or a wrong setting comes before any process starts."""
@@ -164,7 +166,7 @@ class TritonServer:
         not ready in time; ServerCrashError if it has crashed; PortError if another process has taken one of its ports
         since they were checked. on_wait: called several times per second.
         """
-        log, deadline = self._started().log, time.monotonic() + timeout_s
+        log, deadline = self.running.log, time.monotonic() + timeout_s
         ports, self._is_hidden = _PortWatch(self.ports), None
         log.ends = ModelEnds(self.process_id).by_model
         while not is_cancelled():
@@ -192,11 +194,11 @@ class TritonServer:
         if self._is_hidden is False:
             self._is_hidden = True
             yield "other users of the machine can read the key of the interface that loads models"
-        yield from self._started().runtime.check(self.process_id)
+        yield from self.running.runtime.check(self.process_id)
 
     def _start_error(self) -> ServerError | PortError:
         """Why the server has ended, or ends once clients have ended their calls. Raises PortError for a port in use."""
-        process, log, *_ = self._started()
+        process, log, *_ = self.running
         status, reason = process.poll(), self.end_reason() if self.has_ended() else log.failure_reason()
         self.kill()
         process.wait()
@@ -212,14 +214,14 @@ class TritonServer:
 
     def end_reason(self) -> str:
         """Why a server that was started ended by itself."""
-        process, log, *_ = self._started()
+        process, log, *_ = self.running
         log.wait_until_closed(1.0)
         return f"{log.failure_reason()} ({describe_end(process.returncode, self._kills)})"
 
     def last_stderr_line(self) -> str:
         """`ServerLog.last_stderr_line`, for the end of a message; kills the server, so that no line is late."""
         self.kill()
-        log = self._started().log
+        log = self.running.log
         log.wait_until_closed(5.0)
         return log.last_stderr_line()
 
@@ -267,11 +269,6 @@ class TritonServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _started(self) -> "Running":
-        if self._running is None:
-            raise ServerError("the server is not running")
-        return self._running
 
     def _is_ready(self) -> bool:
         """Checks two ports: Triton reports ready over HTTP before it opens the port of the metrics."""

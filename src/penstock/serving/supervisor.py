@@ -104,23 +104,19 @@ class _ServerRun:
 
     def until(self, stop: threading.Event) -> None:
         """Returns after a stop; ServerError if the server does not start, ends, or loses a model but `speakers`."""
-        with contextlib.ExitStack() as beside:
-            self._until(stop, beside)
-
-    def _until(self, stop: threading.Event, beside: contextlib.ExitStack) -> None:
         server, started_s = self._server, time.monotonic()
-        try:
-            if server.start_until_ready(stop.is_set, self._progress(started_s), self._report_retry):
-                self.ready_since_s = time.monotonic()
-                beside.enter_context(SpeakerRestarts(server, Backoff(), self._console.say, stop))
-                self._wait_for_gateway(stop)
-                self._watch(stop, start_s=time.monotonic() - started_s)
-        except BaseException:
-            beside.close()
-            server.stop(drain=False)
-            raise
-        was_ready = self.ready_since_s is not None
-        streams, cut_off = server.stop(drain=was_ready, on_wait=self._report_wait)
+        with contextlib.ExitStack() as beside:
+            try:
+                if server.start_until_ready(stop.is_set, self._progress(started_s), self._report_retry):
+                    self.ready_since_s = time.monotonic()
+                    beside.enter_context(SpeakerRestarts(server, Backoff(), self._console.say, stop))
+                    self._wait_for_gateway(stop)
+                    self._watch(stop, start_s=time.monotonic() - started_s)
+            except BaseException:
+                beside.close()
+                server.stop(drain=False)
+                raise
+            streams, cut_off = server.stop(drain=self.ready_since_s is not None, on_wait=self._report_wait)
         ends = {"ended or moved": streams - cut_off, "cut off": cut_off}
         summary = ", ".join(f"{_streams(count)} {how}" for how, count in ends.items() if count)
         self._console.say(f"stopped; {summary}" if summary else "stopped", streams=streams, cut_off=cut_off)

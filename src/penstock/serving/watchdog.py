@@ -130,17 +130,13 @@ class Watchdog:
         self._address = http_address
         self._probe = make_probe
         self._bad_probes = 0
-        self._loss: str | None = None
+        self.loss: str | None = None
+        """The fault, or None; it does not change back."""
         self._is_over = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for work, name in ((self._watch_processes, "model processes"), (self._watch_probes, "model probes"))
         ]
-
-    @property
-    def loss(self) -> str | None:
-        """The fault, or None; it does not change back."""
-        return self._loss
 
     def __enter__(self) -> "Watchdog":
         for thread in self._threads:
@@ -154,7 +150,7 @@ class Watchdog:
 
     def _watch_processes(self) -> None:
         while not self._is_over.wait(POLL_S):
-            self._loss = self._loss or self._processes.lost_process()
+            self.loss = self.loss or self._processes.lost_process()
 
     def _watch_probes(self) -> None:
         while not self._is_over.wait(PROBE_INTERVAL_S if not self._bad_probes else SECOND_PROBE_S):
@@ -169,7 +165,7 @@ class Watchdog:
             self._bad_probes = 0 if health.is_healthy or is_slow else self._bad_probes + 1
             if self._bad_probes >= 2:
                 lost = self._processes.lost_process()
-                self._loss = self._loss or lost or f"the models no longer serve: {health.reason}"
+                self.loss = self.loss or lost or f"the models no longer serve: {health.reason}"
 
     def _cpu_use(self) -> tuple[float, bool]:
         """CPU time of all models in seconds, and whether one of them runs or would run on a free core."""

@@ -144,7 +144,6 @@ class _OpenTrack:
         self.stream_id, self._audio, self.transcript, self._options = stream_id, audio, transcript, options
         self._is_started = self._has_ended = False
         self.samples = 0
-        """Samples that were read."""
         self.monitor = SpeechMonitor(rate_hz)
         """Has remarks on the text, in the track's time."""
 

@@ -25,7 +25,6 @@ class ManifestLine(NamedTuple):
     number: int
     """From 1."""
     fields: dict[str, Any]
-    """All fields of the line."""
     audio: FilePart
     """The whole file unless the line has `offset`; its path starts at the folder of the manifest."""
     stated_s: float | None

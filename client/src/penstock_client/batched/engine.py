@@ -74,7 +74,6 @@ class EngineStream:
         self._moving: asyncio.Task[object] | None = None
         self._results: deque[Result] = deque()
         self._latest = Result(0, "", False, 0.0, (), (), ())
-        """The last one that has come."""
         self._failure: ClientError | None = None
         """Why the stream was not opened, or was closed."""
         self._changed = AsyncSignal()

@@ -46,7 +46,6 @@ class StreamMoves:
         self.backlog: deque[Part] = deque()
         """Parts that wait for those before them, while the stream moves."""
         self.replayed_samples = 0
-        """Sent again."""
         self.error: ClientError = StreamClosedError(stream_id, "the stream is on no server")
         """Why the server that it moves to has lost it."""
         self.may_lose_speakers = False

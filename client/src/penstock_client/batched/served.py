@@ -73,7 +73,6 @@ class ServedStream:
         self._end_samples = self.rows = 0
         """Samples and rows of the stream so far: it gets as many answers as rows, unless it fails."""
         self._is_without_server = False
-        """True while it is on no server."""
         self.is_parked = False
         """True while it has left its server until audio comes."""
         self._soft_ends: dict[int, bool] = {}

@@ -17,6 +17,7 @@ from penstock_client.cli.streaming import Streamer
 from penstock_client.client import Client
 from penstock_client.playback import Progress
 from penstock_common.audio.tracks import EACH, load_audio
+from penstock_common.entry import abandon_output
 from penstock_common.errors import ClientError
 from penstock_common.results import Result
 from penstock_common.samples import SAMPLE_RATE_HZ
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return 0 if _run(arguments) else _FAILED
     except OSError as error:  # errors of files and of the network are ClientErrors
-        _abandon_output()
+        abandon_output()
         if not isinstance(error, BrokenPipeError):  # nothing reads our output any more
             reason = (error.strerror or str(error)).lower()
             print(f"penstock-client: error: OUTPUT_FAILED: standard output: {reason}", file=sys.stderr)
@@ -79,12 +80,6 @@ def _warnings_printed(report: Report) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(printer)
-
-
-def _abandon_output() -> None:
-    """Discards what could not be written: Python would try again at its end, and print a traceback."""
-    with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _print_info(client: Client, as_json: bool) -> bool:
@@ -138,7 +133,6 @@ def _transcribe_audio(path: str, streamer: Streamer, report: Report) -> bool:
 
 
 def _transcribe(name: AudioName, stream: Callable[[Progress], Streamed], report: Report) -> bool:
-    """`_transcribe_each` for one."""
     return _transcribe_each([name], lambda on_progress: [stream(*on_progress)], report)
 
 

@@ -45,7 +45,6 @@ class Streamed(NamedTuple):
     elapsed_s: float | None = None
     """Time from the first audio to the final text; None for audio at the pace of speech."""
     remarks: Sequence[Remark] = ()
-    """Gaps in the samples."""
     end_s: float | None = None
     """The end of the audio, at the clock of its words; None where it is not known."""
 

@@ -14,7 +14,6 @@ from penstock_common.audio.media_file import BLOCK_SAMPLES, NEEDED, MediaReader,
 from penstock_common.audio.pcm import DAMAGED, UNREAD, Block, PcmStream, Remarks, check_form, read_wav_header
 
 STDIN = "-"
-"""The path of standard input."""
 _READ_BYTES = 1 << 17
 _HALF_READ = ("MP3", "MPEG", "OGG")
 """Formats of which libsndfile reads a part only, without an error, where files are joined or state no length."""

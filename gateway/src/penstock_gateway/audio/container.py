@@ -213,7 +213,6 @@ class Decoders:
     def __init__(self) -> None:
         self._orders: socket.socket | None = None
         self.pid: int | None = None
-        """The id of the process, if it has started."""
         self.max_answer_s = limits.MAX_WAIT_S
 
     def start(self) -> socket.socket:

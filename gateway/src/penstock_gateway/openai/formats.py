@@ -30,7 +30,6 @@ class Transcription:
     finals: Sequence[Final]
     duration_s: float
     remarks: Sequence[Remark] = ()
-    """Gaps in the samples."""
     end_s: float | None = None
     """The end of the audio in its file."""
     channels: Sequence[str] = ()

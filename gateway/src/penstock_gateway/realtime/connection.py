@@ -220,7 +220,6 @@ class RealtimeConnection:
             raise
 
     async def _send_remarks(self) -> None:
-        """Sends the remarks on the stream that are new."""
         assert self._stream is not None
         remarks = self._stream.remarks
         new, self._remarks = remarks[self._remarks :], len(remarks)

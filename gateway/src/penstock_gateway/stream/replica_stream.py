@@ -57,7 +57,6 @@ class ReplicaStream:
         self.activity = activity
         """Times of its client's messages; protocols note those without audio."""
         self.options = options
-        """The options now."""
         self.start_s = 0.0
         """The time of the first sample in its recording, which counts in the times of events and remarks."""
         self.masks: WordMasks | None = None

@@ -125,7 +125,6 @@ def _to_integers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _from_integers(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Undoes `_to_integers`."""
     return part if dtype == torch.int64 else part.to(_BITS_OF[dtype]).view(dtype)
 
 

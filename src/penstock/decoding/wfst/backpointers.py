@@ -58,7 +58,6 @@ class ChunkTraceback(NamedTuple):
     graph: DeviceGraph
     shapes: Shapes
     backpointers: list[Backpointers]
-    """Backpointers of each frame."""
     label_costs: torch.Tensor
     """[B, T, V + 2] float32"""
     frames_seen: torch.Tensor
@@ -195,7 +194,6 @@ class LinkRecorder:
         """wants_links: [B] bool; beam: nats above the best link; per_row: alternatives of a frame."""
         self._shapes, self._wants, self._beam, self._per_row = shapes, wants_links, beam, per_row
         self.frames: list[Links] = []
-        """Links of each frame."""
 
     def add(self, candidates: Candidates, kept: torch.Tensor, kept_is_live: torch.Tensor | None) -> None:
         """Adds a frame; kept: [n] int64, the candidates that are its tokens, in order; kept_is_live: bool or None."""

@@ -7,7 +7,6 @@ words and searches.
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,8 @@ import torch
 
 from penstock.decoding.tensors.tensor_tree import copy_to_host
 from penstock.encoder.precision import FLOAT32, open_window_encoder
-from penstock.errors import ErrorCode, StreamError
+from penstock.encoder.window.encoder import WindowEncoder
+from penstock.errors import StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.offline.jobs import JobQueue, WholeFiles, Window, WindowFile
 from penstock.pipeline.options.windows import MAX_CALL_PARTS, LiveWindow, decoded_frames
@@ -23,8 +23,7 @@ from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.guard import SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, LIVE, LOCAL, NO_ROW, POLL, START, Column, Ticket
-from penstock.pipeline.stages.encoder import EncodedRows
-from penstock.pipeline.stages.requests import answer_requests
+from penstock.pipeline.stages.encoder import EncodedRows, EncodingStage
 from penstock.runtime import check_device
 
 _DROPPED_S = 10.0
@@ -33,7 +32,7 @@ _MAX_COVERED = 0.999
 """Share of a stream's samples that is reported before its last reply: AUDIO_PROCESSED is float32."""
 
 
-class WindowEncoderStage:
+class WindowEncoderStage(EncodingStage):
     """Collects the log-mel of streams, encodes those that are complete, and passes on their frames with their polls."""
 
     def __init__(
@@ -50,8 +49,9 @@ class WindowEncoderStage:
         """board: tells which streams the features stage has closed. whole_files: of a process without other work."""
         check_device(device)
         config = checkpoint.config
-        self._encoder = open_window_encoder(checkpoint, device, precision)
+        self._encoder: WindowEncoder = open_window_encoder(checkpoint, device, precision)
         self._config, self._features = config.encoder, config.features
+        self._chunk_shape = [1, config.encoder.mel_bins]
         self._device = torch.device(device)
         self._queue = JobQueue(self._encoder, self._device, self._features.hop_ms, whole_files=whole_files)
         self._whole_files = whole_files
@@ -68,11 +68,6 @@ class WindowEncoderStage:
         self._decoding: dict[int, _Decoding] = {}
         """By slot, the frames that the decoder has not settled."""
 
-    @property
-    def products(self) -> dict[str, int]:
-        """The encoder's products by kind, as `Int8Choice.products`; none in int8 in another precision."""
-        return {"int8": 0} if self._encoder.int8 is None else self._encoder.int8.products
-
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Encodes 20 s, so that its memory is allocated before the first request."""
@@ -81,18 +76,8 @@ class WindowEncoderStage:
             self._encoder.encode([mel], [self._queue.band(is_local)])
 
     @torch.inference_mode()
-    def process_tickets(
-        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor], to_host: bool = True
-    ) -> list[EncodedRows | StreamError]:
-        """Returns for each request of a batch its frames and its rows of the decoder's ticket, or why it is rejected.
-
-        mels: of each request [n, 1, F], the mel frames of all rows. Rows of a stream are processed in order. Works for
-        at most a step (`penstock.pipeline.offline.jobs.STEP_S`). to_host: False leaves the frames on the device.
-        Raises DeviceLostError if no later step can succeed.
-        """
-        return answer_requests(tickets, mels, self._problem_with, partial(self._process, to_host=to_host))
-
     def _process(self, good: list[tuple[Ticket, torch.Tensor]], to_host: bool) -> list[EncodedRows]:
+        """Works for at most a step (`penstock.pipeline.offline.jobs.STEP_S`); replies have rows for the decoder."""
         requests = [_Request(ticket.rows.copy(), mel[:, 0], {}, {}) for ticket, mel in good]
         for request in requests:
             self._complete += self._collect(request)
@@ -105,15 +90,6 @@ class WindowEncoderStage:
             failed = dict.fromkeys(window.file for window in job.windows)
             self._fail([file for file in failed if self._is_open(file)], error, requests)
         return self._reply(requests, to_host)
-
-    def _problem_with(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
-        expected = [1, self._config.mel_bins]
-        if list(mel.shape[1:]) != expected:
-            message = f"log-mel is {list(mel.shape[1:])} for each frame, expected {expected}"
-            return StreamError(ErrorCode.REQUEST_INVALID, message)
-        if len(mel) != ticket.rows[:, Column.CHUNKS].sum():
-            return StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} mel frames are not those of the ticket")
-        return None
 
     def _collect(self, request: "_Request") -> list[Window]:
         """Takes the log-mel of a request's rows; returns the windows that are complete with it."""

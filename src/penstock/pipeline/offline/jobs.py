@@ -223,15 +223,11 @@ class JobQueue:
     """The jobs of a server: live ones work first, then the shortest, and now and then the oldest."""
 
     def __init__(
-        self,
-        encoder: WindowEncoder,
-        device: torch.device,
-        hop_ms: float,
-        clock: Callable[[], float] = time.monotonic,
-        whole_files: WholeFiles | None = None,
+        self, encoder: WindowEncoder, device: torch.device, hop_ms: float, whole_files: WholeFiles | None = None
     ):
         """whole_files: of a process without other work; on a GPU a call then ends with its jobs."""
-        self._encoder, self._device, self._clock, self._whole_files = encoder, device, clock, whole_files
+        self._encoder, self._device, self._whole_files = encoder, device, whole_files
+        self._clock = time.monotonic
         audio_s = batch_audio_s(device.type) if whole_files is None else whole_files.batch_audio_s
         self._batch_mel_frames = int(1000 * audio_s / hop_ms)
         self._is_paced = device.type == "cpu" or whole_files is None

@@ -3,6 +3,7 @@
 Independent of words and searches.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 
 from penstock.decoding.tensors.tensor_tree import copy_to_host
-from penstock.encoder.encoder import first_batches
+from penstock.encoder.encoder import StreamingEncoder, first_batches
 from penstock.encoder.precision import FLOAT32, open_encoder
+from penstock.encoder.window.encoder import WindowEncoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.ranks import sums_before
 from penstock.graphs.select import AUTO, select_step_driver
@@ -37,7 +39,42 @@ class EncodedRows(NamedTuple):
     """[R, 8] int64, of the decoder's ticket; None: those of the request's."""
 
 
-class EncoderStage:
+class EncodingStage(ABC):
+    """Encodes the log-mel of a batch of requests."""
+
+    _encoder: StreamingEncoder | WindowEncoder
+    _chunk_shape: list[int]
+    """[N, F] of a chunk, which has one frame in an offline model."""
+
+    @property
+    def products(self) -> dict[str, int]:
+        """The encoder's products by kind, as `Int8Choice.products`; none in int8 in another precision."""
+        return {"int8": 0} if self._encoder.int8 is None else self._encoder.int8.products
+
+    def process_tickets(
+        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor], to_host: bool = True
+    ) -> list[EncodedRows | StreamError]:
+        """Returns for each request of a batch its frames, or why it is rejected as a whole.
+
+        mels: of each request [C, N, F], the chunks of all rows. Rows of a stream are processed in order. to_host: False
+        leaves the frames on the device. Raises DeviceLostError if no later step can succeed.
+        """
+        return answer_requests(tickets, mels, self._problem_with, partial(self._process, to_host=to_host))
+
+    def _problem_with(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
+        found, expected = list(mel.shape[1:]), self._chunk_shape
+        if found != expected:  # a wrong shape would fail the whole batch
+            return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
+        if len(mel) != ticket.rows[:, Column.CHUNKS].sum():
+            return StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
+        return None
+
+    @abstractmethod
+    def _process(self, good: list[tuple[Ticket, torch.Tensor]], to_host: bool) -> list[EncodedRows]:
+        """Encodes the requests that can be used."""
+
+
+class EncoderStage(EncodingStage):
     """Runs the encoder for a batch of streams with any number of chunks each."""
 
     def __init__(
@@ -57,18 +94,13 @@ class EncoderStage:
         """
         check_device(device)
         driver = select_step_driver(cuda_graphs, device)
-        self._encoder = open_encoder(checkpoint, context, slots, device, precision, driver, kernels)
+        self._encoder: StreamingEncoder = open_encoder(checkpoint, context, slots, device, precision, driver, kernels)
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
         self._chunk_frames = context.chunk_encoder_frames
         self._slots = slots
         self._guard = SlotGuard("encoder", slots, ledger)
-
-    @property
-    def products(self) -> dict[str, int]:
-        """The encoder's products by kind, as `Int8Choice.products`; none in int8 in another precision."""
-        return {"int8": 0} if self._encoder.int8 is None else self._encoder.int8.products
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -78,24 +110,6 @@ class EncoderStage:
             mel = torch.zeros(batch, *self._chunk_shape, device=self._device)
             self._encoder.open(slots)  # reset again when a stream gets the slot
             self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
-
-    def process_tickets(
-        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor], to_host: bool = True
-    ) -> list[EncodedRows | StreamError]:
-        """Returns for each request of a batch its frames, or why it is rejected as a whole.
-
-        mels: of each request [C, N, F], the chunks of all rows. Rows of a stream are processed in order. to_host: False
-        leaves the frames on the device. Raises DeviceLostError if no later step can succeed.
-        """
-        return answer_requests(tickets, mels, self._problem_with, partial(self._process, to_host=to_host))
-
-    def _problem_with(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
-        found, expected = list(mel.shape[1:]), self._chunk_shape
-        if found != expected:  # a wrong shape would fail the whole batch
-            return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
-        if len(mel) != ticket.rows[:, Column.CHUNKS].sum():
-            return StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
-        return None
 
     def _process(self, good: list[tuple[Ticket, torch.Tensor]], to_host: bool) -> list[EncodedRows]:
         if not good:
