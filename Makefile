@@ -26,7 +26,7 @@ GPU_OUT ?= build/gpu
 DEVICE ?= cpu
 LOADTEST := $(BIN)/python -m loadtest
 # More processes than cores: some tests wait for servers and networks.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/documents
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
 # Only these files are collected, because few have such tests.
@@ -153,7 +153,7 @@ check: setup ## [2 min] style, types and documents
 fix: setup ## [seconds] fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-test: setup ## [8 min] all tests that need no GPU and no NeMo
+test: setup ## [6 min] all tests that need no GPU and no NeMo
 	$(TEST_SHARED) -m "$(NOT_HERE)"
 
 # A test that fails only here depends on the machine's speed: a defect of the test or of the product.

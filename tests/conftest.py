@@ -1,7 +1,8 @@
 """Fixtures of the core's tests: one thread, and the golden checkpoints as bundles, each imported once."""
 
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock.speakers.importer import import_speakers
 from tests.helpers.golden import GOLDEN
+from tests.helpers.recognition import IN_PYTORCH
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
@@ -34,6 +36,17 @@ hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may
 hypothesis.settings.load_profile("penstock")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects tests without looking for garbage: nearly all that is imported and collected stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what is marked `gpu` where there is no CUDA device."""
     if torch.cuda.is_available():
@@ -46,6 +59,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def uncompiled() -> Iterator[None]:
+    """Runs encoders in PyTorch, in processes of the tests, too: OpenVINO compiles for half a second per batch size."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in IN_PYTORCH.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

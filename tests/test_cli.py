@@ -70,15 +70,14 @@ def test_a_full_disk_is_one_line(golden_bundle, tmp_path, monkeypatch, capsys, a
     assert capsys.readouterr().err == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
 
 
-@pytest.mark.parametrize("argument", ["--help", "--version"])
-def test_help_that_cannot_be_written_fails(argument):
+def test_help_that_cannot_be_written_fails():
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, argument], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run([*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
 
 
-def test_closed_standard_streams_are_empty_ones(tmp_path):
+def test_closed_standard_streams_are_empty_ones(tmp_path, uncompiled):
     command = ["/bin/sh", "-c", 'exec "$@" <&- >&-', "sh", *COMMAND, "transcribe", "-", str(tmp_path / "none.wav")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (1, "")

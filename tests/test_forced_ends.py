@@ -63,12 +63,12 @@ def words(recognizer: StreamingRecognizer, decoder: str, speech: np.ndarray, sec
 @pytest.mark.parametrize("decoder", DECODERS["an4-rnnt-hybrid"])
 def test_an_end_right_after_speech_tells_every_word_that_finish_tells(recognizer, decoder):
     options = {"decoder": decoder}
-    for path in sorted((AN4 / "flac").glob("*.flac"))[: 2 if decoder == "greedy" else 1]:
-        for audio in after_speech(read_audio(path, 16_000)):
-            with recognizer.open_stream(options=options) as stream:
-                final = stream.finalize(audio)
-            with recognizer.open_stream(options=options) as stream:
-                assert final.text == stream.finish(audio).text
+    samples = read_audio(min((AN4 / "flac").glob("*.flac")), 16_000)
+    for audio in itertools.islice(after_speech(samples), 0, None, 1 if decoder == "greedy" else 3):
+        with recognizer.open_stream(options=options) as stream:
+            final = stream.finalize(audio)
+        with recognizer.open_stream(options=options) as stream:
+            assert final.text == stream.finish(audio).text
 
 
 @pytest.mark.parametrize("decoder", DECODERS["an4-rnnt-hybrid"])

@@ -53,14 +53,14 @@ def streams(count: int) -> tuple[list[np.ndarray], list[dict]]:
     return signals, [{"language": LANGUAGES[i // 3 % 3]} for i in range(count)]
 
 
-def test_a_batch_of_24_rows_equals_24_single_runs(recognizer):
-    """Three signals, languages and decoders beside each other."""
-    signals, options = streams(24)
-    options = [one | {"decoder": ("greedy", "alsd", "ctc_beam")[i // 9]} for i, one in enumerate(options)]
+def test_a_batch_of_9_rows_equals_9_single_runs(recognizer):
+    """Three signals and languages beside each other, and three decoders beside each of them."""
+    signals, options = streams(9)
+    options = [one | {"decoder": ("greedy", "alsd", "ctc_beam")[(i + i // 3) % 3]} for i, one in enumerate(options)]
     together = recognize_together(recognizer, signals, random.Random(1), most=32_000, options=options)
     for samples, chosen, one in zip(signals, options, together, strict=True):
         assert one.outcome == recognize_alone(recognizer, samples, options=chosen).outcome
-    assert len({tuple(token.id for token in one.tokens) for one in together}) >= 20, "nearly all of them differ"
+    assert len({tuple(token.id for token in one.tokens) for one in together}) >= 8, "nearly all of them differ"
 
 
 def test_the_language_holds_across_finalize(recognizer):

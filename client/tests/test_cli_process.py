@@ -90,7 +90,7 @@ def test_ctrl_c_during_the_imports_is_silent(tmp_path):
 
 
 @GRPC_ONLY
-@pytest.mark.parametrize("arguments", [[], ["--json"], ["--interim"], ["--format", "srt"]])
+@pytest.mark.parametrize("arguments", [[], ["--interim"]])
 def test_a_full_disk_is_one_line(url, audio_file, arguments):
     command = [*COMMAND, str(audio_file), "--url", url, *arguments]
     with open("/dev/full", "w") as full:
@@ -99,10 +99,9 @@ def test_a_full_disk_is_one_line(url, audio_file, arguments):
     assert (done.returncode, without_native_log(done.stderr)) == (1, message)
 
 
-@pytest.mark.parametrize("argument", ["--help", "--version"])
-def test_help_that_cannot_be_written_fails(argument):
+def test_help_that_cannot_be_written_fails():
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, argument], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run([*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     message = "penstock-client: error: OUTPUT_FAILED: standard output: no space left on device\n"
     assert (done.returncode, done.stderr) == (1, message)
 

@@ -23,7 +23,11 @@ samples = np.zeros(800, np.float32)
 """
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "protocol"),
+    [("transcribe", "http"), ("a stream", "grpc"), ("asyncio", "http"), ("asyncio", "grpc")],
+    indirect=["protocol"],
+)
 def test_a_program_ends_without_closing_its_client(program, url, protocol, recognizer):
     command = [sys.executable, "-c", START + PROGRAMS[program], url, protocol]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60)

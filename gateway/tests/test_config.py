@@ -19,13 +19,6 @@ def test_the_defaults_listen_on_loopback_only():
     assert (Config().listen, Config().http_port, Config().grpc_port) == ("127.0.0.1", 8080, 50051)
 
 
-def test_a_flag_takes_precedence_over_a_variable():
-    environment = {"PENSTOCK_GATEWAY_HTTP_PORT": "1234", "PENSTOCK_GATEWAY_CAPTIONS": "1", "PENSTOCK_GATEWAY_KEYS": ""}
-    given = config("--http-port", "99", environment=environment)
-    assert (given.http_port, given.captions, given.keys) == (99, True, None)
-    assert config("--no-captions", environment=environment).captions is False
-
-
 def test_replicas_of_one_and_of_several_models():
     assert parse_replicas("a:1, b:2") == (ReplicaGroup("", ("a:1", "b:2")),)
     assert parse_replicas("low=a:1;high=[::1]:2,b:3") == (
@@ -52,11 +45,6 @@ def test_replicas_of_one_and_of_several_models():
 def test_a_wrong_flag_is_named(words, named):
     with pytest.raises(ValueError, match=named):
         config(*words)
-
-
-def test_a_wrong_variable_is_named():
-    with pytest.raises(ValueError, match="PENSTOCK_GATEWAY_STRICT is 'maybe'; accepted: 1, true, 0, false"):
-        config(environment={"PENSTOCK_GATEWAY_STRICT": "maybe"})
 
 
 def test_an_unknown_variable_is_reported_with_the_nearest_known_one(monkeypatch, caplog):

@@ -20,7 +20,7 @@ def audio(tmp_path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
+def process_is_left_alone(monkeypatch, uncompiled):
     """The command may set threads and the allocator of its own process, not those of the tests."""
     monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
     monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 1)

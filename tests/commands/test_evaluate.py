@@ -11,7 +11,6 @@ import soundfile
 
 from penstock.cli import main
 from penstock.commands import evaluate
-from penstock.encoder import encoder
 from penstock.errors import PenstockError
 from penstock.evaluation.runs import Outcome
 from penstock.transcription.files import FileTranscript
@@ -19,12 +18,6 @@ from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
 
 MANIFEST = str(AN4 / "manifest.jsonl")
-
-
-@pytest.fixture(autouse=True)
-def uncompiled(monkeypatch):
-    """Each run in this process loads the model: compiled by OpenVINO, that takes seconds."""
-    monkeypatch.setattr(encoder, "_OPENVINO_NUMBERS", range(0))
 
 
 @pytest.fixture

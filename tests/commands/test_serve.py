@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 
 from penstock.cli import main
 from penstock.commands import serve
-from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.launch import Ports, ServerOptions
 from penstock.serving.settings import ServeOptions, Settings
 from penstock.serving.triton_install import TritonInstall
@@ -184,17 +183,6 @@ def test_an_unknown_variable_is_reported(launched, monkeypatch, capsys):
         "is PENSTOCK_MAX_STREAMS meant?"
     )
     assert launched[0].environment["PENSTOCK_MAX_STREAMS"] == "64"
-
-
-def test_the_models_run_with_what_the_launcher_checked(launched):
-    assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
-    settings = Settings.from_environment(launched[0].environment)
-    assert (settings.options.max_streams, settings.options.idle_seconds, settings.options.decoding) == (
-        7,
-        30.0,
-        DecodingConfig(),
-    )
-    assert settings.context == (70, 6)
 
 
 def test_a_speaker_model_is_served_with_as_many_streams(launched, speakers, monkeypatch, capsys):

@@ -126,15 +126,6 @@ class _Of(NamedTuple):
         return self.search.decode
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_beam_1_is_greedy_search_at_every_pair(tmp_path, pair):
-    network, streams = make(tmp_path, pair).network, random_streams(4, (30, 12))
-    found = search_whole(network, BeamSearch(network), streams, BeamSizes(1), Choices(pairs=[pair] * 2))
-    expected = greedy(LabelLooping(network), streams, [pair] * 2)
-    assert sum(map(len, expected)) > 5
-    assert_same_labels([beam[0].labels for beam in found], expected)
-
-
 class WithoutExtra(FactorizedNetwork):
     """Scores by equation 4 alone."""
 

@@ -1,6 +1,7 @@
 """The streaming encoder is the offline one, whatever its context, the ages side by side, and what slots held before."""
 
 import gc
+import itertools
 import random
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ of n <= 150 products of values of order 3: 2.2e-6. They go through 5 of them in 
 3 layers, whose norms keep errors at the size they come in with: 9e-5."""
 CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
 SEEDS = range(8)
+CONTEXTS = (AttentionContext(4, 1), AttentionContext(3, 0))
 ENGINES = (TORCH, OPENVINO) if can_use_openvino() else (TORCH,)
 """PyTorch alone where another CPU is emulated."""
 STREAMING_CASES = [(TORCH, *case) for case in CASES] + [
@@ -91,7 +93,7 @@ def test_streaming_gives_the_golden_output(golden_bundle, engine, name, context)
 
 
 @pytest.mark.parametrize(
-    ("engine", "seed"), [(TORCH, seed) for seed in SEEDS] + [(OPENVINO, seed) for seed in (1, 6) if OPENVINO in ENGINES]
+    ("engine", "seed"), [(TORCH, seed) for seed in SEEDS] + [(OPENVINO, seed) for seed in (6,) if OPENVINO in ENGINES]
 )
 def test_random_configurations(tmp_path, engine, seed):
     """Streams several times as long as the left context, of mixed ages."""
@@ -110,8 +112,10 @@ def test_random_configurations(tmp_path, engine, seed):
             assert_same(found[slot], reference.encode(mel, context))
 
 
-@pytest.mark.parametrize("factor", [4, 8])
-@pytest.mark.parametrize("context", [AttentionContext(4, 1), AttentionContext(3, 0)])
+@pytest.mark.parametrize(
+    ("engine", "factor", "context"),
+    [*itertools.product([TORCH], [4, 8], CONTEXTS), *itertools.product(ENGINES[1:], [8], CONTEXTS[:1])],
+)
 def test_a_stream_may_end_after_any_mel_frame(tmp_path, engine, factor, context):
     config = with_encoder(
         random_encoder(factor), subsampling_factor=factor, n_layers=1, mel_bins=16, contexts=(context,)
@@ -125,7 +129,9 @@ def test_a_stream_may_end_after_any_mel_frame(tmp_path, engine, factor, context)
         assert_same(found[slot], reference.encode(mel, context))
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7, 32])
+@pytest.mark.parametrize(
+    ("engine", "batch"), [*itertools.product([TORCH], [1, 2, 7, 32]), *itertools.product(ENGINES[1:], [7])]
+)
 def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle, engine, batch):
     case, context = golden_case("tdt_gaps"), AttentionContext(9, 2)
     encoder = StreamingEncoder(golden_bundle("tdt_gaps"), context, slots=batch, engine=engine)
@@ -139,7 +145,7 @@ def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle,
         assert_same(together[slot], reference.encode(mel, context))
 
 
-@pytest.mark.parametrize("rows_of_steps", [(1, 64, 1, 64, 3, 64), (64, 1, 33, 64, 1, 2)])
+@pytest.mark.parametrize("rows_of_steps", [(64, 1, 33, 64, 1, 2)])
 def test_a_batch_that_grows_and_shrinks_from_step_to_step(golden_bundle, engine, rows_of_steps):
     case, context = golden_case("rnnt_hybrid"), AttentionContext(6, 1)
     encoder = StreamingEncoder(golden_bundle("rnnt_hybrid"), context, slots=64, engine=engine)
@@ -297,7 +303,7 @@ def test_engines_agree_on_the_bundled_model(bundled_model, context):
     size, chance = encoders[0].config.subsampling_factor * context.chunk_encoder_frames, random.Random(0)
     for encoder in encoders:
         encoder.open(torch.arange(4))
-    for step in range(40):
+    for step in range(16):
         slots = chance.sample(range(4), 1 + step % 4)
         mel = torch.stack([random_mel(100 * step + slot, size, 80) for slot in slots])
         valid = torch.tensor([chance.choice([size, size, chance.randint(0, size)]) for _ in slots])
@@ -310,10 +316,10 @@ def test_engines_agree_on_the_bundled_model(bundled_model, context):
 
 def handled_after_freed_encoders(model: Path) -> bool:
     """Whether a signal reaches its handler after two encoders that have run are freed in the order of their making."""
-    checkpoint, context = Checkpoint(model), AttentionContext(70, 6)
+    checkpoint, context = Checkpoint(model), AttentionContext(6, 1)
     encoders = [StreamingEncoder(checkpoint, context, slots=1, engine=OPENVINO) for _ in range(2)]
     for encoder in encoders:
-        encoder.step(torch.zeros(1, dtype=torch.long), random_mel(0, 56, 80)[None], torch.tensor([56]))
+        encode_alone(encoder, random_mel(0, 16, encoder.config.mel_bins))
     del encoder
     for _ in range(2):
         del encoders[0]
@@ -325,5 +331,5 @@ def handled_after_freed_encoders(model: Path) -> bool:
 
 
 @pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")
-def test_signals_are_handled_after_encoders_are_freed(bundled_model):
-    assert in_fresh_process(handled_after_freed_encoders, bundled_model)
+def test_signals_are_handled_after_encoders_are_freed(golden_bundle):
+    assert in_fresh_process(handled_after_freed_encoders, golden_bundle("rnnt_hybrid").directory)

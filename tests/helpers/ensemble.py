@@ -19,7 +19,9 @@ class Ensemble:
 
     def __init__(self, repository: Path, models: tuple[str, ...] = MODELS):
         self._models = models
+        frozen = gc.get_freeze_count()
         self.adapters = {name: load_adapter(repository, name) for name in models}
+        self.frozen_objects = gc.get_freeze_count() - frozen
 
     def answer(self, requests: list[Request]) -> list[Response]:
         """Runs the requests as one batch; outputs of a model are inputs of the next."""

@@ -12,6 +12,8 @@ from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.streaming import cut
 
+IN_PYTORCH = {"OV_CPU_MAX_ISA": "none"}
+"""Variables of a process that compiles no encoders: OpenVINO is used if all its parts have the same limit."""
 NO_SAMPLES = np.zeros(0, np.float32)
 
 

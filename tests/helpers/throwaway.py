@@ -23,9 +23,6 @@ class TritonPythonModel:
     def initialize(self, args):
         if os.environ.get("PENSTOCK_MAX_STREAMS") == "13":
             raise ValueError('13 is "unlucky"')
-        if os.environ.get("PENSTOCK_MAX_STREAMS") == "14":
-            print("14, too", file=sys.stderr)
-            os.abort()
         import penstock
         from penstock.serving import triton_io
         self._output = triton_io.array_output

@@ -15,6 +15,7 @@ from loadtest.options import ROOT
 
 pytestmark = [
     pytest.mark.server,
+    pytest.mark.usefixtures("uncompiled"),
     # Importing Locust here would change sockets and threads for all tests of this process.
     pytest.mark.skipif(find_spec("locust") is None, reason="needs locust (extra `loadtest`)"),
 ]

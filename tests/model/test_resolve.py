@@ -61,9 +61,12 @@ def test_two_at_once_and_then_never_again_for_the_same_content(cache, tmp_path, 
     assert [path.name for path in cache.iterdir()] == [first.name]
 
 
-def test_a_damaged_cache_entry_is_made_again(cache):
+def test_a_damaged_cache_entry_is_made_again_without_python_files_that_lie_there(tmp_path, cache, monkeypatch):
     directory = cached(cache)
     (directory / "weights.safetensors").unlink()
+    for name in ("yaml", "torch", "penstock"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path)
     assert resolve_model(NEMO) == directory
     Checkpoint(directory)
 
@@ -102,13 +105,6 @@ def test_a_malicious_file_is_rejected_and_not_cached(tmp_path, cache):
         resolve_model(path)
     assert not marker.exists()
     assert list(cache.iterdir()) == []
-
-
-def test_python_files_beside_a_checkpoint_are_not_executed(tmp_path, cache, monkeypatch):
-    for name in ("yaml", "torch", "penstock"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
-    monkeypatch.chdir(tmp_path)
-    Checkpoint(resolve_model(NEMO))
 
 
 def test_a_killed_import_is_reported(monkeypatch):

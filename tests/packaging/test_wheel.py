@@ -64,7 +64,7 @@ follow_imports = skip
 """
 """mypy --strict, without half a minute for torch, which no example uses."""
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("uncompiled")]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("checker", "program"), [(("mypy", "--python-executable"), "python"), (("pyright", "--pythonpath"), "node")]
+    ("checker", "program"),
+    [
+        (("pyright", "--pythonpath"), "node"),
+        pytest.param(("mypy", "--python-executable"), "python", marks=pytest.mark.nightly),
+    ],
+    ids=["pyright", "mypy"],
 )
 def test_a_type_checker_accepts_every_example(checker, program, folder, environment):
     if not shutil.which(program):

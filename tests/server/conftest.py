@@ -9,6 +9,7 @@ from client.tests.helpers.event_loop import ANYIO_BACKEND
 from penstock.speakers.bundle import SpeakerCheckpoint
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
+from tests.helpers.recognition import IN_PYTORCH
 from trials.server.gateway import RunningGateway
 from trials.server.running import RunningServer, running_gateway, running_server
 
@@ -25,7 +26,7 @@ def server(bundled_model: Path, speaker_bundle: SpeakerCheckpoint) -> Iterator[R
 @pytest.fixture(scope="session")
 def small_server(bundled_model: Path) -> Iterator[RunningServer]:
     """Three streams with an idle timeout of five seconds, within which a busy machine answers a few requests."""
-    yield from running_server(bundled_model, max_streams=3, idle_s=5.0)
+    yield from running_server(bundled_model, max_streams=3, idle_s=5.0, more=IN_PYTORCH)
 
 
 @pytest.fixture(scope="session")

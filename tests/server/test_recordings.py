@@ -23,6 +23,7 @@ from trials.server.running import CONTEXT
 
 pytestmark = [
     pytest.mark.server,
+    pytest.mark.usefixtures("uncompiled"),
     pytest.mark.skipif(
         not all(map(shutil.which, ("ffmpeg", "lame", "opusenc", "flac", "sox"))), reason="needs encoders"
     ),

@@ -17,7 +17,7 @@ from tests.helpers.golden import golden_utterances
 from trials.server.gateway import RunningGateway
 from trials.server.running import CONTEXT, RunningServer, running_gateway
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("uncompiled")]
 RATE_HZ, SILENCE_MS = 16_000, 800
 Segments = tuple[list[str], list[tuple[str, int, int]]]
 """Texts, and words with times in ms."""

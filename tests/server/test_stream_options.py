@@ -19,7 +19,7 @@ from tests.helpers.nemo_files import write_ctc_nemo
 from tests.helpers.random_models import random_checkpoint, with_end_tokens
 from trials.server.running import CONTEXT, RunningServer, running_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("uncompiled")]
 
 MODELS = Path(__file__).parents[2] / "models"
 UTTERANCES = [utterance.path for utterance in golden_utterances()]

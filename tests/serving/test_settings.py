@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from operator import attrgetter
 from typing import get_args
 
 import pytest
@@ -15,7 +14,6 @@ from penstock.kernels import capability
 from penstock.model.bundle_files import CONFIG_FILE
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options import decoding_config
-from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.settings import Precision, ServeOptions, Settings
 
@@ -41,23 +39,6 @@ def test_a_checkpoint_of_another_sample_rate_is_rejected(environment, tmp_path):
     config.write_text(config.read_text().replace('"sample_rate_hz": 16000', '"sample_rate_hz": 8000'))
     with pytest.raises(PenstockError, match="telephone: a checkpoint for audio at 8000 Hz; accepted by a server"):
         Settings.from_environment({"PENSTOCK_MODEL": str(bundle)}, is_verified=True)
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "field", "value"),
-    [
-        ("PENSTOCK_CONTEXT", "6,1", "context", (6, 1)),
-        ("PENSTOCK_MAX_STREAMS", "7", "options.max_streams", 7),
-        ("PENSTOCK_IDLE_SECONDS", "2.5", "options.idle_seconds", 2.5),
-        ("PENSTOCK_PRECISION", "bfloat16", "precision", "bfloat16"),
-        ("PENSTOCK_DEVICE", "cuda:1", "device", "cuda:1"),
-        ("PENSTOCK_THREADS", "3", "options.threads", 3),
-        ("PENSTOCK_CUDA_GRAPHS", "no_while_loops", "options.decoding", DecodingConfig(cuda_graphs="no_while_loops")),
-        ("PENSTOCK_LM_WEIGHT", "0", "options.decoding", DecodingConfig()),
-    ],
-)
-def test_a_variable_sets_its_field(environment, variable, text, field, value):
-    assert attrgetter(field)(Settings.from_environment(environment | {variable: text})) == value
 
 
 WRONG = {

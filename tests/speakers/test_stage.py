@@ -148,7 +148,10 @@ def test_a_chunk_is_decided_when_its_look_ahead_has_come(speaker_bundle, mode, c
     assert (len(end.decided), end.first) == (8 * right, 8 * chunk)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [MODES[0], MODES[3], *(pytest.param(mode, marks=pytest.mark.nightly) for mode in MODES[1:3])],
+)
 def test_ends_of_segments_by_the_client_change_no_later_frame(speaker_bundle, mode):
     """In the first frame, in the first 80 ms, before the look-ahead, twice in a row, and long after the start."""
     samples, server, options = noise(700_000, 7), Server(speaker_bundle), {"speaker_mode": mode}

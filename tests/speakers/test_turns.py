@@ -16,6 +16,7 @@ from penstock.transcription import result_files
 from penstock.transcription.files import FileSegment, FileTranscript
 from tests.helpers.golden import AN4
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 RECORDINGS = sorted(map(str, (AN4 / "flac").glob("*.flac")))[:2]
 
 

@@ -48,8 +48,13 @@ def outcome(result) -> tuple:
     return result.is_final, result.audio_processed_s, entries
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "alsd", "aes", "ctc", "ctc_beam"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "decoder"),
+    [
+        pytest.param(case, decoder, marks=[pytest.mark.nightly] * (number % 2))
+        for number, (case, decoder) in enumerate(itertools.product(CASES, ("greedy", "aes", "ctc", "alsd", "ctc_beam")))
+    ],
+)
 def test_a_recording_alone_and_in_any_batch(directories, recordings, case, decoder):
     options = {"decoder": decoder}
     together = OfflineRecognizer(directories[case]).transcribe(recordings, options)

@@ -17,6 +17,7 @@ from penstock.transcription.processes import group_parts
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.transcribe_command import lines, run
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 RATE_HZ = 16000
 
 

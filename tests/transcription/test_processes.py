@@ -53,22 +53,6 @@ def transcribed(
     return list(transcribe_files(transcriber_of(model), paths, processes, heard_s.append, order)), heard_s
 
 
-def test_the_transcripts_are_those_of_files_one_by_one(model, paths, tmp_path):
-    paths.insert(1, tmp_path / "gone.wav")
-    transcriber = transcriber_of(model)
-    alone = [outcome(transcript) for path in paths for transcript in transcriber.transcribe([path])]
-    for processes, order in ((1, None), (3, [[i] for i in range(len(paths))][::-1])):
-        results, heard_s = in_fresh_process(transcribed, model, paths, processes, order)
-        assert sorted(index for index, _ in results) == [*range(len(paths))], "each is given to one process"
-        found = dict(results)
-        assert [outcome(transcript) for index in range(len(paths)) for transcript in found[index]] == alone
-        assert sum(heard_s) == pytest.approx(sum(audio_s for _, audio_s, *_ in alone))
-    assert alone[1][-1] == f"AUDIO_INVALID: {tmp_path / 'gone.wav'}: no such file"
-    for path, (_, _, _, tokens, *_) in zip(paths, alone, strict=True):
-        if path.exists():
-            assert [token for token, _ in tokens] == golden_case("rnnt_hybrid").greedy(CONTEXT, path.stem[2:]).tokens
-
-
 class Dying:
     """A transcriber whose process is killed on the way."""
 
@@ -90,8 +74,26 @@ def left_over(model: Path, paths: list[Path]) -> list[BaseProcess]:
     return killed + multiprocessing.active_children()
 
 
-def test_processes_end_with_one_that_is_killed_and_with_their_consumer(model, paths):
-    assert in_fresh_process(left_over, model, paths) == []
+def divided_and_left_over(model: Path, paths: list[Path]) -> tuple[tuple[list, list[float]], list[BaseProcess]]:
+    """The results of three processes, which take one file at a time, the last first; and those of `left_over`."""
+    return transcribed(model, paths, 3, [[i] for i in range(len(paths))][::-1]), left_over(model, paths[::2])
+
+
+def test_transcripts_are_those_of_files_one_by_one_and_no_process_is_left(model, paths, tmp_path):
+    paths.insert(1, tmp_path / "gone.wav")
+    transcriber = transcriber_of(model)
+    alone = [outcome(transcript) for path in paths for transcript in transcriber.transcribe([path])]
+    divided, left = in_fresh_process(divided_and_left_over, model, paths)
+    assert left == []
+    for results, heard_s in (transcribed(model, paths, 1, None), divided):
+        assert sorted(index for index, _ in results) == [*range(len(paths))], "each is given to one process"
+        found = dict(results)
+        assert [outcome(transcript) for index in range(len(paths)) for transcript in found[index]] == alone
+        assert sum(heard_s) == pytest.approx(sum(audio_s for _, audio_s, *_ in alone))
+    assert alone[1][-1] == f"AUDIO_INVALID: {tmp_path / 'gone.wav'}: no such file"
+    for path, (_, _, _, tokens, *_) in zip(paths, alone, strict=True):
+        if path.exists():
+            assert [token for token, _ in tokens] == golden_case("rnnt_hybrid").greedy(CONTEXT, path.stem[2:]).tokens
 
 
 @pytest.mark.parametrize(

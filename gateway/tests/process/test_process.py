@@ -135,7 +135,9 @@ def test_wrong_flags_and_files_are_named(tmp_path, replica, monkeypatch, capsys)
         assert named in err
 
 
-@pytest.mark.parametrize("words", [["--http-port"], ["--grpc-port"], ["--metrics-port"]])
+@pytest.mark.parametrize(
+    "words", [["--http-port"], ["--grpc-port"], pytest.param(["--metrics-port"], marks=pytest.mark.nightly)]
+)
 def test_a_port_in_use_is_named(replica, words):
     port = replica.rpartition(":")[2]
     done = run("--replicas", replica, *words, port)

@@ -62,10 +62,12 @@ def automata(network: TransducerNetwork) -> Fusion:
     return random_fusion(network.blank)
 
 
-@both_searches
 @pytest.mark.parametrize(
-    ("driver", "durations"),
-    [("no_while_loops", ()), ("full_graph", (0, 2, 4)), ("no_while_loops", PAIRS[1]), ("full_graph", (2, 5))],
+    ("algorithm", "driver", "durations"),
+    [
+        *((BeamAlgorithm.ALSD, *case) for case in (("no_while_loops", ()), ("full_graph", (2, 5)))),
+        *((BeamAlgorithm.AES, *case) for case in (("full_graph", (0, 2, 4)), ("no_while_loops", PAIRS[1]))),
+    ],
     ids=str,
 )
 def test_random_chunks_are_eager(tmp_path, driver, durations, algorithm):

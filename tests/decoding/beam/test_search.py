@@ -1,6 +1,5 @@
 """Both beam searches: batch, chunks, padding and slots do not matter, beam 1 is greedy search; ALSD++'s reference."""
 
-import dataclasses
 import random
 
 import pytest
@@ -10,7 +9,6 @@ from penstock.decoding.beam.memory import BeamStateStore
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.sizes import AesLimits, BeamSizes
 from penstock.decoding.tensors.tensor_tree import leaves, map_tensors
-from penstock.decoding.transducer.interface import Scores, TransducerNetwork
 from tests.helpers.beam import (
     LABEL_SCORE_ERROR,
     Choices,
@@ -27,11 +25,16 @@ from tests.helpers.decoding import HEADS, PAIRS, decode_by_reference, random_str
 LENGTHS = (22, 9, 0, 15)
 SIZES = BeamSizes(4)
 both_searches = pytest.mark.parametrize("algorithm", BeamAlgorithm)
+with_each_head = pytest.mark.parametrize(
+    ("seed", "durations"),
+    [pytest.param(n, HEADS[n], marks=[pytest.mark.nightly] * (n not in (0, 2, 5, 9))) for n in range(len(HEADS))],
+    ids=str,
+)
 tdt_or_factorized = pytest.mark.parametrize("durations", [(0, 1, 2), *PAIRS], ids=str)
 RARELY_BLANK = 0.05
 
 
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+@with_each_head
 def test_alsd_is_the_reference_search(tmp_path, seed, durations):
     beam_size = (2, 7)[seed % 2]
     checkpoint, network = make(tmp_path, seed, durations)
@@ -43,10 +46,10 @@ def test_alsd_is_the_reference_search(tmp_path, seed, durations):
 
 
 @both_searches
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+@with_each_head
 def test_random_chunks_are_the_whole(tmp_path, seed, durations, algorithm):
     _, network = make(tmp_path, seed, durations)
-    streams = random_streams(seed, (30, 3, 17, 0))
+    streams = random_streams(seed, (18, 3, 11, 0))
     search = BeamSearch(network, algorithm)
     sizes = BeamSizes(4, carried_encoder_frames=0) if algorithm is BeamAlgorithm.AES else SIZES
     whole = search_whole(network, search, streams, sizes)
@@ -71,7 +74,7 @@ def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm, duratio
         assert_same_beam(found, alone)
 
 
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
+@with_each_head
 def test_beam_1_is_greedy_search(tmp_path, seed, durations):
     blank_rate = (0.7, RARELY_BLANK)[seed % 2]
     checkpoint, network = make(tmp_path, seed, durations, blank_rate)
@@ -88,32 +91,6 @@ def test_beam_1_is_greedy_search(tmp_path, seed, durations):
         torch.testing.assert_close(*map(torch.tensor, scores), atol=LABEL_SCORE_ERROR, rtol=0)
 
 
-class AsTdt:
-    """An RNN-T network with durations on top: always 0, of which a blank makes 1."""
-
-    def __init__(self, rnnt: TransducerNetwork):
-        self._rnnt = rnnt
-        self.config = dataclasses.replace(rnnt.config, tdt_durations=(1, 0))
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._rnnt, name)
-
-    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: tuple = ()) -> Scores:
-        scores = self._rnnt.score(projected_frames, projected_predictions)
-        durations = torch.tensor([-torch.inf, 0.0], dtype=scores.log_probs.dtype)
-        return scores._replace(durations=durations.expand(len(scores.log_probs), 2))
-
-
-@both_searches
-def test_rnnt_is_tdt_with_blank_1_and_label_0(tmp_path, algorithm):
-    _, rnnt = make(tmp_path, 4)
-    tdt = AsTdt(rnnt)
-    streams = random_streams(3, LENGTHS)
-    expected = search_whole(rnnt, BeamSearch(rnnt, algorithm), streams, SIZES)
-    for found, beam in zip(search_whole(tdt, BeamSearch(tdt, algorithm), streams, SIZES), expected, strict=True):
-        assert_same_beam(found, beam)
-
-
 @tdt_or_factorized
 @both_searches
 def test_a_stream_without_frames_keeps_its_state(tmp_path, algorithm, durations):
@@ -128,16 +105,6 @@ def test_a_stream_without_frames_keeps_its_state(tmp_path, algorithm, durations)
     for old, new in zip(leaves(before), leaves(after), strict=True):
         assert torch.equal(old[0], new[0])
     assert after.frames_seen.tolist() == [7, 8]
-
-
-@both_searches
-def test_a_batch_without_frames(tmp_path, algorithm):
-    _, network = make(tmp_path, 5)
-    states = torch.full((2, 0, network.frame_width), torch.nan, dtype=network.dtype)
-    search = BeamSearch(network, algorithm)
-    update, after = search.decode(states, torch.tensor([0, 0]), torch.tensor([True, False]), start(network, 2, SIZES))
-    assert update.stable.lengths.tolist() == update.unstable.lengths.tolist() == [0, 0]
-    assert after.hypotheses.scores[:, 0].tolist() == [0.0, 0.0]
 
 
 @both_searches
@@ -169,7 +136,7 @@ def test_streams_in_reused_slots(tmp_path, algorithm, durations):
 def test_stable_labels_never_change(tmp_path, durations):
     """Reported stable labels are a prefix of all that is reported later, and of every hypothesis at the end."""
     _, network = make(tmp_path, 2, durations)
-    streams = random_streams(9, (80, 60))
+    streams = random_streams(9, (50, 40))
     chunked = search_in_chunks(network, BeamSearch(network), streams, start(network, 2, SIZES), random.Random(2))
     for beam, partials, counts in zip(chunked.n_best, chunked.partial, chunked.stable, strict=True):
         finals = [one.labels for one in beam]

@@ -46,20 +46,6 @@ def test_scores_after_some_labels(tmp_path, pair):
         plain, plain_state = reference.predict(label, plain_state)
 
 
-def test_rows_of_unlike_weights_score_as_alone(tmp_path):
-    network = open_network(random_checkpoint(tmp_path, 2, kind=FACTORIZED), dtype=torch.float64)
-    pairs = [IlmPair(), IlmPair(0.6, 0.6), IlmPair(0.0, 0.8)]
-    frames = network.project_encoder(torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(0)))
-    rows = network.predict(torch.tensor([3, 9, 1]), network.start(3).state).projected
-    together = network.choose(frames, rows, ilm=network.ilm_weights(pairs))
-    for row, pair in enumerate(pairs):
-        alone = network.choose(frames[row, None], rows[row, None], ilm=network.ilm_weights([pair]))
-        for both, single in zip(together, alone, strict=True):
-            assert (both is None) == (single is None)
-            if both is not None:
-                torch.testing.assert_close(both[row], single[0], rtol=0, atol=1e-12)
-
-
 def test_a_certain_blank_leaves_finite_labels(tmp_path):
     """log(1 - sigmoid(z)) is minus infinity in float32 from z = 17 on."""
     checkpoint = random_checkpoint(tmp_path, 2, kind=FACTORIZED)
@@ -69,16 +55,6 @@ def test_a_certain_blank_leaves_finite_labels(tmp_path):
     assert scores.log_probs.isfinite().all()
     assert (scores.labels.logsumexp(1) < -30).all()
     assert (scores.blank.exp() == 1).all()
-
-
-def test_the_acoustic_branch_needs_no_normalization(tmp_path):
-    """A number added to all acoustic scores of a frame changes nothing: the paper's softmax cancels."""
-    network = open_network(random_checkpoint(tmp_path, 2, kind=FACTORIZED), dtype=torch.float64)
-    frames, rows = network.project_encoder(torch.randn(1, 3, 16))[0], network.start(3).projected
-    shifted = frames.clone()
-    shifted[:, network.config.joint_hidden :] += 5.0
-    expected, found = network.score(frames, rows).log_probs, network.score(shifted, rows).log_probs
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_fused_kernels_are_rejected_and_auto_is_torch(tmp_path):

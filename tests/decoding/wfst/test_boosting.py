@@ -139,21 +139,6 @@ def test_phrases_of_several_words_equal_the_explicit_composition(make, topology)
     assert changed > 3
 
 
-def test_a_list_of_single_words_is_worth_the_same_in_both_forms(make):
-    graph, _ = compile_graph(make(1), lexicon(), "normal", V, "0" * 64)
-    boosts = {SPELLINGS["c"]: 1.0, SPELLINGS["e"]: 0.5}
-    table = np.zeros(len(graph.words), np.float32)
-    table[graph.words.index("c")], table[graph.words.index("e")] = 3.0, 1.0
-    for seed in range(5):
-        scores = log_probs(seed, 1, 15, V)
-        by_table = Searcher(graph, WfstSizes(2048), EXACT).search(scores, word_boosts=table)[0]
-        by_automaton = Searcher(graph, WfstSizes(2048), EXACT).search(scores, phrases=arena_of(boosts, CONTINUES_WORD))[
-            0
-        ]
-        assert by_table.words == by_automaton.words
-        assert by_table.cost == pytest.approx(by_automaton.cost, abs=1e-4)
-
-
 def test_a_repeated_word_earns_its_boost_again_in_the_compact_topology(make):
     """Why boosts are rejected there: one word, held for many frames, is written many times."""
     table = np.zeros(len(SPELLINGS) + 1, np.float32)

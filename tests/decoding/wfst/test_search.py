@@ -8,7 +8,7 @@ from penstock.decoding.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.errors import GraphError, SettingError
-from tests.helpers.decoding_graphs import Arc, make_graph, two_word_graph
+from tests.helpers.decoding_graphs import Arc, make_graph
 from tests.helpers.kaldi import kaldi_fst, kaldi_search
 from tests.helpers.reference.wfst import Limits, ReferenceSearch
 from tests.helpers.wfst import Searcher, log_probs, random_arcs, random_graph
@@ -88,41 +88,6 @@ def test_equals_kaldi_decoder():
     assert compared > 50 and words > 250
 
 
-def test_equals_all_paths():
-    graph = two_word_graph()
-    for seed in range(5):
-        scores = log_probs(seed, 1, 5, 2)[0].numpy()
-        found = Searcher(graph, WfstSizes(64), WfstLimits(50.0)).search(torch.from_numpy(scores)[None])[0]
-        cost, words = min(all_paths(graph, scores, 1 / 3))
-        assert (found.words, found.cost) == (words, pytest.approx(cost, abs=1e-5))
-
-
-def all_paths(graph, scores: np.ndarray, lm_weight: float) -> list[tuple[float, list[int]]]:
-    """(cost, words) of every path to a final state."""
-    paths = [(0.0, [], graph.start_state)]
-
-    def closed(paths):
-        for cost, words, state in paths:
-            for entry in range(graph.closure_offsets[state], graph.closure_offsets[state + 1]):
-                word = [int(graph.closure_words[entry])] if graph.closure_words[entry] else []
-                weight = lm_weight * float(graph.closure_weights[entry])
-                yield cost + weight, words + word, int(graph.closure_targets[entry])
-
-    for frame in scores:
-        taken = []
-        for cost, words, state in closed(paths):
-            for arc in range(graph.arc_offsets[state], graph.arc_offsets[state + 1]):
-                word = [int(graph.arc_words[arc])] if graph.arc_words[arc] else []
-                weight = lm_weight * float(graph.arc_weights[arc]) - float(frame[graph.arc_labels[arc]])
-                taken.append((cost + weight, words + word, int(graph.arc_targets[arc])))
-        paths = taken
-    return [
-        (cost + lm_weight * float(graph.final_weights[state]), words)
-        for cost, words, state in closed(paths)
-        if np.isfinite(graph.final_weights[state])
-    ]
-
-
 @pytest.mark.parametrize("chunk_frames", [1, 3, 20])
 def test_runs_of_blanks_are_skipped_except_their_first_frame(chunk_frames):
     graph = random_graph(2)
@@ -157,25 +122,3 @@ def test_graphs_that_cannot_be_searched_are_rejected():
     dead_end = make_graph([Arc(0, 2, 0, 0.0, 1)], {1: 0.0}, 2, {"a": [[0]]})
     with pytest.raises(GraphError, match="state 1 of the graph cannot take a frame"):
         DeviceGraph(dead_end)
-
-
-@pytest.mark.parametrize("topology", ["normal", "compact"])
-def test_equals_kaldi_decoder_on_a_compiled_graph(topology, tmp_path):
-    """A trigram model of the bundled recordings: words begin on arcs and on closures."""
-    pytest.importorskip("kaldifst")
-    from penstock.scoring.wfst.building.fst_arrays import to_fst
-    from tests.helpers.graph_paths import random_costs
-    from tests.helpers.word_graphs import compile_words, recorded_text, word_arpa
-
-    graph, arrays = compile_words(word_arpa(recorded_text(), tmp_path / "words.arpa"), topology)
-    scale = np.float32(1 / 3)
-    fst = to_fst(arrays._replace(weights=scale * arrays.weights, final_weights=scale * arrays.final_weights))
-    rows = [torch.from_numpy(-random_costs(20, graph.vocabulary_size, seed)) for seed in range(3)]
-    for beam in (6.0, 14.0):
-        together = Searcher(graph, WfstSizes(512), WfstLimits(beam)).search(torch.stack(rows), 7)
-        for row, found in zip(rows, together, strict=True):
-            reference = ReferenceSearch(graph, Limits(beam)).search(row.numpy())
-            words, cost = kaldi_search(fst, row.numpy(), beam)
-            assert found == Searcher.of_reference(reference)
-            if reference.is_final:
-                assert (found.words, found.cost) == (words, pytest.approx(cost, abs=1e-3))

@@ -63,12 +63,19 @@ def test_paths_that_outgrow_their_memory_agree_with_the_best_one(sizes):
         assert frames == sorted(frames)
 
 
-@pytest.mark.parametrize("sizes", FEW_NODES.values(), ids=FEW_NODES)
-def test_a_crowded_segment_may_end_with_its_last_frame_or_behind_it(sizes):
+@pytest.mark.parametrize(
+    ("sizes", "seeds"),
+    [
+        ("nodes", (0,)),
+        ("unstable", (1,)),
+        *(pytest.param(name, (0, 1), marks=pytest.mark.nightly) for name in FEW_NODES),
+    ],
+)
+def test_a_crowded_segment_may_end_with_its_last_frame_or_behind_it(sizes, seeds):
     graph = random_graph(5, states=20)
-    for seed in (0, 1):
+    for seed in seeds:
         scores = log_probs(seed, 3, 20, graph.vocabulary_size, sharpness=0.5)
-        searcher = Searcher(graph, sizes, WfstLimits(20.0))
+        searcher = Searcher(graph, FEW_NODES[sizes], WfstLimits(20.0))
         expected = searcher.search(scores, 1, ends_apart=True)
         assert searcher.dropped > 0
         for chunk_frames, ends_apart in ((1, False), (6, False), (20, False), (20, True)):

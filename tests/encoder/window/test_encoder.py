@@ -35,7 +35,7 @@ IN_GROUPS = pytest.mark.parametrize("is_grouped", [False, True], ids=["row by ro
 """Rows as on a CPU, and as on a GPU."""
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.nightly] * (n % 3 == 2)) for n in range(8)])
 def test_every_row_of_a_batch_is_the_reference(tmp_path, seed):
     config = random_offline_encoder(seed)
     checkpoint = random_checkpoint(tmp_path, seed, config)
@@ -145,7 +145,7 @@ def test_no_step_has_more_work_because_a_window_is_longer(tmp_path, monkeypatch,
                 return most
         raise AssertionError("the encoder never ends")
 
-    assert 0 < most_work(24_000) <= 1.05 * most_work(8_000)
+    assert 0 < most_work(12_000) <= 1.05 * most_work(6_000)
 
 
 def test_groups_have_rows_of_similar_lengths_and_limited_scores():

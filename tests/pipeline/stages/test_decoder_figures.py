@@ -12,6 +12,7 @@ from penstock.pipeline.results.words import Word
 from penstock.pipeline.stages.decoder_figures import FigurePlaces
 from tests.helpers.golden import AN4
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 SPOKEN = "on may twenty fifth nineteen seventy one yes"
 WORDS = tuple(Word(text, 300 * i, 300 * i + 200, 0.9 - 0.1 * i) for i, text in enumerate(SPOKEN.split()))
 

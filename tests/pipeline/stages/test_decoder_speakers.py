@@ -20,6 +20,7 @@ from tests.helpers.golden import golden_utterances
 from tests.helpers.offline_models import BUNDLED as OFFLINE
 from tests.helpers.speaker_server import NO_SAMPLES, Answer, Limits, SpeakerServer
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 SPEAKERS = {"speakers": "on"}
 ENDPOINTS = {"endpoint_silence_ms": 240}
 

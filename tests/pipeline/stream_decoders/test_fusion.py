@@ -21,7 +21,7 @@ from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from tests.helpers.fake_capture import FakeCapture
 from tests.helpers.stage_requests import DecoderRequest, decode
 
-STREAMS, SLOTS, MOST_FRAMES = 64, 24, 8
+STREAMS, SLOTS, MOST_FRAMES = 32, 12, 8
 WORDS = ("seven", "two", "nine", "erase", "help", "start", "stop", "yes", "no", "go", "zero")
 
 
@@ -38,7 +38,7 @@ class Streams:
         chance, generator = random.Random(1), torch.Generator().manual_seed(1)
         lengths = [chance.randint(1, MOST_FRAMES) for _ in range(STREAMS)]
         self.frames = [2.0 * torch.randn(length, width, generator=generator) for length in lengths]
-        beams = {10: "alsd", 20: "aes", 40: "alsd", 50: "aes"}
+        beams = {5: "alsd", 10: "aes", 20: "alsd", 25: "aes"}
         kinds = [{"decoder": beams.get(stream, "greedy")} for stream in range(STREAMS)]
         self.options = [
             parse_stream_options(

@@ -14,7 +14,7 @@ from tests.scoring.boosting.test_phrases import CAPITALS
 AN4 = Path(__file__).parents[2] / "data" / "an4"
 BOOST = 3.0
 WORD, MISHEARD = "Eighteenth", "nineteenth"
-NOISES = (0.0, 0.01, 0.02, 0.04)  # of the largest sample
+NOISES = (0.0, 0.02)  # of the largest sample
 
 
 def test_the_word_comes_at_the_boost_of_the_right_case_and_in_its_recording_alone(bundled_model, tmp_path):
@@ -32,7 +32,7 @@ def test_the_word_comes_at_the_boost_of_the_right_case_and_in_its_recording_alon
     assert MISHEARD in text_of(own, WORD.lower(), "reject")
     assert all(text_of(own, given) == right for given in (WORD.lower(), WORD, WORD.upper()))
     generator = np.random.default_rng(0)
-    assert len(recordings) * len(NOISES) == 20
+    assert len(recordings) * len(NOISES) == 10
     for samples in recordings.values():
         for noise in NOISES:
             noisy = samples + noise * np.abs(samples).max() * generator.standard_normal(len(samples), np.float32)
