@@ -199,7 +199,7 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
                 socket.send_fds(ours, [b"{}"], [recording.fileno(), pipe.fileno(), recording.fileno()])
             answers.append(source)
         ours.shutdown(socket.SHUT_WR)
-        decode_worker.run_orders(theirs, {})
+        decode_worker.run_orders(theirs)
     for source in answers:
         with open(source, "rb") as pipe:
             answer = pipe.read()

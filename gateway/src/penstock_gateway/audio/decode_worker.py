@@ -14,12 +14,13 @@ import errno
 import json
 import os
 import resource
+import selectors
 import signal
 import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from penstock_common.audio.pcm import Remark
 from penstock_common.audio.tracks import TrackReader
@@ -40,51 +41,71 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides
     import av.logging  # noqa: F401, so that forks have it
 
-    controls: dict[int, socket.socket] = {}
-    signal.signal(signal.SIGCHLD, lambda *_: _report_ends(controls))
     with socket.socket(fileno=os.dup(0)) as orders:
-        run_orders(orders, controls)
+        run_orders(orders)
 
 
-def run_orders(orders: socket.socket, controls: dict[int, socket.socket]) -> None:
-    """Starts a fork for each order, until the other end is closed. If none can start, the order's pipe says so.
+class _Fork(NamedTuple):
+    pid: int
+    control: socket.socket
+    """Of the gateway, which waits for its end."""
 
-    `controls`: the sockets by the id of each fork that has not ended.
+
+def run_orders(orders: socket.socket) -> None:
+    """Forks for each order and reports how each fork has ended, until the other end of `orders` is closed.
+
+    It waits for both with one call: a handler of SIGCHLD would not run where the signal comes just before a call that
+    waits for orders alone.
     """
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 3)
-        if not message:
-            break
-        recording, pipe, control = descriptors
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until the fork is in the list
-        try:
-            pid = os.fork()
-        except OSError as error:
-            reason = f"no recording can be decoded: {error.strerror}"
-            with contextlib.suppress(BrokenPipeError), open(pipe, "wb", closefd=False) as out:
-                _end(out, {"code": "OVERLOADED", "message": reason})
-            os.close(control)
-        else:
-            own = socket.socket(fileno=control)
-            if pid == 0:
-                for each in (orders, *controls.values()):
-                    each.close()
-                _run(json.loads(message), recording, pipe, own)
-            controls[pid] = own
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    with selectors.PollSelector() as waiting:
+        waiting.register(orders, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is not orders:
+                    waiting.unregister(key.fileobj)
+                    _report_end(key.fd, key.data)
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 3)
+                forks = [each.data for each in waiting.get_map().values() if each.data]
+                if not message:
+                    for fork in forks:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(fork.pid, signal.SIGKILL)
+                    return
+                recording, pipe, control = descriptors
+                fork = _forked(message, recording, pipe, control, [orders, *(each.control for each in forks)])
+                if fork is not None:
+                    waiting.register(os.pidfd_open(fork.pid), selectors.EVENT_READ, fork)
+
+
+def _forked(message: bytes, recording: int, pipe: int, control: int, others: Sequence[socket.socket]) -> _Fork | None:
+    """Starts the fork of an order, which closes `others`. None if it cannot start: then the order's pipe says so."""
+    try:
+        pid = os.fork()
+    except OSError as error:
+        reason = f"no recording can be decoded: {error.strerror}"
+        with contextlib.suppress(BrokenPipeError), open(pipe, "wb", closefd=False) as out:
+            _end(out, {"code": "OVERLOADED", "message": reason})
+        os.close(control)
+        return None
+    else:
+        own = socket.socket(fileno=control)
+        if pid == 0:
+            for each in others:
+                each.close()
+            _run(json.loads(message), recording, pipe, own)
+        return _Fork(pid, own)
+    finally:
         os.close(recording)
         os.close(pipe)
-    for pid in list(controls):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
-def _report_ends(controls: dict[int, socket.socket]) -> None:
-    """Reports to the gateway how forks have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            with controls.pop(ended[0]) as control, contextlib.suppress(OSError):  # it does not wait any more
-                control.send(b"%d" % os.waitstatus_to_exitcode(ended[1]))
+def _report_end(descriptor: int, fork: _Fork) -> None:
+    """Reports to the gateway how a fork has ended."""
+    os.close(descriptor)
+    _, status = os.waitpid(fork.pid, 0)
+    with fork.control, contextlib.suppress(OSError):  # it does not wait any more
+        fork.control.send(b"%d" % os.waitstatus_to_exitcode(status))
 
 
 def _run(order: Mapping[str, Any], recording: int, pipe: int, control: socket.socket) -> None:
