@@ -45,10 +45,10 @@ def main() -> None:
         run_orders(orders)
 
 
-class _Fork(NamedTuple):
+class _Running(NamedTuple):
     pid: int
     control: socket.socket
-    """Of the gateway, which waits for its end."""
+    """The gateway's, which waits for the end."""
 
 
 def run_orders(orders: socket.socket) -> None:
@@ -78,7 +78,9 @@ def run_orders(orders: socket.socket) -> None:
                     waiting.register(os.pidfd_open(fork.pid), selectors.EVENT_READ, fork)
 
 
-def _forked(message: bytes, recording: int, pipe: int, control: int, others: Sequence[socket.socket]) -> _Fork | None:
+def _forked(
+    message: bytes, recording: int, pipe: int, control: int, others: Sequence[socket.socket]
+) -> _Running | None:
     """Starts the fork of an order, which closes `others`. None if it cannot start: then the order's pipe says so."""
     try:
         pid = os.fork()
@@ -94,13 +96,13 @@ def _forked(message: bytes, recording: int, pipe: int, control: int, others: Seq
             for each in others:
                 each.close()
             _run(json.loads(message), recording, pipe, own)
-        return _Fork(pid, own)
+        return _Running(pid, own)
     finally:
         os.close(recording)
         os.close(pipe)
 
 
-def _report_end(descriptor: int, fork: _Fork) -> None:
+def _report_end(descriptor: int, fork: _Running) -> None:
     """Reports to the gateway how a fork has ended."""
     os.close(descriptor)
     _, status = os.waitpid(fork.pid, 0)
