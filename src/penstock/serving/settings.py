@@ -104,7 +104,7 @@ class _ProcessOptions(Options):
     ] = Field(default=None, description="device of the models")
     precision: Annotated[Precision, About("NAME")] = Field(
         default="auto",
-        description="precision of the encoder, int8 also of the predictor; auto: float16 on CUDA, float32 on a CPU",
+        description="precision of the encoder; auto: float16 on CUDA, float32 on a CPU; int8: CPU only, predictor too",
     )
     threads: Annotated[int, Field(ge=1, le=256), About("N")] = Field(
         default=1, description="CPU threads of each model process"

@@ -54,8 +54,8 @@ class _Running(NamedTuple):
 def run_orders(orders: socket.socket) -> None:
     """Forks for each order and reports how each fork has ended, until the other end of `orders` is closed.
 
-    It waits for both with one call: a handler of SIGCHLD would not run where the signal comes just before a call that
-    waits for orders alone.
+    It waits for both with one call: a SIGCHLD that comes just before a blocking read of orders would not interrupt it,
+    so its handler would not run.
     """
     with selectors.PollSelector() as waiting:
         waiting.register(orders, selectors.EVENT_READ)
